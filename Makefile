@@ -56,7 +56,6 @@ docs: setup
 	$(bin)/python scripts/docs/write_signatures.py
 	$(bin)/python scripts/docs/write_api_docs.py
 	$(bin)/python scripts/docs/write_architecture_docs.py
-	$(bin)/python scripts/docs/write_troubleshooting.py
 	$(bin)/python scripts/docs/write_llms.py
 
 # The pages in a browser: python -m http.server -d build/site

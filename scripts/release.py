@@ -125,7 +125,7 @@ def check_contents(files: list[Path], root: Path, version: str) -> None:
     ]
     pages += [
         path.relative_to(root)
-        for path in (docs / "recipe.schema.json", *docs.glob("recipes/*.toml"))
+        for path in (*docs.glob("*.schema.json"), *docs.glob("recipes/*.toml"))
     ]
     data = f"shardctl-{version}.data/data/share/man/man1/shardctl.1"
     wanted = {f"shardctl/{page}" for page in pages} | {"shardctl/py.typed", data}

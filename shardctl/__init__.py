@@ -40,7 +40,7 @@ _PUBLIC = {
     "compact": ("shardctl.build.rewrite.compact", "compact"),
     "convert": ("shardctl.build.convert", "convert"),
     "export": ("shardctl.interop.exports.exporting", "export"),
-    "finish": ("shardctl.build.convert.finish", "finish"),
+    "finish": ("shardctl.build.convert.parts", "finish"),
     "inspect": ("shardctl.inspection.content.inspection", "inspect"),
     "mix": ("shardctl.loader.mix", "mix"),
     "open": ("shardctl.loader.dataset", "open_dataset"),

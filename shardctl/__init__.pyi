@@ -8,8 +8,8 @@ from shardctl.benchmark.advice import Advice as _advise_Advice
 from shardctl.benchmark.measure import Listener as _bench_Listener
 from shardctl.benchmark.measure.result import BenchResult as _bench_BenchResult
 from shardctl.build.convert import Listener as _snapshot_Listener
-from shardctl.build.convert.finish import finish as finish
 from shardctl.build.convert.listener import Listener as _convert_Listener
+from shardctl.build.convert.parts import finish as finish
 from shardctl.build.convert.result import ConvertResult as _convert_ConvertResult
 from shardctl.build.repair import repair as repair
 from shardctl.build.rewrite.compact import compact as compact
@@ -23,8 +23,8 @@ from shardctl.interop.exports.exporting import ExportPlan as _export_ExportPlan
 from shardctl.interop.exports.exporting import ExportResult as _export_ExportResult
 from shardctl.loader.dataset import Dataset as _snapshot_Dataset
 from shardctl.loader.dataset import open_dataset as open
-from shardctl.loader.watching import watch as watch
 from shardctl.loader.mix import mix as mix
+from shardctl.loader.watching import watch as watch
 from shardctl.transforms.custom import transform as transform
 from shardctl.version import __version__ as __version__
 

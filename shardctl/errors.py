@@ -181,6 +181,9 @@ class Rejection(Exception):
         self.error = error
         self.message = message
 
+    def __reduce__(self) -> tuple[type[Rejection], tuple[str, str, str]]:
+        return type(self), (self.stage, self.error, self.message)
+
     def bare(self) -> Rejection:
         """Return the same without the stack that it was raised in: that holds on to samples."""
         return Rejection(self.stage, self.error, self.message)

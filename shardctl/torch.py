@@ -31,7 +31,7 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError(f"shardctl.torch needs PyTorch: pip install {to_install('torch')}") from error
 
 from shardctl.errors import UsageError
-from shardctl.images.codecs.object_masks import object_masks
+from shardctl.images.codecs.rle import object_masks
 from shardctl.loader.blocks.memory import Batch, without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader as BatchLoader

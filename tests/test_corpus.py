@@ -19,7 +19,7 @@ from text_to_blocks import assert_decodes_to, convert_thrice
 import shardctl
 from shardctl.errors import TooManyRejectsError
 from shardctl.format.tables import read_rejects
-from shardctl.images.codecs.formats import FORMATS
+from shardctl.images.codecs.backend import FORMATS
 from shardctl.images.codecs.image import decode
 from shardctl.images.codecs.jpeg import JpegDecoder
 from shardctl.images.defaults import MAX_PIXELS

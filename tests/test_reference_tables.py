@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import cluster_costs
 from doc_snippets import ROOT
 
 from shardctl.cli import COMMANDS
@@ -173,3 +174,9 @@ def test_each_stage_of_a_reject_is_in_the_reference() -> None:
     stages = first_cells(EXIT_CODES, "## Rejects", "### The file")
     raised = {code for _, call in called("Rejection", "Reject") for code in codes_of(call, 0)}
     assert sorted(raised - stages) == []
+
+
+def test_the_page_of_large_clusters_has_the_tables_of_its_script() -> None:
+    page = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
+    for name, table in cluster_costs.tables().items():
+        assert f"<!-- {name} -->\n{table}\n\n" in page, "scripts/bench/cluster_costs.py prints it"

@@ -9,7 +9,7 @@ cores
 
     processor time of a sample / the part of it in which the thread holds Python's lock.
 
-On 16 cores some ended earlier (docs/dev/measurements/gpu.md): handing the lock on takes time too.
+On 16 cores some ended earlier (docs/dev/measurements.md): handing the lock on takes time too.
 The first is measured with one thread. The second is at most the processor time of the same samples
 with next to nothing to do beside Python: images of 16 px and a decoder that does nothing, arrays of
 16 bytes, text that is not compressed. Then come the samples/s of 1, 2 and 4 threads and of 1, 2 and

@@ -184,8 +184,8 @@ def unused(files: int, folders: int, runs: int) -> None:
     import pyarrow as pa
 
     from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
+    from shardctl.sources.files import SourceRoot
     from shardctl.sources.label_table import hash_names
-    from shardctl.sources.roots import SourceRoot
     from shardctl.sources.walk import walk
 
     names = [f"class_{number:05d}" for number in range(folders)]
@@ -233,11 +233,12 @@ def bare(root: Path) -> int:
 
 
 def listed(root: Path) -> int:
+    from shardctl.build.convert.sample_kind import detect_kind
     from shardctl.build.plan.fingerprint import fingerprint_parts
-    from shardctl.build.plan.listing import LabelRule, detect_kind, list_files
+    from shardctl.build.plan.listing import LabelRule, list_files
+    from shardctl.sources.files import SourceRoot
     from shardctl.sources.formats import Reading
     from shardctl.sources.kinds import KINDS
-    from shardctl.sources.roots import SourceRoot
     from shardctl.transforms.recipe import Recipe
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.plan.listing import LabelRule, list_files
-from shardctl.sources.files import in_use, keys_of
+from shardctl.sources.files import SourceRoot, in_use, keys_of
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot
 from shardctl.system import stores
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Entry

@@ -80,30 +80,30 @@ Call = Callable[[Any], Any]
 
 
 def ours() -> tuple[Call, dict[str, Call]]:
-    from shardctl.images.pixels import artefacts, backends, blur, colour, erasing, noise, tables
+    from shardctl.images import pixels
 
     reuse_memory()  # as our workers do
     rng = np.random.default_rng(0)
     recipes = {name: in_order(steps, rng) for name, steps in our_recipes().items()}
     recipes |= {name: in_order([step], rng) for name, step in GEOMETRY.items()}
     return same, {
-        "brightness": lambda i: tables.brightness(i, 1.3),
-        "contrast": lambda i: tables.contrast(i, 1.3),
-        "saturation": lambda i: colour.saturation(i, 1.3),
-        "hue": lambda i: colour.hue(i, 0.1),
-        "hue_exact": lambda i: colour.hue_of_pillow(i, 0.1),
-        "grayscale": colour.grayscale,
-        "blur 1": lambda i: blur.gaussian_blur(i, 1.0, 9),
-        "sharpness": lambda i: blur.sharpness(i, 1.5),
-        "autocontrast": tables.autocontrast,
-        "equalize": tables.equalize,
-        "posterize": lambda i: tables.posterize(i, 4),
-        "solarize": lambda i: tables.solarize(i, 128),
-        "invert": tables.invert,
-        "erase": lambda i: erasing.erase(i, (30, 20, 60, 50)),
-        "jpeg q40": lambda i: artefacts.jpeg(i, 40),
-        "gaussian_noise": lambda i: noise.gaussian_noise(i, rng),
-        "color_jitter": lambda i: backends.adjust(i, JITTER),
+        "brightness": lambda i: pixels.brightness(i, 1.3),
+        "contrast": lambda i: pixels.contrast(i, 1.3),
+        "saturation": lambda i: pixels.saturation(i, 1.3),
+        "hue": lambda i: pixels.hue(i, 0.1),
+        "hue_exact": lambda i: pixels.hue_of_pillow(i, 0.1),
+        "grayscale": pixels.grayscale,
+        "blur 1": lambda i: pixels.gaussian_blur(i, 1.0, 9),
+        "sharpness": lambda i: pixels.sharpness(i, 1.5),
+        "autocontrast": pixels.autocontrast,
+        "equalize": pixels.equalize,
+        "posterize": lambda i: pixels.posterize(i, 4),
+        "solarize": lambda i: pixels.solarize(i, 128),
+        "invert": pixels.invert,
+        "erase": lambda i: pixels.erase(i, (30, 20, 60, 50)),
+        "jpeg q40": lambda i: pixels.jpeg(i, 40),
+        "gaussian_noise": lambda i: pixels.gaussian_noise(i, rng),
+        "color_jitter": lambda i: pixels.adjust(i, JITTER),
         **recipes,
     }
 

@@ -36,9 +36,6 @@ SHARE = 0.08
 FEWEST = 2
 """So many sentences may be hard to read on any page."""
 
-PENDING: set[str] = set()
-"""Pages that do not pass yet. One that passes is a fault too, so that this set becomes empty."""
-
 HARD = [
     (r"\b(that|those) of\b", "repeat the noun in place of 'that of'"),
     (r"\bbut for\b", "write 'except' in place of 'but for'"),
@@ -83,6 +80,9 @@ HARD = [
     (r"\bthan (is|are|was|were)\b", "say what is compared"),
 ]
 """Turns of phrase that readers with basic English stumble over, and what to write."""
+
+MESSAGE = re.compile(r"\w*Error|Rejection|at_least|more_than|_?complain|_?fail")
+"""Functions that are called with a message to a user."""
 
 FORBIDDEN = [(r"\b[Tt]okenise", "American spelling: tokenizer, tokenize")]
 
@@ -273,18 +273,26 @@ def help_groups() -> Iterator[Group]:
 
 
 def message_groups() -> Iterator[Group]:
-    """Yield a group for each file of messages, and one for the messages in the code."""
-    writer = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_troubleshooting.py"))
-    for title, entries in writer["read_messages"](ROOT / "docs" / "messages").items():
-        group = Group(f"docs/messages: {title}")
-        for each in entries:
-            for text in (each.means, each.do, f"```\n{each.example}\n```"):
-                group.add(each.id, text)
-        yield group
+    """Yield a group with the messages of all errors and rejects in the code."""
     code = Group("messages in shardctl/")
-    for said in writer["said"]([ROOT / "shardctl"]):
-        code.sentences += [(said.place, each) for each in split(said.text)]
+    for file in sorted((ROOT / "shardctl").rglob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and MESSAGE.fullmatch(_name(call.func)):
+                for text in (_constant_text(each) for each in call.args):
+                    place = f"{file.relative_to(ROOT)}:{call.lineno}"
+                    code.sentences += [(place, each) for each in split(text)]
     yield code
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def _constant_text(node: ast.expr) -> str:
+    """Return a string of the code, with … for values."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_constant_text(each) for each in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "…"
 
 
 def docstring_groups() -> Iterator[Group]:
@@ -303,32 +311,18 @@ def docstring_groups() -> Iterator[Group]:
         yield group
 
 
-def check(groups: Iterable[Group], pending: set[str], list_all: bool) -> int:
+def check(groups: Iterable[Group], list_all: bool) -> int:
     """Print the faults of groups, and return how many groups have some."""
     faulty = hard_ones = sentences = 0
-    left = set(pending)
     for group in groups:
         found = group.found()
         sentences += len(group.sentences)
         hard_ones += len(found)
-        left.discard(group.name)
         if list_all:
             print("".join(f"{shown(*each)}\n" for each in found), end="")
-        if group.name in pending:
-            if group.passes():
-                print(
-                    f"{group.name}: passes now; remove it from PENDING in "
-                    "scripts/docs/check_words.py"
-                )
-                faulty += 1
-        elif complaints := list(group.complaints()):
+        if complaints := list(group.complaints()):
             print("\n".join(complaints))
             faulty += 1
-    faulty += len(left)
-    for name in sorted(left):
-        print(
-            f"{name}: is not a page any more; remove it from PENDING in scripts/docs/check_words.py"
-        )
     print(
         f"plain words: {hard_ones} of {sentences:,} sentences are hard to read, {faulty} pages and "
         "groups have faults"
@@ -348,11 +342,10 @@ def main() -> int:
     )
     given = parser.parse_args()
     if given.pages:
-        return min(
-            check([page_group(each.resolve()) for each in given.pages], set(), given.list), 1
-        )
-    groups = [*map(page_group, pages()), *help_groups(), *message_groups(), *docstring_groups()]
-    return min(check(groups, PENDING, given.list), 1)
+        groups = [page_group(each.resolve()) for each in given.pages]
+    else:
+        groups = [*map(page_group, pages()), *help_groups(), *message_groups(), *docstring_groups()]
+    return min(check(groups, given.list), 1)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
@@ -35,16 +36,14 @@ CLASSES = {
         ("benchmark.measure.result", "BenchResult"),
         ("benchmark.advice", "Advice"),
     ],
-    "Options of `convert`, `bench` and `advise`": [
-        ("build.options", "Options"),
-        ("benchmark.options", "BenchOptions"),
-        ("benchmark.advice_options", "AdviceOptions"),
-    ],
 }
 """Classes that are not imported by name, but met."""
 
 ADAPTORS = ("torch", "tensorflow", "jax")
 """Modules of which all is public."""
+
+FEW = 10
+"""Options that two functions share are listed in both, up to so many."""
 
 SPECIAL = {"__len__": "len({0})", "__iter__": "for … in {0}", "__getitem__": "{0}[index]"}
 """Special methods, as they are called."""
@@ -69,7 +68,7 @@ class Module:
 
     def definition(self, name: str) -> ast.stmt:
         """Return a function or class."""
-        return next(each for each in self.body if getattr(each, "name", None) == name)
+        return [each for each in self.body if getattr(each, "name", None) == name][-1]
 
     def public(self) -> Iterator[ast.stmt]:
         """Yield the functions and classes without an underscore."""
@@ -91,10 +90,12 @@ def api_docs() -> str:
     with_options = {
         each.name: each.args for each in reversed(stub.body) if isinstance(each, Function)
     }
+    of_convert = _arguments(with_options["convert"])
     for name, definition in _public_functions():
         if isinstance(definition, Function) and name in with_options:
             definition.args = with_options[name]
-        parts += _described(definition, f"shardctl.{name}")
+        known = of_convert if name != "convert" else []
+        parts += _described(definition, f"shardctl.{name}", known)
     for title, classes in CLASSES.items():
         parts.append(f"### {title}")
         for module, name in classes:
@@ -124,10 +125,11 @@ def _public_functions() -> Iterator[tuple[str, ast.stmt]]:
             yield name, Module.of(module.removeprefix("shardctl.")).definition(attribute)
 
 
-def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
-    """Yield what is to be said of a function, or of a class and what it has."""
+def _described(definition: ast.stmt, shown: str, known: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what is to be said of a function, or of a class and what it has. Of options that
+    another function has, more than a few are only named."""
     if isinstance(definition, Function):
-        yield f"```python\n{_signature(definition, shown)}\n```"
+        yield f"```python\n{_signature(definition, shown, known)}\n```"
         yield _meaning(definition)
     elif isinstance(definition, ast.ClassDef):
         yield f"#### {shown}"
@@ -166,9 +168,17 @@ def _methods(definition: ast.ClassDef) -> Iterator[str]:
             yield f"- {shown.lstrip()}{_meaning(each)}"
 
 
-def _signature(function: Function, shown: str) -> str:
+def _signature(function: Function, shown: str, known: Sequence[str] = ()) -> str:
     """Return a call of a function, its arguments one to a line where they are many."""
     arguments = _arguments(function.args)
+    options = arguments[arguments.index("*") + 1 :] if "*" in arguments else []
+    shared = [each for each in options if each in known]
+    if len(shared) > FEW:
+        names = ", ".join(re.split(r"[:=]", each)[0].strip() for each in shared)
+        arguments = [each for each in arguments if each not in shared]
+        comment = indent(textwrap.fill(f"as in convert: {names}", MOST_CHARACTERS - 6), "    # ")
+    else:
+        comment = ""
     returned = (
         f" -> {_source(function.returns)}"
         if function.returns is not None and function.name != "__init__"
@@ -180,6 +190,7 @@ def _signature(function: Function, shown: str) -> str:
     return (
         f"{shown}(\n"
         + "".join(f"{_wrapped(f'    {argument},')}\n" for argument in arguments)
+        + (f"{comment}\n" if comment else "")
         + f"){returned}"
     )
 

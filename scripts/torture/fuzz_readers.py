@@ -137,8 +137,7 @@ def fuzz_part(what: str, dataset: str, scratch: str, options: list[str]) -> None
 
 def read_records(path: Path) -> int:
     """Read a file as conversions do, and return how many records it has. Raises ShardctlError."""
-    from shardctl.sources.endings import ending_of
-    from shardctl.sources.formats import find_format
+    from shardctl.sources.formats import ending_of, find_format
     from shardctl.sources.formats.base import Misfit, Reading, Unit
     from shardctl.sources.types import Types
 

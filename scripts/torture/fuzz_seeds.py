@@ -247,7 +247,7 @@ def arrow_files() -> list[Files]:
 def array_records() -> list[Files]:
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    from shardctl.sources.formats.examples import messages
+    from shardctl.sources.formats.tfrecord import messages
 
     found = []
     for options in (

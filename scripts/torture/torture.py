@@ -60,7 +60,7 @@ from torture_updates import updates
 import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
-from shardctl.images.codecs.formats import FORMATS
+from shardctl.images.codecs.backend import FORMATS
 from shardctl.system.folders import LocalFolder
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))

@@ -34,9 +34,9 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
-from shardctl.interop.foreign.shards import is_foreign
+from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.options import declared_in, taken_arguments
@@ -138,16 +138,11 @@ class Advice:
     """The result of `advise`. `choices` are sorted by size; `best` is the smallest that is fast
     enough, else the fastest.
 
-    `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was
-    fed from `best`. `recipe` is ready for `convert`. `total_bytes` estimates the size of all inputs
-    converted, `disk_mb_per_s` the rate that the disk must deliver (10^6 bytes/s). `jpeg` counts the
-    JPEG images that were tried with their original bytes, and how many of them take longer to
-    decode; None if that was not possible. `blocks` has the cost of blocks of tokens; None without
-    texts and tokens. `today` is None if the inputs are not shards of another tool. `faults` lists
-    the tried inputs that cannot be read or converted, with an example of each reason. With a
-    `network`, `best` is the smallest choice that is fast enough over it in every epoch. If there is
-    none, `best` is the fastest in the first epoch, among the choices that are fast enough in later
-    epochs, else among all. `proven` is always about local data.
+    `proven` is the measured utilisation of a consumer of `rate` samples/s (of all GPUs) that was
+    fed from `best`, on this machine. `recipe` is ready for `convert`. `total_bytes` estimates all
+    inputs converted. `jpeg`, `blocks`, `today` and `network` are None where they do not apply. With
+    a `network`, `best` is the smallest choice that is fast enough over it in every epoch, else the
+    fastest in the first epoch.
     """
 
     choices: tuple[Choice, ...]

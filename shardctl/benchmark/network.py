@@ -4,7 +4,7 @@ computed, and not measured.
 A loader without a cache requests blocks, so many at a time (loader/blocks/fetching.py). Two
 bounds hold then, and the lower one is the rate: all blocks share the bandwidth, and each request is
 answered after the latency. Measured beside a store of a known bandwidth and latency:
-docs/dev/measurements/stores.md.
+docs/dev/measurements.md.
 """
 
 from __future__ import annotations

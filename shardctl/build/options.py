@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardctl.build.shards.engines import registry
+from shardctl.build.shards import engines
 from shardctl.build.shared_options import IF_RUNNING, WORKERS
 from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
@@ -265,7 +265,7 @@ class Options:
         " must see SRC and DST at the same paths (`shardctl help cluster`). With ray, --workers is "
         "the number of shards that"
         " are built at the same time.",
-        metavar=registry.metavar(),
+        metavar=engines.metavar(),
         shows_default=True,
         heading=RUNNING,
     )
@@ -382,7 +382,7 @@ class Options:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
         _refuse_two_sizes(self.shard_size, self.samples_per_shard)
         check_options(self)
-        registry.check(self.engine, self.workers)
+        engines.check(self.engine, self.workers)
         ways = [f"--{name}" for name in ("update", "append", "overwrite") if getattr(self, name)]
         if len(ways) > 1:
             raise UsageError(f"{' and '.join(ways)} contradict each other; use one of them")

@@ -17,8 +17,7 @@ from shardctl.format.names import (
     STAGING,
     is_shard_name,
 )
-from shardctl.sources.files import forget_lists, is_on_store
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot, forget_lists, is_on_store
 from shardctl.system.files import naming_the_path, near_path, refuse_links
 from shardctl.system.locations import normal, path_below
 from shardctl.system.stores import refuse_half_url

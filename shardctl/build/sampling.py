@@ -17,14 +17,13 @@ from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
-from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines.local import local_engine
-from shardctl.build.shards.record_sampling import Taken, take
+from shardctl.build.plan.plan import Units
+from shardctl.build.shards.engines.local import Engine, local_engine
+from shardctl.build.shards.scan import ByteRange, Found, RecordSampleTask
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
-from shardctl.sources.files import fetch_all, local_copy
-from shardctl.sources.formats import Numbers
+from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
+from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.types import without_nulls
 from shardctl.system.files import copy_file, naming_the_path
 from shardctl.system.locations import is_stored, name_of
@@ -42,6 +41,15 @@ UNITS = 16
 
 OF_TEXT = ("record", "encoding", "columns", "schema")
 """Keys of a recipe that say how text is read, which an Arrow file does not need."""
+
+
+Taken = list[tuple[int, Numbers, pa.RecordBatch]]
+"""Batches of records: the place of their unit among those given, their numbers (n,) int64, and
+their columns."""
+
+Fault = tuple[int, str]
+"""Why a unit, or a record of it, cannot be read: the unit's place among those given, and a
+sentence."""
 
 
 @dataclass(frozen=True)
@@ -234,3 +242,47 @@ def _some_units(units: Units, most: int) -> Numbers:
     of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
     chosen: Numbers = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
     return chosen
+
+
+def take(
+    engine: Engine,
+    ranges: Sequence[ByteRange],
+    reading: Reading,
+    wanted: Sequence[Numbers],
+    schema: pa.Schema,
+    folder: Path,
+) -> tuple[Taken, Fault | None]:
+    """Return the wanted records of units, and the first fault. `folder` is one for scratch, which
+    keeps the records."""
+    outs = [str(folder / f"{place}.arrow") for place in range(len(ranges))]
+    looks = [
+        RecordSampleTask(byte_range, reading, tuple(numbers.tolist()), out, schema)
+        for byte_range, numbers, out in zip(ranges, wanted, outs, strict=True)
+    ]
+    found: dict[int, dict[str, Any]] = {}
+
+    def on_found(place: int, answers: Found) -> None:
+        [found[place]] = answers
+
+    engine.examine(looks, on_found)
+    taken: Taken = []
+    for place, out in enumerate(outs):
+        if found[place].get("rows"):
+            reader = pa.ipc.open_file(pa.memory_map(out))
+            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            last = len(batches[0].schema) - 1
+            taken += [
+                (place, batch.column(last).to_numpy(), batch.remove_column(last))
+                for batch in batches
+            ]
+    faults = [
+        (place, str(answer["fault"][2]))
+        for place, answer in sorted(found.items())
+        if "fault" in answer
+    ]
+    rejects = [
+        (place, str(answer["reject"]))
+        for place, answer in sorted(found.items())
+        if answer.get("reject")
+    ]
+    return taken, next(iter(faults + rejects), None)

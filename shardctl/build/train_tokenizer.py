@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert import Listener, convert
-from shardctl.build.convert.conversion_progress import ConversionProgress
+from shardctl.build.convert.listener import ConversionProgress
 from shardctl.errors import (
     NOTHING_WRITTEN,
     InputError,
@@ -30,7 +30,7 @@ from shardctl.errors import (
 )
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.arguments import instance, whole_number
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.options import Many, Text

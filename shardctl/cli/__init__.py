@@ -80,13 +80,13 @@ def version_text() -> str:
     )
     lines.append(f"Python {platform.python_version()}, {packages}")
     try:
-        from shardctl.images.codecs import backend, formats
+        from shardctl.images.codecs import backend
 
         name = backend.require_one()
     except InstallError as error:
         return "\n".join([*lines, f"imaging: {error}"])
     lines.append(f"imaging: {name} ({', '.join(backend.libraries())})")
-    readable, missing = formats.readable_formats()
+    readable, missing = backend.readable_formats()
     lines.append(f"reads: {', '.join(readable)}")
     if missing:
         lines.append(
@@ -299,8 +299,7 @@ def _complain(message: str, code: int, arguments: list[str]) -> None:
         return
     complain(message)
     if sys.stderr.isatty() and code != INTERRUPTED and {"-q", "--quiet"}.isdisjoint(arguments):
-        from shardctl.system.messages import all_entries, entry_for
+        from shardctl.system.messages import entry_for
 
-        with contextlib.suppress(OSError):  # an installation without documents
-            if entry := entry_for(message, all_entries()):
-                hint(f"more: shardctl help {entry.name}")
+        if entry := entry_for(message):
+            hint(f"more: shardctl help {entry.name}")

@@ -271,7 +271,7 @@ def _measure(
 def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[..., BenchResult]:
     """Return what measures DST. Raises UsageError for options of shards of other tools where it is
     a dataset of shardctl."""
-    from shardctl.interop.foreign.shards import is_foreign
+    from shardctl.interop.foreign import is_foreign
     from shardctl.system.locations import is_url
 
     if not is_url(dataset) and is_foreign(Path(dataset)):

@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from shardctl.build.convert import ConvertResult, Listener, narration
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.estimate import Estimate
+from shardctl.build.convert.listener import ConversionProgress, Estimate
 from shardctl.cli.output import Output, good, on_stderr, tell
 from shardctl.system.progress import progress_of
 from shardctl.system.text import printable

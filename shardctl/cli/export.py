@@ -15,16 +15,14 @@ from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
 from shardctl.interop.exports import WORKER
-from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.interop.exports.table import EXPORTS, made_of
+from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
 from shardctl.system.files import free_bytes
 from shardctl.system.options import declared_in
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.interop.exports.exporting import ExportPlan, ExportResult
-    from shardctl.interop.exports.losses import PlannedField
+    from shardctl.interop.exports.exporting import ExportPlan, ExportResult, PlannedField
 
 
 _FORMS = "\n".join(

@@ -34,7 +34,7 @@ def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -
     run these parts again. A dataset that was finished before is up to date.
     """
     with quick_imports():
-        from shardctl.build.convert.finish import finish as finish_parts
+        from shardctl.build.convert.parts import finish as finish_parts
         from shardctl.cli.conversion import print_notices, print_result, result_record
 
     result = finish_parts(

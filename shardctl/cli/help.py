@@ -13,7 +13,7 @@ from shardctl.cli.command import command
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.errors import UsageError
 from shardctl.system.documents import documents, pages
-from shardctl.system.messages import Entry, all_entries, entries_with, entry_for
+from shardctl.system.messages import Entry, all_entries, entry_for
 from shardctl.system.text import counted, printable
 
 SHOWN_PAGES = 5
@@ -33,7 +33,7 @@ _EXAMPLES = (
     ("shardctl help inputs", "a page"),
     ("shardctl help bench.md", "a page that has the name of a command"),
     ("shardctl help gbk", "any other word: the pages in which it is"),
-    ("shardctl help no-such-source", "what a message means, and what to do"),
+    ("shardctl help damaged-block", "what a message means, and what to do"),
     ("shardctl help 'holds no files'", "the same, by words of the message"),
 )
 
@@ -62,7 +62,7 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
         page = page_text(topic)
         _show({"topic": topic, "text": page}, page, output)
     elif (entry := _message(named)) is not None:
-        _show({"message": entry.name, "text": entry.markdown}, entry.markdown, output)
+        _show({"message": entry.name, "text": entry.text}, entry.text, output)
     else:
         _search(context, named, output)
 
@@ -113,18 +113,21 @@ def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | 
 
 
 def _message(named: str) -> Entry | None:
-    """Return the entry of the table of messages by its name, by a whole message, or by words that
-    only one message has."""
-    entries = all_entries()
-    by_name = next((entry for entry in entries if entry.name == named), None)
-    with_words = _with_words(named, entries)
-    return by_name or entry_for(named, entries) or (with_words[0] if len(with_words) == 1 else None)
+    """Return the entry about a message by its name, by the whole message, or by words that only one
+    has."""
+    with_words = _entries_with(named)
+    return entry_for(named) or (with_words[0] if len(with_words) == 1 else None)
 
 
-def _with_words(named: str, entries: list[Entry]) -> list[Entry]:
-    """Return the entries about messages that have these words. A word alone is looked for in all
-    pages."""
-    return entries_with(named, entries) if " " in named else []
+def _entries_with(words: str) -> list[Entry]:
+    """Return the entries whose name this is, or whose messages have these words. A word alone is
+    looked for in all pages."""
+    return [
+        entry
+        for entry in all_entries()
+        if words == entry.name
+        or (" " in words and any(words.casefold() in said.casefold() for said in entry.says))
+    ]
 
 
 def _show(record: dict[str, str], text: str, output: Output) -> None:
@@ -174,7 +177,7 @@ def _search(context: click.Context, word: str, output: Output) -> None:
     shown = printable(word)
     near = difflib.get_close_matches(word.lower(), [*_commands(context), *pages()], 3)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-    found, messages = _pages_with(word), _with_words(word, all_entries())
+    found, messages = _pages_with(word), _entries_with(word)
     if not found and not messages:
         raise UsageError(
             f"{shown!r} is not a command, a page, a message, or a word of a "

@@ -208,8 +208,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     """
     with quick_imports():
         from shardctl.format.dataset_location import open_location
-        from shardctl.interop.foreign.shards import is_foreign, refuse_text
-        from shardctl.interop.foreign.sums import refuse_export
+        from shardctl.interop.foreign import is_foreign, refuse_export, refuse_text
 
     path = Path(target)
     refuse_text(path)
@@ -253,7 +252,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     Raises UsageError for options that are for datasets.
     """
     from shardctl.cli.show import print_foreign, without_bytes
-    from shardctl.interop.foreign.showing import look
+    from shardctl.interop.foreign import look
 
     drawn = given["images"] is not None or given["html"] is not None or given["open"]
     known = ("images", "html", "open", "no_annotations") if drawn else ("head",)
@@ -532,7 +531,7 @@ def _no_match(given: dict[str, Any]) -> str:
 def _draw(
     place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
 ) -> dict[str, Any]:
-    from shardctl.images.codecs.sheet import SHEET
+    from shardctl.images.codecs.drawing import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))

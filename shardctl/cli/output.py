@@ -261,7 +261,7 @@ def check_outputs(given: dict[str, Any]) -> None:
                 f"--images {printable(given['images'])}: the sheet is a PNG image; give a name "
                 "that ends in .png"
             )
-        from shardctl.images.codecs.sheet import SHEET
+        from shardctl.images.codecs.drawing import SHEET
 
         SHEET.check(Path(given["images"]))
     check_page(given["html"])

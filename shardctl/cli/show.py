@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardctl.inspection.content.overview import ShardOverview
     from shardctl.inspection.content.statistics import Statistics
     from shardctl.inspection.content.tokens import TokenCount, TokenStatistics
-    from shardctl.interop.foreign.showing import ForeignOverview
+    from shardctl.interop.foreign import ForeignOverview
 
 
 SHOWN_CLASSES = 12

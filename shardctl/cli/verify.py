@@ -75,8 +75,7 @@ def _checked(
 ) -> tuple[VerifyResult, str]:
     """Return what was found, and what its units are called."""
     with quick_imports():
-        from shardctl.interop.foreign.shards import is_foreign, refuse_text
-        from shardctl.interop.foreign.sums import check_sums, export_of_files
+        from shardctl.interop.foreign import check_sums, export_of_files, is_foreign, refuse_text
         from shardctl.system.progress import counting
 
     refuse_text(Path(target))
@@ -84,7 +83,7 @@ def _checked(
         with counting(output.shows_progress, "files", "verifying") as report:
             return check_sums(Path(target), export, report), "file"
     if is_foreign(Path(target)):
-        from shardctl.interop.foreign.checking import check
+        from shardctl.interop.foreign import check
 
         with counting(output.shows_progress, "records", "verifying") as report:
             return check(Path(target), progress=report), "shard"

@@ -60,7 +60,7 @@ HUGGINGFACE_KEY = b"huggingface"
 COMPRESSED_BLOCK_BYTES = 1 << 20
 """Uncompressed bytes of a block that is stored compressed. Reading one sample costs a whole block;
 at 650 kB of text a zstd block already has 96 % of the ratio of one eight times as large
-(docs/dev/measurements/loader.md)."""
+(docs/dev/measurements.md)."""
 
 BLOCK_TOLERANCE = 1.1
 """How much larger than the others a block of rows of very different sizes may be."""

@@ -153,7 +153,7 @@ class RunReader:
     After updates, new samples lie in other shards than the old ones between which they belong: such
     runs take turns. With one shard at a time, 2,000 of them opened and checked the same blocks
     2,000 times, and compacting 296 MiB took 1.9 s in place of 1.0 s (2026-11-27,
-    docs/dev/measurements/updates.md).
+    docs/dev/measurements.md).
     """
 
     def __init__(self) -> None:

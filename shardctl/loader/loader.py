@@ -53,19 +53,15 @@ MOST_AHEAD = 128
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """Statistics of a loader since the start of its last iteration.
+    """Statistics of a loader since the start of its last iteration, batches that are made ahead
+    included.
 
-    Times are in seconds. `wait_get_s`: the training loop waited for batches. `wait_put_s`: threads
-    waited because finished batches were not yet taken. `making_s`: threads worked. The last two are
-    sums over all threads. `threads` is the number of threads in use, also for "auto". `objects_cut`
-    is the number of objects that were left out because too little of them was inside of the cut
-    image. Batches that are made ahead count too. `stages` is the time of the loader's threads by
-    stage, in seconds since the loader was made; it is measured with `profile`. `processes` is the
-    number of worker processes, 0 if the threads are in this process. `processes_cpu_s` is their
-    processor time in seconds since the loader was made. The figures of worker processes are part of
-    all sums. For a dataset on a store (docs/commands/cache.md), four numbers count from its
-    opening: `requests`, `network_bytes`, and `network_blocks` and `cached_blocks` (blocks from the
-    network and from the cache). For a local dataset, they are 0.
+    Seconds: the training loop waited for batches (`wait_get_s`), threads waited because finished
+    batches were not yet taken (`wait_put_s`), threads worked (`making_s`). The last two are sums
+    over all threads, of worker processes too. `objects_cut` counts objects of which too little was
+    inside of the cut image. Since the loader was made: `stages`, the time of its threads by stage
+    (with `profile`), and `processes_cpu_s`. Since a dataset on a store was opened (otherwise 0):
+    `requests`, `network_bytes`, and blocks from the network and from the cache.
     """
 
     threads: int

@@ -89,8 +89,7 @@ def _cell(value: Any, role: object, names: Sequence[str] | None) -> Any:
 
 def _picture(content: Any, role: Image) -> Any:
     """Return an image or a mask as a small picture. A mask has the colours of its classes."""
-    from shardctl.images.codecs.drawing import draw_classes
-    from shardctl.images.codecs.sheet import enlarge, jpeg, shrink, within
+    from shardctl.images.codecs.drawing import draw_classes, enlarge, jpeg, shrink, within
 
     try:
         coloured = None

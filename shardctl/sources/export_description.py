@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from shardctl.format.layout import Layout
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.files import exists, local_copy
-from shardctl.sources.small_files import read_small
+from shardctl.sources.files import exists, local_copy, read_small
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
 from shardctl.system.locations import folders_above, is_stored, join, path_below

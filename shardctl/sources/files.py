@@ -14,25 +14,37 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from shardctl.errors import DiskFullError, NotPermittedError, Rejection, SourceGoneError
-from shardctl.sources.remote.object_faults import Object, asking, changed, number_of, object_at
+import xxhash
+
+from shardctl.errors import (
+    DiskFullError,
+    NoSuchKeyError,
+    NotPermittedError,
+    ObjectChangedError,
+    Rejection,
+    SourceGoneError,
+    StoreError,
+)
+from shardctl.sources import files
 from shardctl.system.files import naming_the_path, ordinary
-from shardctl.system.locations import is_stored
+from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of, split_bucket
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
-from shardctl.system.scratch import scratch_folder
-from shardctl.system.shared_folder import SharedFolder
-from shardctl.system.stores import client_of, forget_clients
+from shardctl.system.scratch import OwnedFolder, scratch_folder
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.stores import client_of, forget_clients, parts_of
 from shardctl.system.stores.base import PIECE, Entry
 from shardctl.system.stores.listing import Keys, list_keys, under
 from shardctl.system.text import format_bytes
@@ -432,7 +444,7 @@ class LocalCopies:
             int(said) if said.isdecimal() else None, None, HELD_FILES, HELD_BYTES, LEAST_HELD
         )
         with naming_the_path(Path(tempfile.gettempdir())):
-            self._shared = SharedFolder(folder)
+            self._shared = OwnedFolder(folder)
             self._cache = ObjectCache(folder, limits, lambda size: _on_disk(folder, size))
             os.makedirs(f"{folder}/{_BEGINS}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         self._stack = ExitStack()
@@ -516,3 +528,194 @@ def _full(size: int) -> DiskFullError:
         "stored there); set TMPDIR to a"
         " folder on a larger disk"
     )
+
+
+OTHERS = 3
+"""How many other objects are tried before all of them count as not permitted."""
+
+NUMBER_BITS = 60
+"""Bits of the number that stands for a version. It is the time of change of a file in nanoseconds:
+one before 2007."""
+
+
+class Object(NamedTuple):
+    """Where an object is, or would be: the URL of its bucket, and its key there, "" for the bucket
+    itself."""
+
+    bucket: str
+    key: str
+
+    @property
+    def url(self) -> str:
+        """The whole URL."""
+        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+
+
+def object_at(text: str) -> Object | None:
+    """Return the object, or the folder of objects, that a URL is of; None for a path."""
+    found = split_bucket(text)
+    return None if found is None else Object(*found)
+
+
+def number_of(version: str) -> int:
+    """Return a number that stands for the version of an object, in the place of a time of change:
+    it is never 0."""
+    return xxhash.xxh3_64_intdigest(version.encode()) >> (64 - NUMBER_BITS) or 1
+
+
+@contextlib.contextmanager
+def asking(what: Object) -> Iterator[None]:
+    """Turn what a store says of an object into what the system says of files.
+
+    Raises FileNotFoundError, PermissionError for one that alone may not be read, Rejection for one
+    that has changed, and SourceGoneError for all that is not about this object: then every other
+    one would fail as well.
+    """
+    try:
+        yield
+    except NoSuchKeyError as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", what.url) from error
+    except ObjectChangedError as error:
+        raise changed() from error
+    except NotPermittedError as error:
+        if _others_can_be_read(what):
+            raise PermissionError(errno.EACCES, str(error).removeprefix(f"{what.url}: ")) from error
+        raise SourceGoneError(f"{error}; no other object beside it can be read either") from error
+    except StoreError as error:
+        raise SourceGoneError(f"{error}; the same command goes on from here") from error
+
+
+def changed() -> Rejection:
+    """Return the reason for a file, or an object, that is not as it was when it was listed."""
+    return Rejection(
+        "read", "changed", "it changed after the files were listed; run the conversion again"
+    )
+
+
+def _others_can_be_read(what: Object) -> bool:
+    """Return whether another object in the folder of one can be read. Raises SourceGoneError."""
+    folder, slash, _ = what.key.rpartition("/")
+    store = client_of(what.bucket)
+    try:
+        page = next(store.pages(folder + slash), [])
+        others = [entry.name for entry in page if entry.name != what.key and entry.size]
+        for place in evenly_spaced(len(others), OTHERS):
+            with contextlib.suppress(NoSuchKeyError, NotPermittedError):
+                store.fetch(others[place], 1)
+                return True
+    except StoreError as error:
+        raise SourceGoneError(str(error)) from error
+    return False
+
+
+def read_small(text: str, limit: int) -> bytes:
+    """Return the bytes of a file, or an object, of at most `limit` bytes.
+
+    Raises OSError, also for what is no ordinary file, or is larger; Rejection, SourceGoneError,
+    StorageError.
+    """
+    descriptor = os.open(local_copy(text), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not an ordinary file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes")
+    return data
+
+
+@dataclass(frozen=True)
+class SourceRoot:
+    """A source: a folder of inputs, or one input, by the text of its location as messages have
+    it."""
+
+    text: str
+
+    @classmethod
+    def of(cls, source: str | Path) -> SourceRoot:
+        """Return a source that a person has named. Raises UsageError for what is no URL of a
+        store."""
+        if is_url(source):
+            parts_of(str(source))
+        return cls(normal(str(source)))
+
+    @cached_property
+    def is_stored(self) -> bool:
+        """Whether it is on an object store."""
+        return is_stored(self.text)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder. Raises StoreError, as a store is asked once."""
+        return files.is_folder(self.text)
+
+    @property
+    def name(self) -> str:
+        """The last part of where it is."""
+        return name_of(self.recorded)
+
+    @property
+    def recorded(self) -> str:
+        """Its absolute path, or its URL, as a dataset records it: links above its last part are
+        followed, that one is not."""
+        if self.is_stored:
+            return self.text
+        path = Path(self.text)
+        return str(
+            path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
+        )
+
+    @property
+    def folder(self) -> str:
+        """The folder of its inputs: it, or the one that it lies in."""
+        return self.text if self.is_folder else parent_of(self.text)
+
+    @property
+    def base(self) -> str:
+        """The folder that paths of inputs are relative to, by its absolute path, links followed, or
+        its URL."""
+        return resolved(self.folder)
+
+
+def resolved(text: str) -> str:
+    """Return a location with links followed; on a store there are none. Raises ValueError for a
+    name with a null byte."""
+    return text if is_stored(text) else os.path.realpath(text)
+
+
+def folder_of(source: str) -> str:
+    """Return the folder that the paths of a source's files are relative to, as a dataset records
+    it; it may be gone."""
+    text = normal(source)
+    is_file = (
+        not files.is_folder(text) and files.exists(text)
+        if is_stored(text)
+        else Path(text).is_file()
+    )
+    return parent_of(text) if is_file else text
+
+
+def read_range(descriptor: int, offset: int, size: int) -> bytes:
+    """Return `size` bytes of an open file from `offset` on. Raises Rejection if the file is
+    shorter, OSError."""
+    data = os.pread(descriptor, size, offset)
+    if len(data) == size:
+        return data
+    whole = bytearray(size)
+    whole[: len(data)] = data
+    fill(descriptor, offset + len(data), memoryview(whole)[len(data) :])
+    return bytes(whole)
+
+
+def fill(descriptor: int, offset: int, view: memoryview) -> None:
+    """Read all of `view` from an open file from `offset` on. Raises Rejection if the file is
+    shorter, OSError."""
+    done = 0
+    while done < len(view):  # one read may return fewer bytes, 2 GiB at most
+        count = os.preadv(descriptor, [view[done:]], offset + done)
+        if not count:
+            raise changed()
+        done += count
+
+
+__all__ = ["changed", "fill", "read_range"]

@@ -22,11 +22,10 @@ from shardctl.sources.export_description import (
     loose_names,
     may_be_of_export,
 )
-from shardctl.sources.files import exists, local_copy, version_of
+from shardctl.sources.files import exists, local_copy, read_small, version_of
 from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.formats.beside import MOST_BYTES, ExclusionRule, is_beside, json_in
-from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations import folders_above, join, parent_of, path_below
 from shardctl.system.text import counted, printable

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.files import is_folder, keys_of, version_of
-from shardctl.sources.remote.object_faults import number_of, object_at
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot, is_folder, keys_of, number_of, object_at, version_of
 from shardctl.system.locations import name_of
 from shardctl.system.stores.listing import Keys, under
 from shardctl.system.text import counted, printable

@@ -109,7 +109,7 @@ class StreamedFile(HashingFile):
     A dataset is larger than memory more often than not, and its pages would only push out inputs
     that are still to be read. On virtual machines that give idle memory back to their host, each
     fresh page also costs a fault there: 775 MB took 2.1 s through the cache and 0.24 s past it
-    (docs/dev/measurements/convert.md).
+    (docs/dev/measurements.md).
     """
 
     def __init__(self, path: Path) -> None:

@@ -60,7 +60,7 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
 
     With `large_pages` Linux reads and maps 2 MiB at a time where it can: for files that fit in
     memory, whose other bytes will be wanted too. Gathering 150 kB from anywhere is then 1.1 times
-    as fast (docs/dev/measurements/loader.md).
+    as fast (docs/dev/measurements.md).
     """
     descriptor = ordinary(str(path), os.O_RDONLY)
     try:

@@ -2,45 +2,34 @@
 recipe_files/."""
 
 from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import xxhash
-
+from collections.abc import (Callable, Iterator)
+from dataclasses import (dataclass, replace)
+from functools import cached_property
+from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.image import ImageEncoding, Opened, open_image
+from shardctl.images.codecs.image import (ImageEncoding, Opened, open_image)
 from shardctl.images.geometry import Size
 from shardctl.sources.format_table import FRAME
-from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
+from shardctl.sources.formats import (CHOSEN, GIVEN, JSON, Reading)
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
 from shardctl.system.files import read_named
-from shardctl.system.options import declared_in, setting
-from shardctl.system.text import printable, unknown
-from shardctl.transforms.base import (
-    BatchTransform,
-    Filter,
-    GroupTransform,
-    ImageTransform,
-    Rng,
-    SampleTransform,
-    Transform,
-)
-from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
-from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
-from shardctl.transforms.settings import SettingError, each_of, raise_any
+from shardctl.system.options import (declared_in, setting)
+from shardctl.system.text import (printable, unknown)
+from shardctl.transforms.base import (BatchTransform, Filter, GroupTransform, ImageTransform, Rng, SampleTransform, Transform)
+from shardctl.transforms.duplicates.rule import (KEEP_ALL, OF_IMAGES, OF_TEXTS)
+from shardctl.transforms.recipe_options import (RecipeKeys, STEP_OPTIONS, UNDECIDED)
+from shardctl.transforms.settings import (SettingError, each_of, raise_any)
 from shardctl.transforms.stored_recipe import OWN
-from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
-from shardctl.transforms.text.base import TextFilter, TextStep
+from shardctl.transforms.table import (Steps, TOKEN_STEPS, TRANSFORMS)
+from shardctl.transforms.text.base import (TextFilter, TextStep)
 from shardctl.transforms.text.deduplicate import Deduplicate
+from typing import Any
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -448,7 +437,7 @@ class Recipe(RecipeKeys):
         compression = self.compression
         if compression is None:
             # Encoded images do not shrink further, and raw pixels shrink by a seventh
-            # (docs/dev/measurements/commands.md): both are worth more where they can be read in
+            # (docs/dev/measurements.md): both are worth more where they can be read in
             # place. So are blocks of tokens (docs/text.md): zstd makes them a quarter smaller, and
             # a hundred times slower at random. Text is a third to a quarter of its size under zstd.
             compression = Compression.parse("none" if images or self.joins else "zstd:3")

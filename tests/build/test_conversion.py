@@ -25,7 +25,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards import inputs
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     DatasetError,
     InputError,
@@ -145,7 +145,7 @@ def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path:
 def test_too_little_disk_is_said_before_anything_is_written(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
-    monkeypatch.setattr("shardctl.build.convert.targets.folder.free_bytes", lambda path: 10_000)
+    monkeypatch.setattr("shardctl.build.convert.targets.free_bytes", lambda path: 10_000)
     with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
         shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0, dry_run=dry_run)
     assert not (tmp_path / "out").exists()

@@ -28,7 +28,7 @@ from store_contents import done_on, keys, nothing_is_left
 import shardctl
 from shardctl.build.convert import Listener, planning
 from shardctl.build.convert.targets import store
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     BusyError,
     DatasetError,

@@ -11,7 +11,7 @@ import pytest
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.build.convert import finish, manifest_writer
+from shardctl.build.convert import manifest_writer, parts
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import ShardTable, read_rejects
 from shardctl.system.folders import LocalFolder
@@ -104,7 +104,7 @@ def test_the_shards_are_those_of_the_conversion_with_them(
 ) -> None:
     source = lines(tmp_path / "in.txt", ".g.g.")
     shardctl.convert(source, tmp_path / "out", **OPTIONS)
-    monkeypatch.setattr(manifest_writer, "without_empty", lambda built: built)
+    monkeypatch.setattr(manifest_writer, "rows_made", lambda path: 1)
     assert shardctl.convert(source, tmp_path / "all", **OPTIONS).shards == 5
     for number in (1, 3):
         name = f"train-{number:05d}.arrow"
@@ -118,7 +118,7 @@ def test_a_dataset_that_has_them_is_read_and_verified(
 ) -> None:
     """As those are that were made before."""
     with monkeypatch.context() as patched:
-        patched.setattr(manifest_writer, "without_empty", lambda built: built)
+        patched.setattr(manifest_writer, "rows_made", lambda path: 1)
         shardctl.convert(lines(tmp_path / "in.txt", "g.g"), tmp_path / "out", **OPTIONS)
     assert numbers(tmp_path / "out") == [0, 1, 2]
     assert cli("verify", tmp_path / "out", "--level", "deep").code == 0
@@ -208,7 +208,7 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(tmp_path / "built", out)
         if not stopped_at(
-            change, "kill", finish, "_finish", lambda to=out: shardctl.finish(to), monkeypatch
+            change, "kill", parts, "_finish", lambda to=out: shardctl.finish(to), monkeypatch
         ):
             break
         shardctl.finish(out)

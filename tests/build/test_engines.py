@@ -1,10 +1,8 @@
-"""An engine of another kind needs nothing but the protocol: it may be on another machine, and be
-one file."""
+"""An engine of another kind needs nothing but the protocol, and is one file."""
 
 from __future__ import annotations
 
 import errno
-import json
 import re
 import sys
 from pathlib import Path
@@ -16,46 +14,15 @@ import shardctl
 from shardctl.build.shards import inputs
 from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.local import InProcess
-from shardctl.build.shards.job import Job
-from shardctl.build.shards.probe import Probe
 from shardctl.errors import InstallError, UsageError
-from shardctl.format.names import CHECKSUMS, FILES, PLAN
 from shardctl.system.packages import to_install
 
 
-class Elsewhere(InProcess):
-    """Stands for an engine on a machine that sees the sources and the destination, and no folder
-    for scratch."""
-
-    def probe(self, job: Job) -> Probe:
-        sent = json.dumps(job.packed())
-        for name in (FILES, PLAN):
-            (job.folder / name).unlink()
-        return super().probe(Job.unpacked(json.loads(sent)))
-
-
-def test_an_engine_elsewhere_needs_no_folder_for_scratch(
+def test_a_disk_error_costs_one_input_where_others_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    for number in range(3):
-        (source / f"{number}.jsonl").write_text(
-            "".join(f'{{"n": {n}, "text": "{"x" * n}"}}\n' for n in range(40))
-        )
-    shardctl.convert(source, tmp_path / "here", workers=0)
-    monkeypatch.setattr(local, "start", lambda *_: Elsewhere())
-    shardctl.convert(source, tmp_path / "there", workers=0)
-    assert (tmp_path / "there" / CHECKSUMS).read_text() == (
-        tmp_path / "here" / CHECKSUMS
-    ).read_text()
-
-
-def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To tell, other inputs of the plan are tried; the plan of the probe is in memory, with a
-    user's functions too."""
+    """To tell, other inputs of the plan are tried, also for the probe of a
+    user's functions."""
     (tmp_path / "same_steps.py").write_text("def same(sample):\n    return sample\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "in").mkdir()
@@ -69,7 +36,7 @@ def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(
         return read(path, size)
 
     monkeypatch.setattr(inputs, "read_file", bad_sector)
-    monkeypatch.setattr(local, "start", lambda *_: Elsewhere())
+    monkeypatch.setattr(local, "start", lambda *_: InProcess())
     steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=steps, workers=0)
     assert (result.samples, result.rejected) == (3, 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.build.convert import pace
-from shardctl.build.convert.pace import Pace
-from shardctl.build.shards.work_done import WorkDone
-from shardctl.build.snapshot import log
+from shardctl.build import snapshot as log
+from shardctl.build.convert import listener as progress
+from shardctl.build.convert.listener import Pace
+from shardctl.build.shards.marker import WorkDone
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     return clock
 
 

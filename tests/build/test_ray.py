@@ -25,7 +25,7 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.shards.engines.agent import Agent, BuildOrder
-from shardctl.build.shards.work_done import WorkDone
+from shardctl.build.shards.marker import WorkDone
 from shardctl.errors import (
     InstallError,
     SourceGoneError,

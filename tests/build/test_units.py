@@ -24,20 +24,19 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.build.convert import Listener, discover, table_writer
 from shardctl.build.plan.listing import LabelRule, list_files
-from shardctl.build.shards import record_units, scan, task
-from shardctl.build.shards.engines.base import OnFound
-from shardctl.build.shards.engines.local import InProcess
+from shardctl.build.shards import builder, scan, task
+from shardctl.build.shards.engines.local import InProcess, OnFound
+from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.records import read_unit
 from shardctl.build.shards.scan import ScanTask, run_task
-from shardctl.build.shards.work_done import WorkDone
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table, read_rejects
+from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import WorkerProgress
 
@@ -248,7 +247,7 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
             raise MemoryError
         return read_unit(*arguments)
 
-    monkeypatch.setattr(record_units, "read_unit", read)
+    monkeypatch.setattr(builder, "read_unit", read)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n' * 9 + "{broken\n" * 3)
     rows = [

@@ -95,16 +95,16 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
 
 UNREADABLE = """
 import ctypes, os
-from shardctl.build.shards import record_units
+from shardctl.build.shards import builder
 
-read = record_units.read_unit
+read = builder.read_unit
 
 def fatal(job, planned, *arguments):
     if planned.file.path == "2.jsonl":
         ctypes.string_at(0)
     return read(job, planned, *arguments)
 
-record_units.read_unit = fatal
+builder.read_unit = fatal
 
 def same(sample):
     return sample
@@ -392,7 +392,7 @@ def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
     with pytest.raises(
-        WorkerError, match=r"4 worker processes in a row ran out of memory .* Use fewer workers"
+        WorkerError, match=r"4 worker processes in a row ran out of memory .* use fewer workers"
     ):
         shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
 

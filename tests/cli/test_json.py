@@ -1,14 +1,15 @@
-"""What --json prints is what docs/json.md says, key by key; and it is JSON whatever goes wrong."""
+"""What --json prints is what docs/json.schema.json says, key by key; and it is JSON whatever goes
+wrong."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from remote_datasets import upload
 from token_samples import packed_blocks, write_packed
@@ -16,34 +17,41 @@ from token_samples import packed_blocks, write_packed
 import shardctl
 from shardctl.benchmark import advice
 
-PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "docs" / "json.schema.json").read_text(encoding="utf-8")
+)
+RECORD = {"inspect": "record"}
+"""The keys of the first record are also those of the command."""
 
 
-def documented(command: str) -> set[str]:
-    """Return the keys of one command: those in the first column of its tables."""
-    (section,) = re.findall(rf"^## {command}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-    return {key for row in rows for key in re.findall(r"`(.*?)`", row)}
+def of_command(command: str) -> dict[str, Any]:
+    """Return the schema of what a command prints, with all keys that it has."""
+    found = SCHEMA["$defs"][command]
+    more = SCHEMA["$defs"].get(RECORD.get(command), {}).get("properties", {})
+    return {**found, "properties": {**more, **found["properties"]}}
 
 
-def keys_of(value: Any, known: set[str], path: str = "") -> Iterator[str]:
-    """Give the keys of a record as the page writes them, down to what the page calls data."""
-    listed = isinstance(value, list) and any(key.startswith(f"{path}[]") for key in known)
-    if f"{path}{{}}" in known and not listed:
-        yield f"{path}{{}}"
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            yield from keys_of(part, known, f"{path}.{name}" if path else name)
-    elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
-        for part in value:
-            yield from keys_of(part, known, f"{path}[]")
-    elif isinstance(value, list) and not value:
-        # nothing to tell its keys from
-        yield from (key for key in known if key.startswith(f"{path}[]"))
-    elif isinstance(value, list):
-        yield f"{path}[]"
-    else:
-        yield path
+def keys(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the keys that a schema names: a.b of an object, a[].b of the objects of a list."""
+    schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}{name}"
+        yield from keys(inner, f"{path}{name}.")
+        yield from keys(inner.get("items", {}), f"{path}{name}[].")
+
+
+def found_keys(value: Any, known: set[str], path: str = "") -> Iterator[str]:
+    """Yield the keys of a record that the schema names or should name. Below a key without keys of
+    its own everything is data."""
+    for name, part in value.items() if isinstance(value, dict) else ():
+        key = f"{path}{name}"
+        yield key
+        for mark, inner in ((".", [part]), ("[].", part)):
+            below = {each for each in known if each.startswith(f"{key}{mark}")}
+            if isinstance(inner, list) and below:
+                yield from (below if not inner else ())  # nothing to tell its keys from
+                for each in inner:
+                    yield from found_keys(each, known, f"{key}{mark}")
 
 
 @pytest.fixture
@@ -57,21 +65,20 @@ def source(photos: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def check(cli: Any) -> Any:
     """Run a command with --json several ways; the keys of all its answers together must be those of
-    the page."""
+    the schema."""
 
     def check(command: str, *ways: list[object]) -> None:
-        known = documented(command)
-        seen: set[str] = set()
+        schema = of_command(command)
+        known, seen = set(keys(schema)), set[str]()
         for way in ways:
             ran = cli(*command.split(), *way, "--json")
             assert "error" not in ran.json, ran.json
             assert ran.out.count("\n") == 1
-            found = set(keys_of(ran.json, known))
-            assert found <= known, f"{command} {way}: docs/json.md has not {sorted(found - known)}"
+            jsonschema.validate(ran.json, {**SCHEMA, **schema})
+            found = set(found_keys(ran.json, known))
+            assert found <= known, f"{command} {way}: no schema of {sorted(found - known)}"
             seen |= found
-        assert known <= seen, (
-            f"docs/json.md has keys that {command} does not print: {sorted(known - seen)}"
-        )
+        assert known <= seen, f"{command} does not print {sorted(known - seen)}"
 
     return check
 
@@ -248,7 +255,7 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
 
 
 def test_help_and_completion(check: Any) -> None:
-    check("help", [], ["inputs"], ["convert"], ["no-such-source"], ["Slurm"])
+    check("help", [], ["inputs"], ["convert"], ["no-such-input"], ["Slurm"])
     check("completion", ["bash"])
 
 

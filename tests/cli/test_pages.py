@@ -88,7 +88,7 @@ def test_a_message_is_explained_by_its_name_and_by_its_words(cli: Any, asked: li
 def test_words_of_several_messages_lead_to_each(cli: Any) -> None:
     found = cli("help", "cannot be read")
     assert found.code == 0
-    assert "\n  shardctl help file-cannot-be-read\n" in found.out
+    assert "\n  shardctl help file-cannot-be-read" in found.out
     assert "file-cannot-be-read" in cli("help", "cannot be read", "--json").json["messages"]
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import google_crc32c
 
-from shardctl.sources.formats.examples import messages
-from shardctl.sources.formats.tfrecord import masked
+from shardctl.sources.formats.tfrecord import masked, messages
 
 
 def framed(data: bytes) -> bytes:

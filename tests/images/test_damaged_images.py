@@ -22,7 +22,7 @@ from PIL import Image, ImageFile
 import shardctl
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.tables import read_rejects
-from shardctl.images.codecs import formats, image
+from shardctl.images.codecs import backend, image
 from shardctl.images.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
 from shardctl.images.geometry import View
 from shardctl.system.folders import LocalFolder
@@ -165,7 +165,7 @@ def flipped(data: bytes, times: int) -> list[bytes]:
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
 @pytest.mark.parametrize("name", MADE)
 def test_damaged_images_are_refused_where_pillow_refuses_them(name: str) -> None:
-    readable, _ = formats.readable_formats()
+    readable, _ = backend.readable_formats()
     if name.split()[0] not in (*readable, "MPO"):
         pytest.skip(f"this build has no {name}")
     try:

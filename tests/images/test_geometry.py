@@ -16,8 +16,8 @@ from stepped_pictures import TURNING, done, picture_of
 
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import decoded, open_image
-from shardctl.images.codecs.object_masks import inside
 from shardctl.images.codecs.resampling import resampled, resampled_mask
+from shardctl.images.codecs.rle import inside
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
 from shardctl.images.object_geometry import KeepRule, Motion, moved_objects, moved_together
@@ -243,7 +243,7 @@ def test_two_warps_cut_twice() -> None:
 
 
 def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
-    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements/steps.md has
+    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements.md has
     the figures."""
     rng = np.random.default_rng(3)
     coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize(

@@ -20,8 +20,8 @@ import shardctl
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.object_masks import inside, object_masks
 from shardctl.images.codecs.resampling import resampled_mask
+from shardctl.images.codecs.rle import inside, object_masks
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import View, apply
 from shardctl.images.object_geometry import KeepRule, Motion

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.object_masks import inside, object_masks
+from shardctl.images.codecs.rle import inside, object_masks
 
 numbers = st.integers(-6, 24).map(lambda number: number / 2 + 0.25)
 """Never the centre of a pixel, for which inside and outside are a matter of rounding."""

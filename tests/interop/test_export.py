@@ -321,7 +321,7 @@ def test_a_loss_mask_that_has_no_place_in_the_files_is_told(tmp_path: Path, cli:
             "megatron",
             [1],
             {**ROLE, "packed": True},
-            "are packed blocks, which have a fixed length and the columns document_keys",
+            "are packed blocks, and lack",
         ),
         (
             "parquets",
@@ -361,7 +361,7 @@ def test_settings_and_roles_of_other_types_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="tokens are lists of whole numbers"):
         shardctl.write(tmp_path / "out", [{"tokens": "text"}], roles={"tokens": ROLE})
     made = write_ragged(tmp_path / "in", {"train": [[1]]}, role={**ROLE, "eos": 70_000})
-    with pytest.raises(DatasetError, match="end with 70000, which their type uint16 does not hold"):
+    with pytest.raises(DatasetError, match="end with 70000"):
         shardctl.export(made, tmp_path / "out", "megatron")
 
 
@@ -517,6 +517,6 @@ def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path: Path) -> Non
     made = converted(
         tmp_path, ["too long for one row"], {"method": "none", "length": 8, "stride": 2}
     )
-    with pytest.raises(InputError, match=r"cut into rows of their own \(pack none\)"):
+    with pytest.raises(InputError, match=r"cut into rows \(pack none\)"):
         shardctl.export(made, tmp_path / "out", "megatron")
     assert not (tmp_path / "out").exists()

@@ -17,9 +17,7 @@ from tars import write_numbered_tar
 
 import shardctl
 from shardctl.cli import run
-from shardctl.interop.foreign.checking import check
-from shardctl.interop.foreign.shards import is_foreign
-from shardctl.interop.foreign.showing import look
+from shardctl.interop.foreign import check, is_foreign, look
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, image_tensor
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.object_masks import object_masks
+from shardctl.images.codecs.rle import object_masks
 from shardctl.images.geometry import apply
 from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
 

@@ -18,7 +18,7 @@ import pytest
 
 import shardctl
 from shardctl.build.convert import Listener
-from shardctl.build.convert.conversion_progress import ConversionProgress
+from shardctl.build.convert.listener import ConversionProgress
 from shardctl.errors import UsageError
 from shardctl.system import progress
 from shardctl.system.progress import Bars, Lines, Phase, counting

@@ -2,38 +2,30 @@
 name it."""
 
 from __future__ import annotations
-
 import errno
 import io
 import json
-import shutil
-from pathlib import Path
-from typing import Any
-
 import numpy as np
+import pickle
 import pytest
-from conftest import examples
-from dataset_facts import dropped, keys, sums
-from hypothesis import given
-from hypothesis import strategies as st
-from image_files import saved
-from pictures import soft_shapes
-from PIL import Image
-from stopping import stopped_at
-
 import shardctl
+import shutil
+from PIL import Image
+from conftest import examples
+from dataset_facts import (dropped, keys, sums)
+from hypothesis import (given, strategies as st)
+from image_files import saved
+from pathlib import Path
+from pictures import soft_shapes
 from shardctl.build.convert import Listener
-from shardctl.build.shards import image_hashes, task
-from shardctl.build.shards.image_hashes import ImageHashTask, ListedFile
+from shardctl.build.shards import (hashes as image_hashes, task)
+from shardctl.build.shards.hashes import (ImageHashTask, ListedFile)
 from shardctl.build.shards.scan import run_task
-from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
+from shardctl.errors import (DatasetError, Rejection, SourceGoneError, UsageError)
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.transforms.duplicates.pictures import (
-    Places,
-    distances,
-    first_of_equal,
-    first_of_similar,
-)
+from shardctl.transforms.duplicates.pictures import (Places, distances, first_of_equal, first_of_similar)
+from stopping import stopped_at
+from typing import Any
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +298,7 @@ def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path)
     state = path.stat()
     listed = ListedFile(str(path), state.st_size, state.st_mtime_ns)
     work = ImageHashTask((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
-    again = ImageHashTask.from_json(json.loads(json.dumps(work.to_json())))
+    again = pickle.loads(pickle.dumps(work))
     found = run_task(
         again, WorkerProgress(), {0: Rejection("decode", "crashed", "it crashed every time")}
     )

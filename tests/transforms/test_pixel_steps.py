@@ -18,9 +18,9 @@ from stepped_pictures import done, picture_of
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.format.roles import Objects
+from shardctl.images import pixels
 from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
-from shardctl.images.pixels import blur, colour, noise, tables
-from shardctl.images.pixels.backends import adjust
+from shardctl.images.pixels import adjust
 from shardctl.transforms.base import EVERYTHING, ImageTransform
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.table import parse_step
@@ -28,24 +28,24 @@ from shardctl.transforms.table import parse_step
 IMAGE = picture(1)
 
 FIXED: list[tuple[dict[str, Any], Any]] = [
-    ({"name": "adjust_brightness", "factor": 1.4}, lambda: tables.brightness(IMAGE, 1.4)),
-    ({"name": "adjust_contrast", "factor": 0.4}, lambda: tables.contrast(IMAGE, 0.4)),
-    ({"name": "adjust_saturation", "factor": 2}, lambda: colour.saturation(IMAGE, 2)),
-    ({"name": "adjust_hue", "factor": -0.2}, lambda: colour.hue(IMAGE, -0.2)),
+    ({"name": "adjust_brightness", "factor": 1.4}, lambda: pixels.brightness(IMAGE, 1.4)),
+    ({"name": "adjust_contrast", "factor": 0.4}, lambda: pixels.contrast(IMAGE, 0.4)),
+    ({"name": "adjust_saturation", "factor": 2}, lambda: pixels.saturation(IMAGE, 2)),
+    ({"name": "adjust_hue", "factor": -0.2}, lambda: pixels.hue(IMAGE, -0.2)),
     (
         {"name": "adjust_hue", "factor": -0.2, "backend": "pillow"},
-        lambda: colour.hue_of_pillow(IMAGE, -0.2),
+        lambda: pixels.hue_of_pillow(IMAGE, -0.2),
     ),
-    ({"name": "adjust_sharpness", "factor": 3, "p": 1}, lambda: blur.sharpness(IMAGE, 3)),
-    ({"name": "grayscale"}, lambda: colour.grayscale(IMAGE)),
-    ({"name": "autocontrast", "p": 1}, lambda: tables.autocontrast(IMAGE)),
-    ({"name": "equalize", "p": 1}, lambda: tables.equalize(IMAGE)),
-    ({"name": "posterize", "bits": 2, "p": 1}, lambda: tables.posterize(IMAGE, 2)),
-    ({"name": "solarize", "threshold": 90, "p": 1}, lambda: tables.solarize(IMAGE, 90)),
-    ({"name": "invert", "p": 1}, lambda: tables.invert(IMAGE)),
+    ({"name": "adjust_sharpness", "factor": 3, "p": 1}, lambda: pixels.sharpness(IMAGE, 3)),
+    ({"name": "grayscale"}, lambda: pixels.grayscale(IMAGE)),
+    ({"name": "autocontrast", "p": 1}, lambda: pixels.autocontrast(IMAGE)),
+    ({"name": "equalize", "p": 1}, lambda: pixels.equalize(IMAGE)),
+    ({"name": "posterize", "bits": 2, "p": 1}, lambda: pixels.posterize(IMAGE, 2)),
+    ({"name": "solarize", "threshold": 90, "p": 1}, lambda: pixels.solarize(IMAGE, 90)),
+    ({"name": "invert", "p": 1}, lambda: pixels.invert(IMAGE)),
     (
         {"name": "gaussian_blur", "sigma": 1.5, "kernel_size": 7},
-        lambda: blur.gaussian_blur(IMAGE, 1.5, 7),
+        lambda: pixels.gaussian_blur(IMAGE, 1.5, 7),
     ),
     (
         {"name": "color_jitter", "brightness": [1.3, 1.3], "hue": [0.1, 0.1]},
@@ -53,7 +53,7 @@ FIXED: list[tuple[dict[str, Any], Any]] = [
     ),
     (
         {"name": "gaussian_noise", "sigma": 0.2},
-        lambda: noise.gaussian_noise(IMAGE, np.random.default_rng(0), 0, 0.2),
+        lambda: pixels.gaussian_noise(IMAGE, np.random.default_rng(0), 0, 0.2),
     ),
 ]
 

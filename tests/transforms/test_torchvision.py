@@ -7,23 +7,19 @@ are compared within one of Pillow and Pillow-SIMD, whose resampling and grey val
 """
 
 from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
-from pictures import picture, values
 from PIL import Image
-from torchvision_v2 import two_sample
-from torchvision_v2 import v2 as v2
-
-from shardctl.images.pixels import artefacts, blur, colour, erasing, noise, tables
-from shardctl.transforms.image import automatic, draws
+from collections.abc import Callable
+from pictures import (picture, values)
+from shardctl.images import pixels
+from shardctl.transforms.image import (automatic, draws)
 from shardctl.transforms.image.automatic import do
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
+from torchvision_v2 import (two_sample, v2 as v2)
+from typing import Any
 
 torch = pytest.importorskip("torch")
 
@@ -32,21 +28,21 @@ SIZES = [(224, 160), (41, 29), (1, 1), (2, 7)]
 FACTORS = (0.0, 0.31, 1.0, 1.7)
 
 EXACT: dict[str, tuple[Callable[..., Image.Image], str, tuple[Any, ...]]] = {
-    "brightness": (tables.brightness, "adjust_brightness", FACTORS),
-    "contrast": (tables.contrast, "adjust_contrast", FACTORS),
-    "saturation": (colour.saturation, "adjust_saturation", FACTORS),
-    "sharpness": (blur.sharpness, "adjust_sharpness", FACTORS),
-    "hue_of_pillow": (colour.hue_of_pillow, "adjust_hue", (-0.5, -0.1, 0.0, 0.03, 0.25, 0.5)),
-    "grayscale": (lambda image, _: colour.grayscale(image), "rgb_to_grayscale", (3,)),
-    "posterize": (tables.posterize, "posterize", (1, 4, 8)),
-    "solarize": (tables.solarize, "solarize", (0.0, 100.0, 127.5, 255.0)),
-    "permute_channels": (colour.permute_channels, "permute_channels", ([2, 0, 1], [1, 0, 2])),
-    "jpeg": (artefacts.jpeg, "jpeg", (1, 20, 75, 95, 100)),
+    "brightness": (pixels.brightness, "adjust_brightness", FACTORS),
+    "contrast": (pixels.contrast, "adjust_contrast", FACTORS),
+    "saturation": (pixels.saturation, "adjust_saturation", FACTORS),
+    "sharpness": (pixels.sharpness, "adjust_sharpness", FACTORS),
+    "hue_of_pillow": (pixels.hue_of_pillow, "adjust_hue", (-0.5, -0.1, 0.0, 0.03, 0.25, 0.5)),
+    "grayscale": (lambda image, _: pixels.grayscale(image), "rgb_to_grayscale", (3,)),
+    "posterize": (pixels.posterize, "posterize", (1, 4, 8)),
+    "solarize": (pixels.solarize, "solarize", (0.0, 100.0, 127.5, 255.0)),
+    "permute_channels": (pixels.permute_channels, "permute_channels", ([2, 0, 1], [1, 0, 2])),
+    "jpeg": (pixels.jpeg, "jpeg", (1, 20, 75, 95, 100)),
 }
 WITHOUT_SETTING: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "autocontrast": tables.autocontrast,
-    "equalize": tables.equalize,
-    "invert": tables.invert,
+    "autocontrast": pixels.autocontrast,
+    "equalize": pixels.equalize,
+    "invert": pixels.invert,
 }
 
 
@@ -74,7 +70,7 @@ def tensor(image: Image.Image) -> Any:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def pixels(made: Any) -> Any:
+def pixels_of(made: Any) -> Any:
     return made.permute(1, 2, 0).numpy().astype(int)
 
 
@@ -82,8 +78,8 @@ def pixels(made: Any) -> Any:
 def test_hue_is_within_1_of_that_of_a_tensor(turn: float, v2: Any) -> None:
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)
-        theirs = pixels(v2.functional.adjust_hue(tensor(image), turn))
-        assert np.abs(values(colour.hue(image, turn)) - theirs).max() <= 1
+        theirs = pixels_of(v2.functional.adjust_hue(tensor(image), turn))
+        assert np.abs(values(pixels.hue(image, turn)) - theirs).max() <= 1
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 9, 23])
@@ -92,20 +88,20 @@ def test_blur_is_within_1(kernel: int, sigma: float, v2: Any) -> None:
     for seed, size in enumerate(SIZES[:2]):
         image = picture(seed, *size)
         theirs = values(v2.functional.gaussian_blur(image, [kernel, kernel], [sigma, sigma]))
-        assert np.abs(values(blur.gaussian_blur(image, sigma, kernel)) - theirs).max() <= 1
+        assert np.abs(values(pixels.gaussian_blur(image, sigma, kernel)) - theirs).max() <= 1
 
 
 def test_erasing(v2: Any) -> None:
     image = picture(1)
     theirs = v2.functional.erase(image, 3, 5, 9, 11, torch.tensor([7, 8, 9])[:, None, None])
-    assert np.array_equal(values(erasing.erase(image, (5, 3, 11, 9), (7, 8, 9))), values(theirs))
+    assert np.array_equal(values(pixels.erase(image, (5, 3, 11, 9), (7, 8, 9))), values(theirs))
 
 
 def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
     image = Image.new("RGB", (300, 300), (60, 128, 250))
-    ours = values(noise.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
+    ours = values(pixels.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
     torch.manual_seed(1)
-    theirs = pixels(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
+    theirs = pixels_of(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
     for channel in range(3):
         counts = [
             np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)

@@ -35,12 +35,10 @@ from shardctl.benchmark.measure.throughput import Throughput, measure
 from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.job import Job, RecordReading
 from shardctl.build.shards.planned import PlannedUnit, Root
-from shardctl.build.shards.record_choice import choice_of
-from shardctl.build.shards.record_reading import RecordReading
-from shardctl.build.shards.records import read_unit, sample_of
-from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.records import choice_of, read_unit, sample_of
+from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
@@ -117,7 +115,7 @@ class Listener:
 def bench(
     path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any
 ) -> BenchResult:
-    """Read a dataset and measure the rate of batches. BenchOptions has the `options`.
+    """Read a dataset and measure the rate of batches; docs/commands/bench.md explains the options.
 
     With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr;
     a `listener` has callbacks instead. Raises UsageError, DatasetError, InputError (a baseline

@@ -243,22 +243,11 @@ class AgainstResult:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One measurement. Rates and times are medians of the runs.
+    """One measurement. Rates and times are medians of the runs; MB are 10^6 bytes.
 
-    `mb_per_s` counts the bytes of the returned batches, and `stored_mb_per_s` their bytes on disk,
-    in units of 10^6. `rss_mb` (peak memory) and `own_mb` (without mapped files) have the same unit,
-    for all processes together. `processes` is the number of the loader's worker processes, 0 for
-    threads in this one. `batch_ms_mean` is the time of a run / its batches, in ms. `batch_ms_p50`
-    and `batch_ms_p99` are times from one batch to the next; None if all runs had fewer than two
-    batches. `first_batch_s` is in s from opening the dataset. `by_run` has the values of each run
-    behind a median. `runs` has the samples/s of each run, and `spread` is (fastest - slowest) /
-    median of them. `time` is the time of the loader's threads by stage, as shares. `core_busy` is
-    the busy share of each core by all processes, `other_load` the share of all cores that other
-    processes used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before`
-    the runs. For a cold measurement, `after_drop` is the largest share that stayed after dropping
-    it. `tokens_per_s` is the rate in tokens without padding; None if samples have no tokens.
-    `network` is of a dataset on a store, `reader` and `against` are of shards of other tools, else
-    None.
+    docs/json.schema.json (`bench`) says what each figure is. `batch_ms_p50` and `batch_ms_p99` are
+    None if no run had two batches, `tokens_per_s` if samples have no tokens. `network` is of a
+    dataset on a store, `reader` and `against` are of shards of other tools, else None.
     """
 
     samples_per_s: float

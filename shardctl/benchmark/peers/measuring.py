@@ -34,7 +34,7 @@ from shardctl.benchmark.peers.remote import Remote
 from shardctl.benchmark.presets import Preset
 from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, UsageError
-from shardctl.interop.foreign.shards import open_shards
+from shardctl.interop.foreign import open_shards
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable

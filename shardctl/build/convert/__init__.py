@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.listener import ConversionProgress, Listener
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
 from shardctl.build.convert.run import run as run_conversion

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.commit.staging import clear_partial_files
-from shardctl.build.convert.conversion import Conversion
-from shardctl.build.convert.filled_shards import Filled, without_empty
-from shardctl.build.convert.inputs import Inputs
+from shardctl.build.convert.conversion import Conversion, Inputs
+from shardctl.build.convert.earlier_rejects import still_pruned
+from shardctl.build.convert.listener import Changes
+from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables
-from shardctl.build.convert.targets.base import Target
-from shardctl.build.convert.update.changes import Changes
-from shardctl.build.convert.update.known_records import still_pruned
-from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.convert.targets import Target
+from shardctl.build.notices import notice
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.shards.marker import ShardMarker
+from shardctl.build.plan.listing import Flags, Numbers
+from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
+from shardctl.build.shards.marker import ShardMarker, read_marker, rows_made
+from shardctl.format.counts import Counts, add_counts
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED
 from shardctl.format.tables import ShardTable
@@ -91,12 +92,13 @@ def write_dataset(
     clear_partial_files(job)
     target.fetch_done(job, np.ones(job.shards, bool))
     target.fetch_rejects(job)
-    outcomes = Outcomes(job, before)
-    target.keep(outcomes)
+    if before is not None:
+        target.keep(job, before)
     changes = changes_of(job)
-    shards = without_empty(outcomes) if changes is None or changes.anew else outcomes
-    if isinstance(shards, Filled):
-        closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
+    shards = Outcomes.of(job, before, with_empty=changes is not None and not changes.anew)
+    if shards.job is not job:
+        planned = {split.name: split.shards for split in job.splits}
+        closing = replace(closing, settings={**closing.settings, PLANNED: planned})
     pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
     given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
 
@@ -110,14 +112,12 @@ def write_dataset(
         return found
 
     commit = TableWriter(shards.job, closing.settings, done, shards.lines, **given)
-    commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
+    commit.run(lambda facts: _manifest(shards.job, closing, before, facts))
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"
-    return (
-        f"{counted(first_frames, 'image')} with several frames or pages: the first is "
-        f"taken{advice}",
-    )
+    images = counted(first_frames, "image")
+    return (notice("several-frames", images=images, advice=advice),)
 
 
 def leave_out_others(job: DatasetJob, target: Target) -> None:
@@ -143,7 +143,6 @@ def _manifest(
     closing: ManifestFacts,
     before: PreviousDataset | None,
     facts: WrittenTables,
-    base: str,
 ) -> Manifest:
     made = Manifest(
         kind=job.recipe.kind,
@@ -172,7 +171,7 @@ def _manifest(
         environment=closing.environment,
         records=job.records_read,
         keep=closing.keep,
-        base=base,
+        base=job.base,
     )
     if before is None:
         return made.with_generation(None, "convert", len(job.files), 0, 0)
@@ -199,3 +198,100 @@ def _environment(recipe: Recipe) -> dict[str, str]:
         version.rpartition(" ") for step in recipe.transforms for version in step.versions()
     )
     return {**versions, **{name: version for name, _, version in of_steps}}
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of the shards of a job that is done: of those that are kept as the dataset
+    `before` records it, else as their markers do.
+
+    Shards of which every input was rejected are left out: the shards beside them take their units,
+    and keep their names, and so their bytes. `job` has the others alone. Each stands for the shards
+    of `built` from its number in `starts` on, up to that of the next: (shards + 1,) int64. Of these
+    it is the one in `chosen`: (shards,) int64.
+    """
+
+    job: DatasetJob
+    built: DatasetJob
+    before: PreviousDataset | None
+    starts: Numbers
+    chosen: Numbers
+
+    @classmethod
+    def of(cls, job: DatasetJob, before: PreviousDataset | None, with_empty: bool) -> Outcomes:
+        """Return what became of all shards, or of those with samples; a split without any keeps its
+        first one.
+
+        Where models are called with several records of a shard, all stay: other units before these
+        would make other calls.
+        """
+        filled = np.ones(job.shards, bool)
+        if not with_empty and not job.recipe.models:
+            made = (rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards))
+            filled = np.fromiter(made, bool, job.shards)
+        if filled.all():
+            return cls(job, job, before, np.arange(job.shards + 1), np.arange(job.shards))
+        begins, chosen = divided([split.shards for split in job.splits], filled)
+        return cls(job.with_shards(begins[:-1], chosen), job, before, begins, chosen)
+
+    def _members(self, shard: int) -> range:
+        return range(int(self.starts[shard]), int(self.starts[shard + 1]))
+
+    def _made(self, shard: int) -> ShardMarker:
+        """Return what became of a shard that was built, or kept."""
+        number = int(self.built.kept[shard])
+        if self.before is None or number == NOT_KEPT:
+            return read_marker(self.built.marker_path(shard))
+        return self.before.done(number)
+
+    def done(self, shard: int) -> ShardMarker:
+        """Return what became of a shard, and of the units that it takes over."""
+        members, chosen = self._members(shard), int(self.chosen[shard])
+        own = self._made(chosen)
+        if len(members) == 1:
+            return own
+        made = [own if member == chosen else self._made(member) for member in members]
+        units, steps = [], list[Counts]()
+        for member, each in zip(members, made, strict=True):
+            rows = np.full(len(each.units), 0 if member < chosen else own.facts.rows)
+            place = each.units.schema.field(0)
+            units.append(
+                each.units if each is own else each.units.set_column(0, place, pa.array(rows))
+            )
+            steps = add_counts(steps, each.steps)
+        return replace(
+            own,
+            inputs=sum(each.inputs for each in made),
+            rejected=sum(each.rejected for each in made),
+            units=pa.concat_tables(units),
+            steps=tuple(steps),
+        )
+
+    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
+        """Yield the lines of the rejects of a shard."""
+        members = self._members(shard)
+        for member in members:
+            number = int(self.built.kept[member])
+            if self.before is not None and number != NOT_KEPT:
+                yield from self.before.reject_lines(number)
+            elif (done if len(members) == 1 else self._made(member)).rejected:
+                with open(self.built.rejects_path(member), "rb") as file:
+                    yield from file
+
+
+def divided(planned: Sequence[int], filled: Flags) -> tuple[Numbers, Numbers]:
+    """Return `starts` and `chosen` of an Outcomes, of splits with so many shards each, of which some
+    are filled: (shards,).
+
+    A shard without samples goes to the one before it, or to the first one of its split that has
+    some.
+    """
+    of_split = np.repeat(np.arange(len(planned)), planned).tolist()
+    starts, chosen = list[int](), list[int]()
+    for shard, (split, has_samples) in enumerate(zip(of_split, filled.tolist(), strict=True)):
+        if not starts or split != of_split[starts[-1]] or (has_samples and filled[chosen[-1]]):
+            starts.append(shard)
+            chosen.append(shard)
+        elif has_samples:
+            chosen[-1] = shard
+    return np.array([*starts, len(filled)], np.int64), np.array(chosen, np.int64)

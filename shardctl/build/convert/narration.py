@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from shardctl.build.convert.estimate import Estimate
+from shardctl.build.convert.listener import Changes, Estimate
 from shardctl.build.convert.result import ConvertResult, PartDone
-from shardctl.build.convert.update.changes import Changes
 from shardctl.format.counts import step_lines
 from shardctl.format.names import REJECTS
 from shardctl.format.tables import reason_lines
@@ -22,7 +21,7 @@ from shardctl.system.locations import is_url
 from shardctl.system.text import counted, format_bytes, format_duration, printable
 
 if TYPE_CHECKING:
-    from shardctl.build.convert.explain import Explanation
+    from shardctl.build.convert.decision import Explanation
 
 MOST_SUFFIXES = 6
 """How many endings of files that are not converted are shown by name."""

@@ -11,54 +11,64 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards
-from shardctl.build.convert.answers import answer
-from shardctl.build.convert.conversion import Conversion
-from shardctl.build.convert.execute import Chosen, build, telling_what_is_done
-from shardctl.build.convert.inputs import Inputs, discover
+from shardctl.build.convert.conversion import Conversion, Inputs
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.manifest_writer import ManifestFacts, manifest_facts
+from shardctl.build.convert.manifest_writer import (
+    ManifestFacts,
+    changes_of,
+    leave_out_others,
+    manifest_facts,
+    write_dataset,
+)
 from shardctl.build.convert.planning import PlannedJob, announce
+from shardctl.build.convert.previous import PreviousDataset
+from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels
-from shardctl.build.convert.run import begin_job
-from shardctl.build.convert.targets.base import Target, WriteLease
-from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.options import Options
+from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels, result_of
+from shardctl.build.convert.run import begin_job, build, telling_what_is_done, with_inputs
+from shardctl.build.convert.targets import Chosen, Target, WriteLease, open_target
+from shardctl.build.options import Options, check_if_running, reject_limit
 from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
+from shardctl.build.plan.listing import Numbers
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.planned import Root
 from shardctl.errors import (
+    CONTINUES,
     BusyError,
     DatasetError,
     InputError,
     PerhapsBusyError,
     TypesDifferError,
+    UnfinishedError,
     UsageError,
+    explaining_interrupts,
 )
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, STAGING
-from shardctl.format.tables import Reject, count_reasons, read_rejects
+from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
+from shardctl.format.tables import count_reasons, read_rejects
 from shardctl.sources.files import in_use
-from shardctl.system.file_lease import LOOK_SECONDS
+from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.scratch import scratch_folder
+from shardctl.system.locations import is_url
+from shardctl.system.progress import Phase, Progress, Report, progress_of
+from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.stored_recipe import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
@@ -88,10 +98,6 @@ class Parted:
     warnings: tuple[str, ...]
     labelled: bool
 
-    def save(self, folder: Path) -> None:
-        """Write this into the folder of a job."""
-        write_atomically(folder / PARTED, json.dumps(asdict(self)).encode())
-
     @classmethod
     def load(cls, folder: Path) -> Parted | None:
         """Return what was saved in the folder of a job, None if it is not built in parts, or by
@@ -110,22 +116,67 @@ class Parted:
 def run_part(request: ConvertRequest, listener: Listener, target: Target) -> ConvertResult:
     """Build a part of a conversion, and plan the conversion before if no part has. Raises what
     `convert` does."""
-    part = Part.parse(str(request.options.part))
-    options, started = request.options, time.monotonic()
+    part, options = Part.parse(str(request.options.part)), request.options
+    started = time.monotonic()
     check_sources(request.roots)
-    engine = registry.start(options.engine, options.workers, options.limits(), listener.on_line)
+    engine = engines.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
             stack.enter_context(in_use())
             begun = _begin(request, part, listener, engine, target, stack)
             if isinstance(begun, ConvertResult):
                 return begun
-            job, parted, held = begun
-            return _Building(part, job, parted, request, started, target).run(
-                engine, listener, held
-            )
+            job, held = begun
+            target.entrust(job, held)
+            chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
+            chosen &= job.kept == NOT_KEPT
+            clear_partial_files_of(job, chosen)
+            records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
+            listener.part(str(part), int(chosen.sum()), records)
+            before = before_of(job, target)
+            target.fetch_done(job, chosen)
+            try:
+                with telling_what_is_done(job, chosen):
+                    made = build(job, chosen, before, engine, options.max_rejects, listener)
+            except TypesDifferError as error:
+                raise InputError(
+                    f"{error}; the parts cannot look for the types again: give them (--schema), or "
+                    "convert without --part"
+                ) from error
+            held.check()
+            target.fetch_done(job, chosen)  # other parts have gone on meanwhile
+            target.fetch_rejects(job)
+            return _result(job, chosen, str(part), made, time.monotonic() - started)
     finally:
         engine.close()
+
+
+def _result(job: DatasetJob, chosen: Chosen, part: str, made: int, seconds: float) -> ConvertResult:
+    """Return the result of a part: `made` samples of it are of this call."""
+    samples = size = rejected = 0
+    for _, done in finished_shards(job, chosen):
+        samples, size = samples + done.facts.rows, size + done.facts.bytes
+        rejected += done.rejected
+    paths = (job.rejects_path(shard) for shard in np.flatnonzero(chosen).tolist())
+    reasons, examples = count_reasons(
+        reject
+        for path in paths
+        if exists(path)
+        for reject in read_rejects(LocalFolder(path.parent), path.name)
+    )
+    return ConvertResult(
+        status="built",
+        samples=samples,
+        shards=int(chosen.sum()),
+        bytes=size,
+        rejected=rejected,
+        seconds=seconds,
+        samples_per_s=made / seconds,
+        fingerprint=fingerprint(job.lineage.parts),
+        reasons=reasons,
+        examples=examples,
+        part=PartDone(part, len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())),
+    )
 
 
 def _begin(
@@ -135,7 +186,7 @@ def _begin(
     engine: Engine,
     target: Target,
     stack: ExitStack,
-) -> tuple[DatasetJob, Parted, WriteLease] | ConvertResult:
+) -> tuple[DatasetJob, WriteLease] | ConvertResult:
     """Return the job, planned if need be, and the lease of the part; or the result where nothing is
     left to do."""
     waiting = listener.waiting if request.options.if_running == "wait" else None
@@ -143,16 +194,17 @@ def _begin(
     while True:
         # Who waits for a part too holds this lease now and then, for a moment: of that nothing is
         # said.
-        with target.planning(waiting and (_say_nothing if announced else waiting)) as held:
-            found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(request, part)
+        quiet = waiting and ((lambda owner: None) if announced else waiting)
+        with target.lease_beside_parts(quiet) as held:
+            found: DatasetJob | ConvertResult | None = _job_of(request, part)
             if found is None:
                 # of another conversion, whose job gives way to the new one
                 target.await_parts(waiting)
-                found = _plan(request, listener, engine, target, held)
+                found = _plan(Conversion(request, listener, engine, target, held), held)
             if isinstance(found, ConvertResult):
                 return found
             try:
-                return *found, stack.enter_context(target.building(found[0].folder, part.name))
+                return found, stack.enter_context(target.part_lease(found.folder, part.name))
             except BusyError as error:
                 if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise
@@ -163,11 +215,7 @@ def _begin(
         time.sleep(LOOK_SECONDS)
 
 
-def _say_nothing(owner: str) -> None:
-    """Wait without a word."""
-
-
-def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | None:
+def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
     """Return the job that a part has begun which was asked for the same; None if there is none.
 
     Raises UsageError if it has another number of parts, DatasetError if this machine would build
@@ -197,7 +245,7 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
                 "this machine has; all parts"
                 " need the same"
             )
-        return job, parted
+        return job
     return None
 
 
@@ -217,32 +265,21 @@ def _digest(request: ConvertRequest) -> str:
     return hashlib.sha256(record.encode()).hexdigest()[:32]
 
 
-def _plan(
-    request: ConvertRequest, listener: Listener, engine: Engine, target: Target, held: WriteLease
-) -> tuple[DatasetJob, Parted] | ConvertResult:
-    """Plan the conversion, or go on with a job that was begun without parts; the result if the
-    dataset is there already."""
-    conversion = Conversion.of(request, listener, engine, target, held)
-    while True:
-        with scratch_folder() as scratch:
-            inputs = discover(conversion, scratch)
-            found: ConvertResult | Inputs | PlannedJob | None = (
-                None if inputs is None else answer(conversion, inputs)
-            )
-            if isinstance(found, Inputs):
-                try:
-                    found = begin_job(conversion, found, held)
-                finally:
-                    # no workers are kept while this process waits for the lease of its part
-                    engine.close()
-            if isinstance(found, PlannedJob):
-                return _leave(conversion, found)
-        if found is not None:
-            return found
+def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResult:
+    """Plan the conversion, or go on with a job that was begun without parts, and leave it for the
+    parts: their machines may see the sources on other devices. Return the result if the dataset is
+    there already."""
 
+    def begin(inputs: Inputs) -> PlannedJob | ConvertResult:
+        try:
+            return begin_job(conversion, inputs, held)
+        finally:
+            # no workers are kept while this process waits for the lease of its part
+            conversion.engine.close()
 
-def _leave(conversion: Conversion, planned: PlannedJob) -> tuple[DatasetJob, Parted]:
-    """Leave a job for the parts: their machines may see the sources on other devices."""
+    planned = with_inputs(conversion, begin)
+    if isinstance(planned, ConvertResult):
+        return planned
     job, listing = planned.job, planned.inputs.listing
     if planned.status == "resumed":
         announce(conversion, job, listing)
@@ -256,89 +293,15 @@ def _leave(conversion: Conversion, planned: PlannedJob) -> tuple[DatasetJob, Par
         warnings=(*listing.warnings, *planned.warnings),
         labelled=has_own_labels(listing),
     )
-    parted.save(job.folder)
+    write_atomically(job.folder / PARTED, json.dumps(asdict(parted)).encode())
     conversion.target.begun(job)
-    return job, parted
+    return job
 
 
-@dataclass(frozen=True)
-class _Building:
-    """A part that is being built."""
-
-    part: Part
-    job: DatasetJob
-    parted: Parted
-    request: ConvertRequest
-    started: float
-    target: Target
-
-    def run(self, engine: Engine, listener: Listener, held: WriteLease) -> ConvertResult:
-        """Build what is left of the part."""
-        self.target.entrust(self.job, held)
-        job, chosen = self.job, self._chosen
-        clear_partial_files_of(job, chosen)
-        records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
-        listener.part(str(self.part), int(chosen.sum()), records)
-        before = before_of(job, self.target)
-        self.target.fetch_done(job, chosen)
-        try:
-            with telling_what_is_done(job, chosen):
-                made = build(
-                    job, chosen, before, engine, self.request.options.max_rejects, listener
-                )
-        except TypesDifferError as error:
-            raise InputError(
-                f"{error}; the parts cannot look for the types again: give them (--schema), or "
-                "convert without --part"
-            ) from error
-        held.check()
-        return self._result(made)
-
-    @property
-    def _chosen(self) -> Chosen:
-        """The shards of the part: neighbours, and none that is kept of the dataset before."""
-        numbers = np.arange(self.job.shards)
-        own: Chosen = parts_of(numbers, self.job.shards, self.part.parts) == self.part.number
-        own &= self.job.kept == NOT_KEPT
-        return own
-
-    def _result(self, made: int) -> ConvertResult:
-        job, seconds = self.job, time.monotonic() - self.started
-        self.target.fetch_done(job, self._chosen)  # other parts have gone on meanwhile
-        self.target.fetch_rejects(job)
-        samples = size = rejected = 0
-        for _, done in finished_shards(job, self._chosen):
-            samples, size, rejected = (
-                samples + done.facts.rows,
-                size + done.facts.bytes,
-                rejected + done.rejected,
-            )
-        reasons, examples = count_reasons(self._rejects())
-        to_build = int((job.kept == NOT_KEPT).sum())
-        return ConvertResult(
-            status="built",
-            samples=samples,
-            shards=int(self._chosen.sum()),
-            bytes=size,
-            rejected=rejected,
-            seconds=seconds,
-            samples_per_s=made / seconds,
-            fingerprint=fingerprint(job.lineage.parts),
-            reasons=reasons,
-            examples=examples,
-            part=PartDone(str(self.part), len(marked_shards(job)), to_build),
-        )
-
-    def _rejects(self) -> Iterator[Reject]:
-        for shard in np.flatnonzero(self._chosen).tolist():
-            if exists(path := self.job.rejects_path(shard)):
-                yield from read_rejects(LocalFolder(path.parent), path.name)
-
-
-def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDArray[np.int64]:
+def parts_of(numbers: Numbers, shards: int, parts: int) -> Numbers:
     """Return which part builds each of some shards, (n,), by their numbers among all shards."""
     first = shards * np.arange(parts + 1, dtype=np.int64) // parts
-    found: npt.NDArray[np.int64] = np.searchsorted(first, numbers, side="right") - 1
+    found: Numbers = np.searchsorted(first, numbers, side="right") - 1
     return found
 
 
@@ -357,3 +320,137 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
             " and run the parts again"
         )
     return PreviousDataset(folder, manifest)
+
+
+NAMED_PARTS = 8
+"""Parts with missing shards that are named."""
+
+
+@explaining_interrupts(CONTINUES)
+def finish(
+    dst: str | Path,
+    max_rejects: str | int | None = None,
+    if_running: str = "wait",
+    waiting: Waiting = lambda owner: None,
+    progress: bool = True,
+) -> ConvertResult:
+    """Complete the dataset at `dst` from the shards that the parts of a conversion have built.
+
+    `progress` False shows no progress on stderr.
+
+    Raises UnfinishedError if shards are missing; it names their parts. Raises DatasetError if there
+    is nothing to finish, TooManyRejectsError, BusyError and StorageError. A dataset that was
+    finished before is up to date.
+    """
+    began = time.monotonic()
+    check_if_running(if_running)
+    reject_limit(max_rejects, 1)
+    wait = waiting if if_running == "wait" else None
+    _refuse_other_folder(dst)
+    with progress_of(progress) as shown, open_target(dst, []) as target:
+        folder = target.folder
+        if not parted_jobs(folder) and not publish.needs_recovery(folder.root):
+            return _finished_before(target, began)
+        with target.lease_beside_parts(wait) as held:
+            publish.recover(folder.root)
+            jobs = parted_jobs(folder)
+            if not jobs:
+                return _finished_before(target, began)
+            return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
+
+
+def _refuse_other_folder(dst: str | Path) -> None:
+    """Raise DatasetError for a folder of this machine with files, and with nothing of a dataset or
+    a conversion."""
+    here = Path(dst) if not is_url(dst) else None
+    if here is None or not here.is_dir() or exists(here / MANIFEST) or exists(here / STAGING):
+        return
+    if any(here.iterdir()) and not publish.needs_recovery(here):
+        raise _nothing_to_finish(printable(str(dst)))
+
+
+def _nothing_to_finish(shown: str) -> DatasetError:
+    return DatasetError(
+        f"{shown}: there are no parts to finish; build them first (`shardctl convert SRC DST "
+        "--part I/N`)"
+    )
+
+
+def _finished_before(target: Target, began: float) -> ConvertResult:
+    folder = target.folder
+    target.fetch_dataset()
+    if not folder.path(MANIFEST).exists():
+        raise _nothing_to_finish(folder.shown())
+    target.refuse_lost_files(Manifest.load(folder))
+    return result_of(folder, "up-to-date", time.monotonic() - began)
+
+
+def _finish(
+    job_folder: LocalFolder,
+    target: Target,
+    max_rejects: str | int | None,
+    held: WriteLease,
+    waiting: Waiting | None,
+    began: float,
+    shown: Progress,
+) -> ConvertResult:
+    """Make the dataset of the job in a folder."""
+    folder, new = target.folder, job_folder.path(NEW_FOLDER)
+    parted = Parted.load(job_folder.root)
+    if parted is None:
+        raise DatasetError(
+            f"{job_folder.shown()}: not a job of this version of shardctl; finish it with the "
+            "version that built the parts"
+        )
+    recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], new)
+    job = DatasetJob.load(job_folder, recipe)
+    before = before_of(job, target)
+    target.entrust(job, held)
+    target.fetch_done(job, np.ones(job.shards, bool))
+    # a call that was killed may have taken away shards without samples
+    if not (new / MANIFEST).exists():
+        _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
+        shown.close()
+    # one that was given up for dead may still be writing the same bytes again
+    target.await_parts(waiting)
+    status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
+    notices: tuple[str, ...] = ()
+    with telling_what_is_done(job):
+        if not (new / MANIFEST).exists():
+            notices = write_dataset(
+                job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
+            )
+        refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
+    held.check()
+    leave_out_others(job, target)
+    target.publish(new, updates=before is not None)
+    seconds = time.monotonic() - began
+    result = result_of(
+        folder, status, seconds, (*parted.notices, *notices), parted.warnings, parted.labelled
+    )
+    return replace(result, changes=changes_of(job))
+
+
+def _refuse_missing(job: DatasetJob, parted: Parted, target: Target, report: Report) -> None:
+    """Raise UnfinishedError if shards are missing, with the parts that they are of."""
+    missing = job.kept == NOT_KEPT
+    for done, (shard, _) in enumerate(finished_shards(job, missing.copy())):
+        missing[shard] = False
+        report(done, job.shards)
+    if not missing.any():
+        return
+    building = target.parts_being_built()
+    counts = Counter(parts_of(np.flatnonzero(missing), job.shards, parted.parts).tolist())
+    parts = [Part(number, parted.parts) for number in sorted(counts)]
+    said = []
+    for part in parts:
+        builder = f", which {building[part.name]} builds" if part.name in building else ""
+        said.append(f"{counts[part.number]:,} of part {part}{builder}")
+    more = f"; and {len(said) - NAMED_PARTS:,} more parts" if len(said) > NAMED_PARTS else ""
+    first = next((part for part in parts if part.name not in building), None)
+    advice = f"run them (`shardctl convert … --part {first}`)" if first else "wait for their ends"
+    raise UnfinishedError(
+        f"{target.folder.shown()}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are "
+        "missing:"
+        f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and finish again"
+    )

@@ -6,26 +6,38 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import is_failing
-from shardctl.build.convert.result import count_rejects
+from shardctl.build.convert.previous import Matching, PreviousDataset
+from shardctl.build.notices import notice
 from shardctl.build.options import reject_limit
-from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.probe import Probe
+from shardctl.build.plan.listing import Listing, Numbers
+from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.scan import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
-from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
-from shardctl.sources.encoding_guess import Guess, guess_encoding
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    Reject,
+    ShardTable,
+    count_reasons,
+    failures,
+    open_table,
+    read_rejects,
+    taken,
+)
 from shardctl.sources.files import begin_of, local_copy
-from shardctl.sources.formats.encodings import SAMPLE_BYTES
-from shardctl.sources.formats.streams import compression_of, decompressed
-from shardctl.sources.kinds.text import LINES
+from shardctl.sources.formats.content import compression_of, decompressed
+from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
+from shardctl.sources.kinds import LINES
+from shardctl.sources.label_table import some
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (
     PARTIAL,
@@ -50,6 +62,15 @@ OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-ma
 """Errors of texts that may be in another encoding."""
 
 
+MANY_REJECTS = 0.5
+"""Share of rejected inputs, also of those that filters left out, above which there is a warning."""
+
+
+def count_rejects(rejected: int, inputs: int) -> str:
+    """Say how many inputs were rejected."""
+    return f"{counted(rejected, 'input')} of {inputs:,} rejected"
+
+
 def refuse_many_rejects(folder: LocalFolder, manifest: Manifest, most: str | int | None) -> None:
     """Raise TooManyRejectsError if a finished dataset has more rejects than `most` (`N` or `P%` of
     the inputs) allows."""
@@ -68,70 +89,37 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
     if not is_failing(probe):
         return
     failed = failures(probe.reasons)
-    count = sum(failed.values())
-    reason = next(iter(failed))
+    count, reason = sum(failed.values()), next(iter(failed))
     example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
-    of_all = (
-        f"the {counted(probe.records, 'input')} that were tried"
-        if probe.records > 1
-        else "1 input that was tried"
-    )
     most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
     encoding = _advice_on_encoding(example, listing)
     why = example.message.partition(";")[0] if encoding else example.message
-    others = (
-        "To convert what is left anyway"
-        if count < probe.records
-        else "To convert others, if there are any that can be"
-    )
     raise TooManyRejectsError(
-        f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance "
-        f"{printable(example.key)}:"
-        f" {printable(why)}.{encoding} {others}: --max-rejects 100%"
+        f"{count:,} of the {counted(probe.records, 'input')} that were tried cannot be converted, and "
+        f"nothing was written.{most} For instance {printable(example.key)}: {printable(why)}."
+        f"{encoding} To convert what is left anyway: --max-rejects 100%"
     )
 
 
 def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is
     rejected."""
-    if not may_be_encoding(reject, listing):
+    if reject.error not in OF_TEXT or listing.kind.name == "image":
         return ""
-    if (found := likely_encoding(reject, listing)) is not None:
-        return (
-            f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
-            f"then: '{found.line}'."
-        )
-    return (
-        ""
-        if reject.error == "not-json"
-        else " Give its encoding with --encoding (detect tries to find it)."
-    )
-
-
-def may_be_encoding(reject: Reject, listing: Listing) -> bool:
-    """Return whether a text may be rejected because its file is in another encoding."""
-    return reject.error in OF_TEXT and listing.kind.name != "image"
-
-
-def likely_encoding(reject: Reject, listing: Listing) -> Guess | None:
-    """Return the encoding that the file of a reject is likely in; None where none is, or it cannot
-    be read any more."""
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
-        opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
-        return guess_encoding(_beginning(opened))
-    return None
-
-
-def _beginning(path: str) -> bytes:
-    """Return the first bytes of a text, decompressed. Raises OSError, Rejection,
-    SourceGoneError."""
-    start = begin_of(path, SAMPLE_BYTES)
-    way = compression_of(start)
-    if way is None:
-        return start
-    with open(local_copy(path), "rb") as file:
-        return next(decompressed(file, way), b"")[:SAMPLE_BYTES]
+        path = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
+        start = begin_of(path, SAMPLE_BYTES)
+        if (way := compression_of(start)) is not None:
+            with open(local_copy(path), "rb") as file:
+                start = next(decompressed(file, way), b"")[:SAMPLE_BYTES]
+        if (found := guess_encoding(start)) is not None:
+            return (
+                f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
+                f"then: '{found.line}'."
+            )
+    advice = " Give its encoding with --encoding (detect tries to find it)."
+    return "" if reject.error == "not-json" else advice
 
 
 def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> int:
@@ -317,3 +305,95 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
                 size = None if size is None else size - len(data)
     except (OSError, Rejection) as error:
         raise _UnreadableError from error
+
+
+def check_new(
+    job: Job, matching: Matching, before: PreviousDataset, listing: Listing
+) -> tuple[list[str], str]:
+    """Return warnings on what became of the files that an update has added, or that have changed;
+    and why they had better not replace the others. The job is done.
+
+    There is a warning where most of their records were rejected, or no sample comes of a file that
+    gave some before, or may have many records. They had better not replace the others where most
+    could not be converted, and changed files give fewer samples than before for it; else "".
+    """
+    files = np.flatnonzero(~matching.same)
+    rows = matching.before[files]
+    samples, places = np.zeros(len(files), np.int64), np.full(len(listing), -1, np.int64)
+    samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
+    places[files] = np.arange(len(files))
+    new = LocalFolder(job.folder / NEW_FOLDER)
+    records, rejected, made = _counts(job, new, places, len(files))
+    empty = (rows < 0) & (rejected > 0) & (not listing.whole)
+    empty = (records <= rejected) & (empty | (samples > 0))
+    many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
+    if not (many or empty.any()):
+        return [], ""
+    failed = np.zeros(len(files), np.int64)
+    for place, reject in _rejects(new, places):
+        failed[place] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
+    # a filter may leave out all of a file; one that is empty now has no rejects
+    empty &= (failed > 0) | (rejected == 0)
+    all_of_them = counted(int(records.sum()), "new or changed input")
+    why = ", since there are no records any more"
+    if rejected.any():
+        why = _why(reject for _, reject in _rejects(new, places))
+    loses, fewer = "", int(np.maximum(samples - made, 0)[failed > 0].sum())
+    if failed.sum() > records.sum() * MANY_REJECTS and fewer:
+        loses = (
+            f"{int(failed.sum()):,} of {all_of_them} could not be "
+            f"converted, and {counted(fewer, 'sample')} of changed files would be lost{why}"
+        )
+    if not (many or empty.any()):
+        return [], loses
+    what = f"{int(rejected.sum()):,} of {all_of_them} were rejected"
+    if empty.any():
+        what += f", and no sample comes of {some(listing.paths_at(files[empty]))}"
+    return [notice("new-rejected", what=what, why=why)], loses
+
+
+def _counts(
+    job: Job, new: LocalFolder, places: Numbers, count: int
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return how many records the chosen files of a job have, how many were rejected, and how many
+    samples came of the others.
+
+    Each is (count,). `places` has the place of each file among those that are chosen, -1 for
+    another one: (files,). Blank lines are no records, which a plan counts, unless samples are
+    joined of several records.
+    """
+    plan = open_table(new, PLAN, PLAN_SCHEMA)
+    place = places[plan["file"].to_numpy()]
+    rows = np.flatnonzero(place >= 0)
+    rejected, planned, made = np.zeros((3, count), np.int64)
+    np.add.at(rejected, place[rows], plan["rejected"].to_numpy()[rows])
+    np.add.at(made, place[rows], plan["samples"].to_numpy()[rows])
+    if job.draw is not None:  # each split has all units
+        entries = ShardTable(new)
+        of_first = np.array([entry.split == entries[0].split for entry in entries])
+        rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
+    np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
+    return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected, made
+
+
+def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
+    """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
+    is that of `_counts`."""
+    plan, rejects = open_table(new, PLAN, PLAN_SCHEMA), read_rejects(new)
+    counts = plan["rejected"].to_numpy()
+    units = np.flatnonzero(counts)
+    place_of = places[plan["file"].to_numpy()[units]].tolist()
+    for place, count in zip(place_of, counts[units].tolist(), strict=True):
+        for reject in taken(rejects, count):
+            if place >= 0:
+                yield place, reject
+
+
+def _why(rejects: Iterable[Reject]) -> str:
+    """Return why records were rejected, with the main reason and an example, as the end of a
+    sentence."""
+    counts, examples = count_reasons(rejects)
+    reason = next(iter(failures(counts)), next(iter(counts)))
+    example = dict(zip(counts, examples, strict=True))[reason]
+    key, message = printable(example.key), printable(example.message)
+    return f". Most frequent ({counts[reason]:,}): {reason}, for instance {key}: {message}"

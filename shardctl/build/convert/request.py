@@ -11,13 +11,12 @@ from typing import Any
 
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_copies_folder, check_destination, check_place_on_store
-from shardctl.build.plan.labels import PlanRules
+from shardctl.build.plan.labels import PlanRules, read_classes
 from shardctl.build.plan.listing import LabelRule
-from shardctl.build.plan.pinned import read_classes
 from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import UsageError
 from shardctl.sources.annotations import AnnotationRule
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.stores import refuse_half_url

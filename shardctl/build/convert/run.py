@@ -3,56 +3,69 @@ commit."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import contextlib
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from shardctl.build.commit import publish
-from shardctl.build.commit.staging import begin, go_on, refuse_to_lose, unfinished
-from shardctl.build.convert.answers import answer, use_as_it_is
-from shardctl.build.convert.conversion import Conversion
+from shardctl.build.commit import generations, publish
+from shardctl.build.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
+from shardctl.build.convert.conversion import Conversion, Inputs, discover
 from shardctl.build.convert.conversion_plan import ConversionPlan
-from shardctl.build.convert.decision import UPDATING, Action
-from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.execute import build, telling_what_is_done
-from shardctl.build.convert.field_types import with_types
-from shardctl.build.convert.inputs import Inputs, discover
-from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.decision import (
+    UPDATING,
+    Action,
+    DatasetReplacedError,
+    Decision,
+    NewDataset,
+    decide,
+)
+from shardctl.build.convert.earlier_rejects import hide_pruned, write_known
+from shardctl.build.convert.listener import SPARE_DISK, Listener, metered
 from shardctl.build.convert.manifest_writer import (
     changes_of,
     leave_out_others,
     manifest_facts,
     write_dataset,
 )
-from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
-from shardctl.build.convert.pace import Pace
-from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, check_space, plan
-from shardctl.build.convert.rejects import refuse_many_rejects
-from shardctl.build.convert.reporting import finished
+from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, plan, with_types
+from shardctl.build.convert.previous import PreviousDataset, match_files
+from shardctl.build.convert.rejects import check_new, count_rejects, refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.convert.result import ConvertResult
-from shardctl.build.convert.situation import begun_jobs, find_situation
-from shardctl.build.convert.targets.base import Target, WriteLease
-from shardctl.build.convert.update.known_records import hide_pruned, write_known
-from shardctl.build.convert.update.match import match_files
-from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.convert.result import ConvertResult, explained, finished, planned, up_to_date
+from shardctl.build.convert.targets import Chosen, Target, WriteLease
+from shardctl.build.options import reject_limit
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards.engines import registry
-from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.shards.work_done import WorkDone
-from shardctl.errors import InputError, TooManyRejectsError
+from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards import engines
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.build.shards.marker import WorkDone
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    DiskFullError,
+    InputError,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.inspection.verify.verification import checks_ahead
-from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
-from shardctl.sources.files import in_use
+from shardctl.sources.files import SourceRoot, in_use
+from shardctl.system.files import free_bytes, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import format_bytes, printable
+
+Made = TypeVar("Made")
 
 
 def run(
@@ -62,90 +75,179 @@ def run(
     `convert` does."""
     options = request.options
     with in_use(), metered(listener, options.metrics) as metering:
-        engine = registry.start(options.engine, options.workers, options.limits(), metering.on_line)
+        engine = engines.start(options.engine, options.workers, options.limits(), metering.on_line)
         try:
-            conversion, result = Conversion.of(request, metering, engine, target, held), None
-            while result is None:
-                with scratch_folder() as scratch:
-                    result = _convert(conversion, scratch)
-            return result
+            conversion = Conversion(request, metering, engine, target, held)
+            return with_inputs(conversion, lambda inputs: _convert(conversion, inputs))
         except TooManyRejectsError as error:
             if options.copy_rejects is None or options.dry_run:
                 raise
-            said = (
+            raise TooManyRejectsError(
                 f"{error} (no rejected input was copied: --copy-rejects needs a complete "
                 "conversion)"
-            )
-            raise TooManyRejectsError(said) from error
+            ) from error
         finally:
             engine.close()
 
 
-def _convert(conversion: Conversion, scratch: Path) -> ConvertResult | None:
-    """Discover the inputs, decide whether anything is to be built, and then have it planned,
-    executed and committed.
+def with_inputs(conversion: Conversion, act: Callable[[Inputs], Made]) -> ConvertResult | Made:
+    """Discover the inputs, and return the result where nothing is to be built, else what `act` makes
+    of them. All begins again where another process has replaced the dataset meanwhile."""
+    while True:
+        with scratch_folder() as scratch, contextlib.suppress(DatasetReplacedError):
+            inputs = discover(conversion, scratch)
+            answered = _answer(conversion, inputs)
+            return act(inputs) if answered is None else answered
 
-    None: another process has changed the dataset meanwhile, so that all is to be looked at again.
-    """
-    inputs = discover(conversion, scratch)
-    decided = None if inputs is None else answer(conversion, inputs)
-    if not isinstance(decided, Inputs):
-        return decided
+
+def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
+    """Plan a job or find an unfinished one, execute it, and commit. No other process writes."""
     with conversion.leased() as held:
+
+        def make(all_types: bool) -> ConvertResult:
+            planned = begin_job(conversion, inputs, held, all_types)
+            if isinstance(planned, ConvertResult):
+                return planned
+            with checks_ahead(planned.before is not None and not conversion.folder.url) as checks:
+                made = _execute(conversion, planned, held)
+                return _commit(conversion, planned, held, made, checks)
+
         try:
-            return with_types(
-                lambda all_types: _make(conversion, decided, held, all_types), RUN_AGAIN
-            )
+            return with_types(make, RUN_AGAIN)
         finally:
             # before the lease is released: workers of two must not write side by side
             conversion.engine.close()
 
 
-def _make(
-    conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool
-) -> ConvertResult | None:
-    """Plan a job or find an unfinished one, execute it, and commit. This process holds the lease:
-    no other process writes."""
-    planned = begin_job(conversion, inputs, held, all_types)
-    if not isinstance(planned, PlannedJob):
-        return planned
-    with checks_ahead(planned.before is not None and not conversion.folder.url) as checks:
-        made = _execute(conversion, planned, held)
-        return _commit(conversion, planned, held, made, checks)
+def _decide(
+    conversion: Conversion, inputs: Inputs, there: Manifest | None, with_jobs: bool
+) -> tuple[Decision, PreviousDataset | None]:
+    """Decide by the dataset that is there now, and by the unfinished jobs `with_jobs`; return also
+    that dataset with its tables, if the job updates it or adds to it.
+
+    Raises the error of a refusal, DatasetReplacedError, and DatasetError if a table of the dataset
+    is damaged that is to be followed.
+    """
+    options, begun, made = conversion.options, dict[str, str](), fingerprint(inputs.parts)
+    for name in (made, f"{made}{UPDATING}") if with_jobs else ():
+        folder = conversion.staging.path(name)
+        if (job := unfinished(folder, inputs.bases, conversion.recipe)) is not None:
+            begun[name] = job.lineage.updates
+    moved = options.moved_from if there is not None else ()
+    new = NewDataset(
+        shown=conversion.folder.text,
+        parts=inputs.parts,
+        sources=inputs.sources,
+        moved=[SourceRoot.of(old).recorded for old in moved],
+        updates=options.update,
+        appends=options.append,
+        overwrites=options.overwrite,
+        recipe=conversion.recipe.to_json(),
+        settings=conversion.request.recorded_settings(conversion.recipe),
+        existing=inputs.existing,
+    )
+    decision = decide(new, there, begun)
+    if there is None or not decision.follows:
+        return decision, None
+    return decision, conversion.before(there)
+
+
+def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
+    """Return the result where nothing is to be built: it is explained, up to date, or planned; else
+    None. Raises the error of a refusal, DatasetReplacedError."""
+    if conversion.options.explain:
+        return explained(conversion, inputs)
+    root, there = conversion.folder.root, conversion.manifest()
+    # no job is looked at yet: it may be another user's
+    decision, _ = _decide(conversion, inputs, there, with_jobs=False)
+    if there is not None and decision.action is Action.UP_TO_DATE:
+        if not conversion.options.dry_run:
+            there = _completed(conversion, there)
+        return _use_existing(conversion, inputs, there)
+    if not publish.needs_recovery(root):
+        publish.refuse_to_replace(root, conversion.recipe.files)
+    return _plan_only(conversion, inputs, there) if conversion.options.dry_run else None
+
+
+def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
+    """Return the result where the wanted dataset is there, with all of its files."""
+    try:
+        conversion.target.refuse_lost_files(manifest)
+    except DatasetError:
+        conversion.refuse_replaced(manifest)  # they were files of the dataset before
+        raise
+    return up_to_date(conversion, inputs, manifest)
+
+
+def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
+    """Complete what a process has begun that was killed while the dataset took its place, or before
+    it released its lease; and have the dataset keep as many generations as was asked for. Return
+    its manifest.
+
+    Nothing else is deleted here: this is a check, and the next command that writes sees to what was
+    left. It stays if another process works on it, or if the folder cannot be written. Who holds the
+    lease has seen to it.
+    """
+    root, keep = conversion.folder.root, conversion.options.keep_generations
+    if conversion.held is None and conversion.target.needs_recovery():
+        with contextlib.suppress(BusyError, StorageError), conversion.target.lease(None):
+            publish.recover(root)
+            generations.settle(root)
+    if keep is not None and keep != manifest.keep:
+        with conversion.leased() as held:
+            manifest = replace(Manifest.load(conversion.folder), keep=keep)
+            held.check()
+            write_atomically(root / MANIFEST, manifest.to_json().encode())
+            generations.settle(root)
+    return manifest
+
+
+def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> ConvertResult:
+    """Return what would be done. Raises the errors of the real conversion before it starts to
+    write."""
+    conversion.target.check_writable()
+    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    job = _job_to_resume(conversion, inputs, decision)
+    if job is not None:
+        expected = announce(conversion, job, inputs.listing)
+        return planned(conversion, inputs, expected, decision.job, ())
+    found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+    expected = announce(conversion, found.job, found.inputs.listing, is_new=True)
+    return planned(conversion, found.inputs, expected, decision.job, found.warnings)
+
+
+def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
+    """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
+    that would throw away finished shards of another one."""
+    folder = conversion.staging.path(decision.job)
+    if not conversion.options.overwrite and not decision.follows:
+        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
+    if decision.action is not Action.RESUME:
+        return None
+    return unfinished(folder, inputs.bases, conversion.recipe)
 
 
 def begin_job(
     conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool = False
-) -> PlannedJob | ConvertResult | None:
-    """Begin a job, or return an unfinished one; the result where the dataset is there by now. None:
-    see `_convert`.
+) -> PlannedJob | ConvertResult:
+    """Begin a job, or return an unfinished one; the result where the dataset is there by now.
 
     `all_types` begins anew where there is an unfinished one: the types of fields are found in all
-    records. The caller holds the lease.
+    records. The caller holds the lease. Raises DatasetReplacedError.
     """
     name = fingerprint(inputs.parts)
     if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
         return finished(conversion, inputs, "resumed", 0)
     # Once more: another converter may have finished while this one waited.
-    situation = find_situation(
-        conversion, inputs, conversion.existing.manifest(), begun_jobs(conversion, inputs)
-    )
-    if situation is None:
-        return None
-    if situation.up_to_date is not None:
-        return use_as_it_is(conversion, inputs, situation.up_to_date)
-    decision, before, folder = (
-        situation.decision,
-        situation.before,
-        conversion.staging.path(situation.decision.job),
-    )
+    there = conversion.manifest()
+    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    if there is not None and decision.action is Action.UP_TO_DATE:
+        return _use_existing(conversion, inputs, there)
+    folder = conversion.staging.path(decision.job)
     if all_types:
         held.check()
         conversion.target.discard(folder)
-    elif not conversion.options.overwrite and not decision.follows:
-        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
-    job = None if all_types else unfinished(folder, inputs.bases, conversion.recipe)
-    if decision.action is Action.RESUME and job is not None:
+    elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
         return PlannedJob(job, inputs, "resumed", before, job.lineage.warnings)
     return _begin(conversion, plan(conversion, inputs, before, folder, all_types), held)
 
@@ -154,7 +256,7 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
     """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
     job, folder, before, tables = planned.job, planned.job.folder, planned.before, planned.tables
     assert tables is not None, "they are not written yet"
-    check_space(announce(conversion, job, planned.inputs.listing), conversion.folder)
+    announce(conversion, job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
@@ -176,12 +278,15 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that
     were made."""
-    job, target = planned.job, conversion.target
-    new = job.folder / NEW_FOLDER
-    if (new / MANIFEST).exists():
-        refuse_many_rejects(
-            conversion.folder, Manifest.load(LocalFolder(new)), conversion.options.max_rejects
-        )
+    job, target, before, options = (
+        planned.job,
+        conversion.target,
+        planned.before,
+        conversion.options,
+    )
+    new = LocalFolder(job.folder / NEW_FOLDER)
+    if new.path(MANIFEST).exists():
+        refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
         return 0
     target.entrust(job, held)
     if planned.status == "resumed":
@@ -191,18 +296,13 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
     target.fetch_done(job, shards)
     with telling_what_is_done(job):
         made = build(
-            job,
-            shards,
-            planned.before,
-            conversion.engine,
-            conversion.options.max_rejects,
-            conversion.listener,
+            job, shards, before, conversion.engine, options.max_rejects, conversion.listener
         )
         held.check()
         seconds = conversion.seconds if planned.status == "created" else None
-        closing = manifest_facts(conversion, planned.inputs, planned.before, seconds)
+        closing = manifest_facts(conversion, planned.inputs, before, seconds)
         try:
-            planned.inputs.listing.notices += write_dataset(job, closing, planned.before, target)
+            planned.inputs.listing.notices += write_dataset(job, closing, before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
             target.discard(job.folder)
             raise
@@ -214,99 +314,100 @@ def _commit(
 ) -> ConvertResult:
     """Make a job that is done the dataset. This call has made `made` of its samples. Raises
     TooManyRejectsError."""
-    job, target, warnings = planned.job, conversion.target, planned.warnings
-    if planned.before is not None:
-        checked = _check_new(planned, planned.before)
-        if checked.loses and conversion.options.max_rejects is None:
+    job, target, warnings, before = planned.job, conversion.target, planned.warnings, planned.before
+    changes, listing, new = changes_of(job), planned.inputs.listing, job.folder / NEW_FOLDER
+    if before is not None and (
+        Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
+    ):
+        # None where the job was planned by a process that was stopped.
+        matching = planned.matching or match_files(before, listing, job.folder / FILES)
+        checked, loses = check_new(job, matching, before, listing)
+        if loses and conversion.options.max_rejects is None:
             raise TooManyRejectsError(
-                f"{checked.loses}. The dataset is as it was before. To update it anyway: "
-                "--max-rejects 100%"
+                f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
             )
-        warnings = tuple(dict.fromkeys((*warnings, *checked.warnings)))
+        warnings = tuple(dict.fromkeys((*warnings, *checked)))
     held.check()
     leave_out_others(job, target)
-    target.publish(job.folder / NEW_FOLDER, planned.before is not None, checks)
-    return finished(conversion, planned.inputs, planned.status, made, warnings, changes_of(job))
+    target.publish(new, before is not None, checks)
+    return finished(conversion, planned.inputs, planned.status, made, warnings, changes)
 
 
-def _check_new(planned: PlannedJob, before: PreviousDataset) -> Checked:
-    """Return what should be checked of the inputs that an update has added or that have changed, in
-    a job that is done."""
-    job, listing, changes = planned.job, planned.inputs.listing, changes_of(planned.job)
-    if (
-        not Manifest.load(LocalFolder(job.folder / NEW_FOLDER)).rejected
-        and changes is not None
-        and not changes.changed
-    ):
-        return Checked()
-    # None where the job was planned by a process that was stopped.
-    new_inputs = planned.new_inputs or NewInputs.of(
-        match_files(before, listing, job.folder / FILES), before
-    )
-    return check_new(job, new_inputs, listing)
+# --- the shards of a job are built, but for those that are there already ---
 
 
-# --- the progress of a conversion, for the tools that watch jobs ---
+def build(
+    job: Job,
+    chosen: Chosen,
+    before: PreviousDataset | None,
+    engine: Engine,
+    max_rejects: str | int | None,
+    listener: Listener,
+) -> int:
+    """Build those of the chosen shards that are not finished, and return the number of samples
+    made.
 
+    Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if
+    more is rejected than `max_rejects` allows for all inputs, and what the engine raises.
+    """
+    limit, rejected, samples = reject_limit(max_rejects, job.inputs), 0, 0
 
-@contextmanager
-def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Listener]:
-    """Yield a listener that also writes figures to `targets` every few seconds, and in the end."""
-    if not targets:
-        yield listener
-        return
-    with sinks_at(targets) as sinks:
-        meter = _Meter(listener, sinks)
-        try:
-            yield replace(
-                listener, announce=meter.announce, building=meter.building, progress=meter.progress
+    def add(work: WorkDone) -> None:
+        nonlocal rejected, samples
+        rejected, samples = rejected + work.rejected, samples + work.samples
+        listener.progress(work)
+        if rejected > limit:
+            raise TooManyRejectsError(
+                f"{count_rejects(rejected, job.inputs)} so far, more than --max-rejects allows; "
+                "nothing was committed. Fix or remove them, or run the same command with a higher "
+                "limit to continue"
             )
-        finally:
-            if meter.has_begun:
-                meter.tell()
+
+    left = chosen.copy()
+    for shard, done in finished_shards(job, chosen):
+        left[shard] = False
+        add(WorkDone(job.place(shard).records, done.facts.rows, done.rejected, 0))
+    if (left != chosen).any():
+        listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
+    for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
+        assert before is not None, "only then is a shard kept"
+        left[shard] = False
+        entry = before.table[int(job.kept[shard])]
+        add(WorkDone(job.place(shard).records, entry.rows, entry.rejected, 0))
+    there = samples
+    listener.building()
+    engine.run(job, array("q", np.flatnonzero(left).tobytes()), add)
+    engine.let_go()  # while this process writes the tables
+    return samples - there
 
 
-class _Meter:
-    """Tells the sinks how far the conversion is, while its callbacks go on to the listener."""
-
-    def __init__(self, listener: Listener, sinks: list[Sink]) -> None:
-        self._listener, self._sinks = listener, sinks
-        self._pace, self._steps = Pace(), 0
-        self._due = time.monotonic()
-        self.has_begun = False
-
-    def announce(self, estimate: Estimate) -> None:
-        """The work begins."""
-        self.has_begun = True
-        self._listener.announce(estimate)
-        self._pace.begin(estimate.records)
-        self._due = time.monotonic() + EVERY_SECONDS
-
-    def building(self) -> None:
-        """The work of this run begins."""
-        self._listener.building()
-        self._pace.resume()
-
-    def progress(self, progress: WorkDone) -> None:
-        """Some more is done."""
-        self._listener.progress(progress)
-        self._pace.add(progress)
-        if time.monotonic() >= self._due:
-            self.tell()
-
-    def tell(self) -> None:
-        """Write the figures."""
-        self._due = time.monotonic() + EVERY_SECONDS
-        pace, done = self._pace, self._pace.done
-        values = {
-            "records": done.records,
-            "all_records": pace.records,
-            "samples": done.samples,
-            "rejected": done.rejected,
-            "bytes": done.bytes,
-            "records_per_s": round(pace.records_per_s, 3),
-        }
-        if (left := pace.seconds_left) is not None:
-            values["left_s"] = round(left, 1)
-        self._steps += 1
-        tell(self._sinks, CONVERSION, values, self._steps)
+@contextlib.contextmanager
+def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Iterator[None]:
+    """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
+    chosen = np.ones(job.shards, bool) if chosen is None else chosen
+    try:
+        yield
+    except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
+        done, said, more = list[int](), str(error), ""
+        try:
+            done = [job.place(shard).records for shard, _ in finished_shards(job, chosen)]
+            state = (
+                f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command "
+                "again to continue"
+            )
+        except OSError as fault:
+            state = f"shardctl cannot read what is done ({job.working.shown()}: {fault.strerror})"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {state}") from error
+        if isinstance(error, DiskFullError) and job.url and "TMPDIR" not in said:
+            scratch = Path(tempfile.gettempdir())
+            said = (
+                f"{printable(str(scratch))}: the disk is full ({format_bytes(free_bytes(scratch))} "
+                "free); a shard for each worker is built there before the upload. Set TMPDIR to a "
+                "folder on a larger disk, or use fewer --workers"
+            )
+        elif isinstance(error, DiskFullError) and not job.url:
+            samples = (1 - sum(done) / max(1, job.records)) * job.inputs
+            need = samples * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK
+            more = f"; about {format_bytes(need)} more are needed"
+        raise type(error)(f"{said}{more}. {state}") from error

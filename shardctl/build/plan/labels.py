@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
-from shardctl.build.plan.pinned import pin
+from shardctl.build.notices import notice
+from shardctl.build.plan.listing import CHUNK_ROWS, Hashes, LabelRule, Listing, Numbers
 from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
+from shardctl.format.dataset_location import open_location
+from shardctl.format.manifest import Manifest
+from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.sources.annotations.base import one_chunk
+from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
+from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.label_table import LabelTable, some
+from shardctl.sources.label_table import LABEL_COLUMN, LabelTable, some
 from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
-from shardctl.system.files import replacing
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.files import read_named, replacing
+from shardctl.system.text import composed, counted, first_repeated, printable
 from shardctl.transforms.recipe import Recipe
 
 LABEL = "label"
@@ -79,7 +84,7 @@ class Labelling:
     """
 
     classes: tuple[str, ...] | None = None
-    of_group: npt.NDArray[np.int64] | None = None
+    of_group: Numbers | None = None
     by_field: bool = False
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -164,10 +169,7 @@ def _main_label(
             return Labelling()
         names = types.labels()
         if names is None and pa.types.is_string(types.schema().field(field).type):
-            listing.notices.append(
-                "the field label does not name classes (it is not always a string, or has over "
-                "100,000 values)"
-            )
+            listing.note("label-not-a-class")
         return Labelling(tuple(names), by_field=True) if names else Labelling()
     return _label_by_folder(listing, mode, by_folder)
 
@@ -207,12 +209,7 @@ def _leave_out_labels(
 
 def left_out_by(who: str, names: Sequence[str]) -> list[str]:
     """Return what is said of fields that a step leaves out which joins records."""
-    if not names:
-        return []
-    return [
-        f"left out: {some(names, MOST_NAMED)}, as {who} makes samples of several records, which "
-        "may differ in them"
-    ]
+    return [notice("joined-left-out", names=some(names, MOST_NAMED), step=who)] if names else []
 
 
 MOST_NAMED = 100
@@ -279,22 +276,15 @@ def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[lis
         )
     if mode == "auto" and len(classes) < 2:
         if classes:
-            listing.notices.append(
-                f"all inputs in folders are in one, {printable(classes[0])}, which is not a class; "
-                "--labels folder makes it one"
-            )
+            listing.note("one-folder", name=printable(classes[0]))
         return names, []
     if mode == "auto" and len(named_as_splits(classes)) == len(classes):
-        listing.notices.append(
-            f"{some(classes)} are names of splits, not classes; --labels folder makes them classes"
-        )
+        listing.note("folders-of-splits", names=some(classes))
         return names, []
     places = Counter(name for name, _ in set(zip(names, below, strict=True)))
     twice = sorted(name for name, count in places.items() if count > 1 and name)
     if twice:
-        listing.notices.append(
-            f"folders of the same name in different places are one class: {some(twice)}"
-        )
+        listing.note("same-folders", names=some(twice))
     return names, classes
 
 
@@ -308,7 +298,7 @@ def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str])
             "leave their labels empty, or"
             " --labels none for a dataset without labels"
         )
-    listing.notices.append(f"{lie}: no label")
+    listing.note("no-class-folder", inputs=lie)
 
 
 def side_fields(side: LabelTable | None) -> list[pa.Field]:
@@ -346,7 +336,7 @@ where there is none."""
 
 
 def write_files(
-    path: Path, listing: Listing, labelling: Labelling, rows: npt.NDArray[np.int64] | None = None
+    path: Path, listing: Listing, labelling: Labelling, rows: Numbers | None = None
 ) -> None:
     """Write files.arrow: the listed files, or some rows of them, with their labels and the columns
     of the labels files."""
@@ -401,7 +391,7 @@ def _labels(
     return columns
 
 
-def _beside(listing: Listing, first: int, count: int) -> npt.NDArray[np.uint64]:
+def _beside(listing: Listing, first: int, count: int) -> Hashes:
     """Return what stands for the files that belong to some files, the first of which is `first`:
     (count,), 0 for none."""
     found = np.zeros(count, np.uint64)
@@ -431,3 +421,106 @@ def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> d
         if errors[row - first] is None:
             errors[row - first], messages[row - first] = wrong[row].error, wrong[row].message
     return {"error": pa.array(errors, pa.string()), "message": pa.array(messages, pa.string())}
+
+
+def read_classes(place: str) -> tuple[str, ...]:
+    """Return the names in a text file, one in a line, or those of the dataset in a folder.
+
+    Raises InputError, DatasetError.
+    """
+    shown = f"--classes {printable(place)}"
+    if is_folder(place):
+        with open_location(place) as opened:
+            names = classes_of(Manifest.load(opened.whole).roles)
+    else:
+        try:
+            names = tuple(
+                map(str.strip, read_named(Path(local_copy(place))).decode("utf-8-sig").splitlines())
+            )
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{shown}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})"
+            ) from None
+    names = tuple(map(composed, names))
+    if not all(names) or first_repeated(names) is not None or not names:
+        raise InputError(
+            f"{shown}: it takes a text file with one class in each line, each once, or a dataset "
+            "with classes"
+        )
+    return names
+
+
+def classes_of(roles: Roles) -> tuple[str, ...]:
+    """Return the classes of a dataset that pins them: of its label, else of its objects; none where
+    they have no names."""
+    objects = (role.names for role in roles.by_name.values() if isinstance(role, Objects))
+    return roles.classes or next(filter(None, objects), ())
+
+
+def pin(
+    listing: Listing, found: Sequence[str] | None, fixed: bool, pinned: tuple[str, ...]
+) -> Numbers:
+    """Give the annotations and the labels file of a listing the pinned numbers; return those of the
+    classes that were `found`.
+
+    `fixed` says that the records have numbers of their own, which cannot become others. Raises
+    InputError for classes that are not pinned, and where nothing has names.
+    """
+    listing.annotations = list(listing.annotations)
+    for place, each in enumerate(listing.annotations):
+        names, roles = each.classes, each.roles
+        if isinstance(role := roles.get(OBJECTS), Objects) and role.names is not None:
+            names, roles = role.names, {**roles, OBJECTS: _pinned(role, pinned)}
+        found = found or names
+        if names is not None and names != pinned:
+            numbers = _numbers(names, pinned)
+            listing.annotations[place] = replace(
+                each, numbers=numbers, roles=roles, classes=each.classes and pinned
+            )
+    if not found:
+        raise InputError("--classes: the inputs have no names of classes")
+    numbers = _numbers(found, pinned)
+    if fixed and (numbers != np.arange(len(found))).any():
+        raise InputError("--classes: the files number their classes themselves, in another order")
+    side = listing.side
+    if side is not None and side.classes is not None:
+        column = pa.array(numbers).take(side.columns[LABEL_COLUMN].combine_chunks())
+        columns = side.columns.set_column(
+            side.columns.column_names.index(LABEL_COLUMN), LABEL_COLUMN, column
+        )
+        listing.side = replace(side, columns=columns, classes=pinned)
+    return numbers
+
+
+def _pinned(role: Objects, pinned: tuple[str, ...]) -> Objects:
+    """Return what is known of objects with the pinned names. Ids and supercategories follow them; a
+    new name gets a new id."""
+    ids = dict(zip(role.names or (), role.ids or (), strict=False))
+    above = dict(zip(role.names or (), role.supercategories or (), strict=False))
+    new = count(max(ids.values(), default=0) + 1)
+    return replace(
+        role,
+        names=pinned,
+        ids=tuple(ids[name] if name in ids else next(new) for name in pinned) if ids else None,
+        supercategories=tuple(above.get(name, "") for name in pinned) if above else None,
+    )
+
+
+def refuse_other_names(roles: Mapping[str, Role], pinned: tuple[str, ...]) -> None:
+    """Raise InputError for masks, and for objects of records, that have other names than those
+    pinned."""
+    for name, role in roles.items():
+        if isinstance(role, Mask | Objects) and role.names not in (None, pinned):
+            raise InputError(f"--classes: {printable(name)} has classes of its own")
+
+
+def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> Numbers:
+    numbers = {name: number for number, name in enumerate(pinned)}
+    found = list(map(composed, found))
+    others = [name for name in found if name not in numbers]
+    if others:
+        raise InputError(
+            f"--classes: {some(others)} not among the {counted(len(pinned), 'class', 'classes')} "
+            "that it pins"
+        )
+    return np.array([numbers[name] for name in found], np.int64)

@@ -11,18 +11,102 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.plan.listing import CHUNK_ROWS, Numbers
 from shardctl.build.plan.splits import Draw, Splitting
-from shardctl.build.plan.units import Units
+from shardctl.errors import Rejection
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
+from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
 from shardctl.system.permutation import Permutation
 from shardctl.system.sequences import evenly_spaced
+from shardctl.transforms.duplicates.pictures import Repeats
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units in the order of the walk. `file`, `offset`, `size`, `first` and `records` are (n,)
+    int64.
+
+    `file` counts along the listing. `first` is the number of a unit's first record in its file,
+    from 1; 0 where the file is one record. `faults` has the units that are not read, with the
+    reason; so are the `repeats` of others.
+    """
+
+    file: Numbers
+    offset: Numbers
+    size: Numbers
+    first: Numbers
+    records: Numbers
+    faults: dict[int, Rejection]
+    repeats: Repeats | None = None
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    @classmethod
+    def of_whole_files(cls, sizes: Numbers, faults: dict[int, Rejection]) -> Units:
+        """Return a unit per file; what is the same in all takes no memory."""
+        count = len(sizes)
+        zero, one = (np.broadcast_to(np.int64(value), count) for value in (0, 1))
+        return cls(np.arange(count), zero, sizes, zero, one, faults)
+
+    def faults_at(self, numbers: Numbers) -> list[Rejection | None]:
+        """Return why some units are not read; none at all if all of them are."""
+        faults = [self.faults.get(number) for number in numbers.tolist()] if self.faults else []
+        if self.repeats is None:
+            return faults
+        repeated = self.repeats.rejections(numbers)
+        return (
+            [fault or other for fault, other in zip(faults, repeated, strict=True)]
+            if faults
+            else repeated
+        )
+
+    def readable(self) -> Numbers:
+        """Return the numbers of the units that have no fault, in order."""
+        able = np.ones(len(self), bool)
+        able[list(self.faults)] = False
+        return np.flatnonzero(able)
+
+
+class UnitsInMaking:
+    """Takes the units of one file after the other, in any order of the files, at 40 bytes a
+    unit."""
+
+    def __init__(self) -> None:
+        self._columns = tuple(array("q") for _ in range(5))
+        self._faults: dict[int, Rejection] = {}
+
+    def add(self, file: int, cuts: list[Cut]) -> None:
+        """Add all units of a file, given by its place in the listing. A fault has one record."""
+        # a file that cannot be read is rejected as a whole
+        number = 0 if len(cuts) == 1 and cuts[0].fault else 1
+        for cut in cuts:
+            if cut.fault is not None:
+                self._faults[len(self._columns[0])] = cut.fault
+            for column, value in zip(
+                self._columns, (file, cut.offset, cut.size, number, cut.records), strict=True
+            ):
+                column.append(value)
+            number += cut.records
+
+    def finish(self) -> Units:
+        """Return the units in the order of the files. Nothing can be added any more."""
+        file, offset, size, first, records = (
+            np.frombuffer(column, np.int64) for column in self._columns
+        )
+        if bool((file[:-1] <= file[1:]).all()):
+            return Units(file, offset, size, first, records, self._faults)
+        order = np.argsort(file, kind="stable")
+        faults = {}
+        if self._faults:
+            places = np.flatnonzero(np.isin(order, list(self._faults)))
+            faults = {place: self._faults[int(order[place])] for place in places.tolist()}
+        return Units(file[order], offset[order], size[order], first[order], records[order], faults)
 
 
 @dataclass(frozen=True)
@@ -44,7 +128,7 @@ class Order:
     """
 
     names: tuple[str, ...]
-    units: tuple[npt.NDArray[np.int64], ...]
+    units: tuple[Numbers, ...]
     draw: Draw | None
 
 
@@ -161,7 +245,7 @@ class Planner:
                     plan.write_batch(self.rows(split, first, end))
                     first = end
 
-    def write_some(self, folder: Path, units: int, run: int) -> npt.NDArray[np.int64]:
+    def write_some(self, folder: Path, units: int, run: int) -> Numbers:
         """Write a plan with the first `run` records of some units all over the splits; more of each
         if there are fewer units.
 
@@ -180,9 +264,7 @@ class Planner:
             )
         return _write_plan(folder, parts)
 
-    def write_widely(
-        self, folder: Path, places: int, run: int, reach: int
-    ) -> npt.NDArray[np.int64]:
+    def write_widely(self, folder: Path, places: int, run: int, reach: int) -> Numbers:
         """Write a plan with runs of up to `run` records that follow each other, at some places
         evenly over all records.
 
@@ -220,7 +302,7 @@ class Planner:
         near = records if size <= reach else max(1, records * reach // size)
         return start + (place - start) * near // records
 
-    def write_each(self, folder: Path, places: Sequence[int]) -> npt.NDArray[np.int64]:
+    def write_each(self, folder: Path, places: Sequence[int]) -> Numbers:
         """Write the tables of a job that makes a shard of each of some records; `places` count
         through all splits.
 
@@ -309,7 +391,7 @@ def _share(records: int, number: int, shards: int) -> tuple[int, int]:
     return number * records // shards, (number + 1) * records // shards
 
 
-def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int64]:
+def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
     """Write a small plan, and return the files that it has, (files,) int64: the plan counts along
     them."""
     table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()

@@ -14,22 +14,17 @@ import pyarrow.compute as pc
 
 from shardctl.build.commit.generations import link_or_copy
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.dedup_images import without_repeats
-from shardctl.build.convert.dedup_text import Compared, compare_texts
 from shardctl.build.convert.discover import Discovery
-from shardctl.build.convert.filled_shards import divided
-from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
+from shardctl.build.convert.duplicates import Compared, compare_texts, without_repeats
+from shardctl.build.convert.manifest_writer import divided
+from shardctl.build.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
-from shardctl.build.plan.pinned import classes_of
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
-from shardctl.build.shards.dataset_job import DatasetJob, plan_job
-from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Job, KnownLine
-from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.engines.local import Engine
+from shardctl.build.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import PlannedUnit, Root
-from shardctl.build.shards.record_reading import RecordReading
-from shardctl.build.shards.reject_writer import of_several
+from shardctl.build.shards.rows import of_several
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -43,8 +38,8 @@ from shardctl.format.tables import (
     open_checked_table,
 )
 from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.folders import FolderHere
 from shardctl.system.locations import normal

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_of
-from shardctl.build.convert.missing_shards import refuse_lost_files
+from shardctl.build.convert.targets import refuse_lost_files
 from shardctl.build.options import Options
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
-from shardctl.build.shards.image_facts import record_of_jpegs
+from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
 from shardctl.format.counts import COUNTS
 from shardctl.format.names import shard_name

@@ -22,7 +22,7 @@ from shardctl.build.rewrite.commit import (
     forget,
     rewriting,
 )
-from shardctl.build.shards.image_facts import record_of_jpegs
+from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
 from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_tables import ShardUnits, possible_names

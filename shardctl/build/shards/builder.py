@@ -3,128 +3,332 @@ is counted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
-from shardctl.build.shards.image_facts import record_of_jpegs
-from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.maker import Maker
-from shardctl.build.shards.mask_files import digest_with, read_mask
+from shardctl.build.shards.inputs import (
+    changed,
+    check_digest,
+    digest_of,
+    digest_with,
+    read_mask,
+    read_whole,
+)
+from shardctl.build.shards.makers import BatchMaker, FunctionMaker, Maker, ModelMaker, RecordMaker
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.previous_samples import PreviousSamples, PreviousUnits
-from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
-from shardctl.build.shards.record_units import RecordUnits
-from shardctl.build.shards.records import sample_of, samples_of
-from shardctl.build.shards.reject_writer import RejectedRecord, RejectWriter
-from shardctl.build.shards.retry_hints import BuildAgain
-from shardctl.build.shards.rows import Rows, ShuffledRows
-from shardctl.build.shards.sample_writer import SampleWriter
-from shardctl.build.shards.shard_build import ShardBuild
-from shardctl.build.shards.shard_totals import ShardTotals, UnitOutcome
-from shardctl.errors import Rejection
+from shardctl.build.shards.records import FITTED_RECORDS, RecordChoice, read_unit
+from shardctl.build.shards.rows import (
+    RejectedRecord,
+    RejectWriter,
+    Rows,
+    SampleWriter,
+    ShardTotals,
+    ShuffledRows,
+    UnitOutcome,
+    record_of_jpegs,
+)
+from shardctl.build.shards.shard_build import BuildAgain, ShardBuild
+from shardctl.errors import Rejection, TypesDifferError
 from shardctl.format.counts import Counts, JpegRecord
-from shardctl.format.python_values import python_rows
-from shardctl.format.roles import Sample
 from shardctl.format.shard import ShardWriter, shard_schema
 from shardctl.format.tables import Reject
 from shardctl.sources.annotations.masks import MASK
-from shardctl.sources.formats import Parsed
+from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import HashingFile
-from shardctl.system.processes.worker_state import (
-    OUT_OF_MEMORY_MESSAGE,
-    TOGETHER,
-    WHOLE,
-    WorkerProgress,
-)
-from shardctl.transforms.base import HeldMemoryError, Records
-from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
-from shardctl.transforms.pipeline.functions import MadeSample
-from shardctl.transforms.pipeline.model_batching import ModelBatcher
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
+from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
-class RecordMaker(Maker):
-    """Makes the samples of each record by itself. `images` finds those of the records of tables,
-    where they have some."""
+class RecordUnits:
+    """Reads units of files of many records, and has the samples of their records made.
+
+    Rows that were written cannot be taken back. If a record shows that its unit must be read in
+    another way, and rows of the unit were written before, the shard must be built again. If none
+    were, the unit is read in the other way at once.
+    """
 
     def __init__(
         self,
         build: ShardBuild,
-        pipeline: SamplePipeline,
+        maker: Maker,
         images: TableImages | None,
         writer: SampleWriter,
+        rejects: RejectWriter,
+        choice: RecordChoice,
     ) -> None:
-        self._build, self._pipeline, self._images, self._writer = build, pipeline, images, writer
+        self._build, self._maker, self._images = build, maker, images
+        self._job, self._progress, self._hints = build.job, build.progress, build.hints
+        self._writer, self._rejects, self._choice = writer, rejects, choice
+        self._inputs_before = 0
 
-    def add_file(
-        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
-    ) -> BuildAgain | None:
-        """Make the samples of a file that is one record. Raises Rejection."""
-        self._add(fields, planned, outcome, None)
+    def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the samples of a unit. Raises Rejection, MemoryError, TypesDifferError,
+        SourceGoneError, InputError."""
+        self._inputs_before = self._writer.totals.inputs
+        if (planned.number, None) in self._hints.lost:
+            raise self._hints.lost[planned.number, None]
+        try:
+            self._choice.of_split(planned)
+        except MemoryError:
+            return self._one_by_one(planned)
+        lost = self._hints.lost_records(planned.number)
+        self._rejects.begin([record for record in lost if self._choice.has(planned, record)])
+        self._maker.begin(planned)
+        if self._images is not None:
+            self._images.begin()
+        again = self._add_as_hinted(planned, outcome)
+        if again is not None:
+            return again
+        self._maker.flush()
+        self._tell_rejects(planned, outcome, [], None)
+        again = (
+            None if self._images is None else self._add_image_digest(planned, outcome, self._images)
+        )
+        if self._rejects.pruned and not outcome.samples:
+            outcome.digest = None  # it would stand for what was taken out
+        return again
+
+    def read_only(self, planned: PlannedUnit) -> None:
+        """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""
+        if (planned.number, None) in self._hints.lost:
+            raise self._hints.lost[planned.number, None]
+        self._progress.begin(planned.number)
+        try:
+            self._digest_of(planned)
+        except MemoryError as error:
+            raise Rejection("read", "out-of-memory", OUT_OF_MEMORY_MESSAGE) from error
+        finally:
+            self._progress.leave()
+
+    def _add_as_hinted(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the records of a unit in the way that is known to be needed."""
+        if planned.number in self._hints.careful:
+            return self._add_each(planned, outcome)
+        try:
+            if planned.number in self._hints.unfit:
+                return self._add_fitting(planned, outcome)
+            return self._add_part(planned, planned.unit, self._choice.to_read(planned), outcome)
+        except MemoryError:
+            if self._writer.rows.is_writing(planned.number) or planned.unit.records == 1:
+                raise
+            return self._one_by_one(planned)
+
+    def _add_each(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add a unit's samples, reading its records one by one, so that what goes wrong costs one
+        of them."""
+        digest = self._digest_of(planned)
+        unit = planned.unit
+        for place in range(unit.records):
+            record = unit.first + place
+            self._progress.begin(planned.number, record)
+            alone = unit._replace(skip=unit.skip + place, first=record, records=1)
+            try:
+                again = self._add_part(planned, alone, self._choice.to_read(planned), outcome)
+            except MemoryError:
+                if self._writer.rows.is_writing(planned.number):
+                    raise
+                rejection = Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+                self._tell_rejects(planned, outcome, [(record, rejection)], record)
+                continue
+            if again is not None:
+                return again
+        outcome.digest = digest
         return None
 
-    def add_records(
-        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
-        """Make the samples of some records of a unit, and return those that are rejected."""
-        progress, rejects = self._build.progress, list[RejectedRecord]()
-        records: Iterable[tuple[int, Sample]] = zip(
-            parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True
-        )
-        for record, fields in (
-            records if self._images is None else self._images.prefetched(records, planned)
-        ):
-            progress.begin(planned.number, record)
+    def _add_part(
+        self, planned: PlannedUnit, part: Unit, choose: Choose | None, outcome: UnitOutcome
+    ) -> BuildAgain | None:
+        """Add the samples of a unit, or of a part of it, as they are read."""
+        digest = xxhash.xxh3_64()
+        try:
+            for parsed in read_unit(self._job, planned, part, choose, digest):
+                again = self._add_parsed(planned, parsed, outcome)
+                if again is not None:
+                    return again
+            outcome.digest = digest.intdigest()
+            if part == planned.unit and self._images is None:  # and not one record of it
+                check_digest(self._job, planned, outcome.digest)
+        except Misfit as misfit:
+            return self._take_misfit(planned, part, outcome, misfit)
+        except Rejection as rejection:
+            return self._lose(planned, rejection)
+        return None
+
+    def _add_fitting(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the samples of the records of a unit that fit the types that were given, and reject
+        the others.
+
+        Fewer and fewer are read together until one alone does not fit: one by one, each of them
+        would cost a whole unit.
+        """
+        digest, unit = self._digest_of(planned), planned.unit
+        done, together = 0, FITTED_RECORDS
+        while done < unit.records:
+            count = min(together, unit.records - done)
+            part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
             try:
-                self._add(fields, planned, outcome, record)
+                # All of the part is read before any of it is added, so that it can be read again in
+                # smaller ones.
+                read = list(
+                    read_unit(
+                        self._job, planned, part, self._choice.to_read(planned), xxhash.xxh3_64()
+                    )
+                )
+            except Misfit as misfit:
+                if count > 1:
+                    together = count // 2
+                    continue
+                self._tell_rejects(
+                    planned, outcome, [(part.first, _other_type(misfit))], part.first
+                )
             except Rejection as rejection:
-                rejects.append((record, rejection))
-        progress.begin(planned.number)
-        return rejects
+                return self._lose(planned, rejection)
+            else:
+                for parsed in read:
+                    again = self._add_parsed(planned, parsed, outcome)
+                    if again is not None:
+                        return again
+            done += count
+            together = min(2 * together, FITTED_RECORDS)
+        outcome.digest = digest
+        return None
 
-    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
-        """Yield the fields of records. Only a user's functions get times; else they stay
-        numbers."""
-        if self._build.job.recipe.sample_transforms:
-            yield from python_rows(batch)
-            return
-        columns = [
-            column.view(pa.int64()) if _is_64_bit_time(column.type) else column
-            for column in batch.columns
-        ]
-        rows = pa.RecordBatch.from_arrays(columns, batch.schema.names)
-        for row in range(rows.num_rows):  # not all at once: each holds a copy of its images
-            yield rows.slice(row, 1).to_pylist()[0]
+    def _add_parsed(
+        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
+    ) -> BuildAgain | None:
+        """Add the samples of some records of a unit."""
+        found = self._maker.add_records(planned, parsed, outcome)
+        if isinstance(found, BuildAgain):
+            return found
+        rejects = [*parsed.rejects, *found]
+        seen = [*parsed.numbers[-1:].tolist(), *(record for record, _ in rejects)]
+        self._tell_rejects(planned, outcome, rejects, max(seen, default=0))
+        return None
 
-    def _add(
-        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None
+    def _tell_rejects(
+        self,
+        planned: PlannedUnit,
+        outcome: UnitOutcome,
+        rejects: Sequence[RejectedRecord],
+        last: int | None,
     ) -> None:
-        """Add the samples of one record, None: of the file that is one. Raises Rejection."""
-        read: list[int] = []
-        if self._images is not None:
-            fields = self._images.take(fields, planned)
-            read = self._images.read
-        self._write(
-            self._pipeline.make(sample_of(self._build.job, planned, record, fields)), outcome, read
+        self._rejects.tell(planned, outcome, rejects, last, self._maker.waiting)
+
+    def _take_misfit(
+        self, planned: PlannedUnit, part: Unit, outcome: UnitOutcome, misfit: Misfit
+    ) -> BuildAgain | None:
+        """Do what must be done where a value does not fit the types of the fields. Raises
+        Rejection, TypesDifferError."""
+        if self._job.recipe.typed_fields is None:
+            if self._job.recorded:  # its types were found in all records
+                return self._without(planned, changed(self._job, planned))
+            raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
+        if isinstance(misfit, ColumnMisfit):
+            return self._lose(planned, _other_type(misfit))
+        if part.records == 1 and part != planned.unit:
+            self._tell_rejects(planned, outcome, [(part.first, _other_type(misfit))], part.first)
+            return None
+        if self._has_begun():
+            return BuildAgain(
+                self._hints.with_unfit(planned.number),
+                f"{planned.key()}: records of the unit do not fit ({misfit})",
+            )
+        return self._add_fitting(planned, outcome)
+
+    def _has_begun(self) -> bool:
+        """Return whether a record of the unit has been counted, as a sample, a reject, or one that
+        still waits."""
+        return self._writer.totals.inputs > self._inputs_before or self._maker.waiting is not None
+
+    def _lose(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
+        """Have a unit rejected as a whole, where a record of it has been counted: none must count
+        twice. Raises Rejection where none has.
+        """
+        if not self._has_begun():
+            raise rejection
+        return self._without(planned, rejection)
+
+    def _without(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
+        hints = self._hints.with_lost({(planned.number, None): rejection.bare()})
+        return BuildAgain(hints, f"{planned.key()}: the unit was not read to its end ({rejection})")
+
+    def _one_by_one(self, planned: PlannedUnit) -> BuildAgain:
+        return BuildAgain(
+            self._hints.with_careful(planned.number),
+            f"{planned.key()}: memory ran out for a record of the unit",
         )
 
-    def _write(self, made: list[MadeSample], outcome: UnitOutcome, read: list[int]) -> None:
-        """Write the samples of one record, whose images were in files with these digests."""
-        if self._images is not None:
-            self._images.became_samples(read)
-        self._writer.add_record(made, outcome)
+    def _add_image_digest(
+        self, planned: PlannedUnit, outcome: UnitOutcome, images: TableImages
+    ) -> BuildAgain | None:
+        """Have the digest of a unit cover the image files that its records name. Raises
+        Rejection."""
+        assert outcome.digest is not None, "all records were read"
+        outcome.digest = images.unit_digest(outcome.digest)
+        try:
+            check_digest(self._job, planned, outcome.digest)
+        except Rejection as rejection:
+            return self._lose(planned, images.missing or rejection)
+        return None
+
+    def _digest_of(self, planned: PlannedUnit) -> int:
+        """Return the digest of a unit, of which no record is parsed. Raises Rejection."""
+        digest = xxhash.xxh3_64()
+        try:
+            for _ in read_unit(
+                self._job,
+                planned,
+                planned.unit,
+                lambda numbers: np.zeros(len(numbers), bool),
+                digest,
+            ):
+                pass
+        except Misfit as misfit:  # whatever the record
+            raise _other_type(misfit) from misfit
+        # else the digest that is known covers the images too: _add_image_digest compares it
+        if self._images is None:
+            check_digest(self._job, planned, digest.intdigest())
+        return digest.intdigest()
 
 
-def _is_64_bit_time(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time64(type_)
+def _other_type(misfit: Misfit) -> Rejection:
+    return Rejection(
+        "decode", "other-type", f"{misfit}; --schema says otherwise, change it or the record"
     )
+
+
+class FileUnits:
+    """Reads units that are a file each, and has their samples made."""
+
+    def __init__(self, build: ShardBuild, maker: Maker) -> None:
+        self._build, self._maker = build, maker
+        self._kind = KINDS[build.job.recipe.kind]
+
+    def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the samples of a unit. Raises Rejection, MemoryError, SourceGoneError, InputError."""
+        job, progress = self._build.job, self._build.progress
+        lost = self._build.hints.lost.get((planned.number, None))
+        if lost is not None and lost.stage in ("plan", "read", "prune"):
+            raise lost
+        data = read_whole(job, planned)
+        mask = read_mask(job, planned)
+        outcome.digest = digest_of(data) if mask is None else digest_with(data, mask)
+        check_digest(job, planned, outcome.digest)
+        if lost is not None:
+            raise lost
+        progress.enter("decode")
+        fields = self._kind.fields(data, planned.file.path, job.recipe.reading)
+        return self._maker.add_file(
+            fields if mask is None else {**fields, MASK: mask}, planned, outcome
+        )
 
 
 @dataclass(frozen=True)
@@ -276,285 +480,3 @@ def _works_on_batches(build: ShardBuild) -> bool:
     if job.fields is None:
         return bool(job.recipe.batch_transforms)
     return not (job.recipe.sample_transforms or job.recipe.store is not None or job.has_images)
-
-
-# --- samples made of batches of records: text and tables, with no Python object per record ---
-
-
-class BatchMaker(Maker):
-    """Makes samples by the batch transforms of a recipe; where there are none, records become
-    samples as they are."""
-
-    def __init__(self, build: ShardBuild, writer: SampleWriter) -> None:
-        self._build, self._writer = build, writer
-        job = build.job
-        self._pipeline = BatchPipeline(
-            job.recipe.batch_transforms, job.folder, job.layout.roles.by_name
-        )
-
-    @property
-    def step_counts(self) -> list[Counts]:
-        """What became of the records in each of the batch transforms."""
-        return self._pipeline.counts()
-
-    def add_file(
-        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
-    ) -> BuildAgain | None:
-        """Make the samples of a file that is one record. Raises Rejection."""
-        self._build.progress.enter("transform")
-        found = self._add(
-            planned, records_of_file(planned.file_number, planned.key(), fields), outcome
-        )
-        if isinstance(found, BuildAgain):
-            return found
-        for _, rejection in found:
-            raise rejection
-        return None
-
-    def add_records(
-        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
-        """Make the samples of some records of a unit, and return those that are rejected."""
-        if not parsed.batch.num_rows:
-            return []
-        batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
-        return self._add(planned, Records(planned.file_number, parsed.numbers, batch), outcome)
-
-    def _add(
-        self, planned: PlannedUnit, records: Records, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
-        file, job = planned.file, self._build.job
-        rejects: list[RejectedRecord] = []
-        try:
-            for made in self._pipeline.apply(
-                records, lambda record, rejection: rejects.append((record, rejection))
-            ):
-                self._writer.add_batch(
-                    lay_out(made.batch, job.layout, file.label, file.columns), outcome
-                )
-        except HeldMemoryError:
-            self._build.progress.leave()  # no record is to blame
-            raise
-        except MemoryError:
-            if (
-                not job.recipe.joins
-                or len(records.numbers) > 1
-                or self._writer.rows.is_writing(planned.number)
-            ):
-                raise
-            # It may have taken others along, which were held in a step.
-            rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
-            place = (planned.number, int(records.numbers[0]) or None)
-            hints = self._build.hints.with_lost({place: rejection})
-            return BuildAgain(
-                hints, f"{planned.key(place[1])}: memory ran out in a step that holds other records"
-            )
-        self._writer.totals.inputs += len(records.numbers) - len(rejects)
-        return rejects
-
-    def finish(self) -> None:
-        """Add what the steps still hold, at the end of the shard."""
-        for held in self._pipeline.finish():
-            self._writer.add_batch(
-                lay_out(held.batch, self._build.job.layout), self._writer.totals.outcomes[-1]
-            )
-
-
-# --- units that are a file, which is one record ---
-
-
-class FileUnits:
-    """Reads units that are a file each, and has their samples made."""
-
-    def __init__(self, build: ShardBuild, maker: Maker) -> None:
-        self._build, self._maker = build, maker
-        self._kind = KINDS[build.job.recipe.kind]
-
-    def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
-        """Add the samples of a unit. Raises Rejection, MemoryError, SourceGoneError, InputError."""
-        job, progress = self._build.job, self._build.progress
-        lost = self._build.hints.lost.get((planned.number, None))
-        if lost is not None and lost.stage in ("plan", "read", "prune"):
-            raise lost
-        data = read_whole(job, planned)
-        mask = read_mask(job, planned)
-        outcome.digest = digest_of(data) if mask is None else digest_with(data, mask)
-        check_digest(job, planned, outcome.digest)
-        if lost is not None:
-            raise lost
-        progress.enter("decode")
-        fields = self._kind.fields(data, planned.file.path, job.recipe.reading)
-        return self._maker.add_file(
-            fields if mask is None else {**fields, MASK: mask}, planned, outcome
-        )
-
-
-# --- samples that a user's functions make of records of text and tables, some of them laid out
-# together ---
-
-
-class FunctionMaker(RecordMaker):
-    """Calls functions record by record, and lays their samples out a column at a time. The records
-    have no images."""
-
-    def add_records(
-        self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
-        """Make the samples of some records of a unit, and return those that are rejected."""
-        file, numbers, progress = planned.file, parsed.numbers, self._build.progress
-        records = keyed(parsed.batch, file.path, numbers)
-        keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
-        samples = samples_of(self._build.job, file, python_rows(batch), keys)
-        applied = self._pipeline.finish_records(numbers.tolist(), samples, _NotedCalls(progress))
-        progress.begin(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
-        batch = self._pipeline.lay_out(applied)
-        # those that gave no sample too
-        self._writer.totals.inputs += len(numbers) - len(applied.rejects)
-        self._writer.add_batch(batch, outcome)
-        return list(applied.rejects.items())
-
-
-class _NotedCalls:
-    """Notes each call of a function on a record of one place, or of a model on several."""
-
-    def __init__(self, progress: WorkerProgress) -> None:
-        self._progress = progress
-
-    def one(self, record: int) -> None:
-        self._progress.enter_call(record)
-
-    def many(self, records: list[int]) -> None:
-        self._progress.enter_call(records[0] if len(records) == 1 else TOGETHER)
-
-
-# --- samples of records that wait until those are there that models are called with together ---
-
-
-@dataclass
-class _WaitingRecord:
-    """A record that waits for others: `number` among these, or why it is rejected already.
-
-    `record` is its number in its file, None if it is the file. `read` are digests of image files
-    (TableImages.read).
-    """
-
-    planned: PlannedUnit
-    outcome: UnitOutcome
-    record: int | None
-    number: int = -1
-    rejection: Rejection | None = None
-    read: list[int] = field(default_factory=list)
-
-
-class ModelMaker(RecordMaker):
-    """Makes the samples of the records of a slot together.
-
-    A slot is as many neighbouring records as the models need: of the shard, or of a unit of many
-    records. Records that are rejected count too, so that a slot has the same records whatever
-    becomes of them.
-    """
-
-    def __init__(
-        self,
-        build: ShardBuild,
-        pipeline: SamplePipeline,
-        images: TableImages | None,
-        writer: SampleWriter,
-        rejects: RejectWriter,
-        choice: RecordChoice,
-    ) -> None:
-        super().__init__(build, pipeline, images, writer)
-        self._rejects, self._choice = rejects, choice
-        self._slot_records = build.job.recipe.records_together
-        self._together = ModelBatcher(pipeline, self)
-        self._waiting: list[_WaitingRecord] = []
-        self._by_number: dict[int, _WaitingRecord] = {}
-        self._slot = self._calls = 0
-        self._ranks: npt.NDArray[np.int64] | None = None
-
-    @property
-    def waiting(self) -> int | None:
-        """The first record of the current unit that waits, None if none does."""
-        return self._waiting[0].record if self._waiting else None
-
-    def begin(self, planned: PlannedUnit) -> None:
-        """Begin with a unit of many records. Raises MemoryError, SourceGoneError."""
-        self._ranks = self._choice.ranks(planned)
-
-    def begin_unit(self, number: int) -> None:
-        """Finish the slot before, if this unit is not of the same one. Raises InputError."""
-        if self._waiting and number not in self.slot_of(self._waiting[0].planned.number):
-            self.flush()
-
-    def slot_of(self, unit: int) -> range:
-        """Return the units that this one must be made with: those of its slot, where units are
-        records."""
-        if self._build.job.fields is not None:
-            return range(unit, unit + 1)
-        first = unit - (unit - self._build.place.first_unit) % self._slot_records
-        return range(first, first + self._slot_records)
-
-    def hold_reject(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> None:
-        """Take a file that is one record and is rejected, to be told of in its turn."""
-        self._waiting.append(_WaitingRecord(planned, outcome, None, rejection=rejection.bare()))
-
-    def _add(
-        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None
-    ) -> None:
-        """Have one record wait, None: the file that is one. Raises Rejection."""
-        if record is not None:
-            slot = self._slot_of_record(planned, record)
-            if slot != self._slot:
-                self.flush()
-                self._slot = slot
-                self._build.progress.begin(planned.number, record)
-        read: list[int] = []
-        if self._images is not None:
-            fields = self._images.take(fields, planned)
-            read = self._images.read
-        number = self._together.add(sample_of(self._build.job, planned, record, fields))
-        self._waiting.append(_WaitingRecord(planned, outcome, record, number, read=read))
-
-    def _slot_of_record(self, planned: PlannedUnit, record: int) -> int:
-        """Return the slot of a record in its unit: they are counted as they are planned, whatever
-        becomes of them."""
-        place = record - planned.unit.first
-        return int(place if self._ranks is None else self._ranks[place]) // self._slot_records
-
-    def flush(self) -> None:
-        """Do the rest to the records that wait, and add their samples. Raises InputError."""
-        if not self._waiting:
-            return
-        progress, waiting = self._build.progress, self._waiting
-        self._by_number = {each.number: each for each in waiting if each.rejection is None}
-        result = self._together.finish(waiting[0].planned.number in self._build.hints.careful)
-        self._waiting, self._by_number = [], {}
-        for each in waiting:
-            found: list[MadeSample] | Rejection = each.rejection or result[each.number]
-            if each.record is None:
-                each.outcome.first_row = self._writer.rows.first_row
-            if isinstance(found, Rejection):
-                if each.record is None:
-                    self._rejects.reject(each.planned, each.outcome, each.planned.unit.first, found)
-                else:
-                    self._rejects.hold(each.record, found)
-                continue
-            progress.begin(
-                each.planned.number, WHOLE if each.record is None else each.record, "encode"
-            )
-            self._write(found, each.outcome, each.read)
-        progress.leave()
-
-    def on(self, record: int, stage: str) -> None:
-        """Note that work on a record which waits begins, or reaches a stage."""
-        each = self._by_number[record]
-        self._build.progress.begin(
-            each.planned.number, WHOLE if each.record is None else each.record, stage
-        )
-
-    def on_all(self) -> None:
-        """Note that a model is called with several of the records that wait."""
-        self._calls += 1
-        self._build.progress.begin(
-            self._waiting[0].planned.number, TOGETHER - self._calls, "transform"
-        )

@@ -1,27 +1,29 @@
-"""What the first records show of their masks, objects and places: what no name and no type
-tells."""
+"""What the first records show of their masks, objects and places, and what stays as it is beside moved pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import key_of, records_of
-from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.roles import Image, Mask, Roles, Sample
+from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
-from shardctl.sources.annotations.frames import Evidence
+from shardctl.sources.annotations.finishing import Evidence
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
+    ITEMS,
     OBJECTS,
     are_shares,
     odd_boxes,
@@ -29,9 +31,15 @@ from shardctl.sources.annotations.objects import (
     why_shares,
 )
 from shardctl.sources.boxes import (
+    LOOKED_AT,
+    Kind,
+    beside_images,
     column_of,
+    has_values_to_see,
     is_named_mask,
+    kinds_of,
     known_places,
+    said_of_unknown,
     ways_out,
     why_no_masks,
     why_not_as_said,
@@ -408,3 +416,88 @@ def _said_of_lossy(name: str, kind: str) -> str:
         "some pixels have numbers of no"
         " class; write the masks as PNG and convert again"
     )
+
+
+def refuse_unmoved(
+    job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> list[str]:
+    """Return notices on what the recipe leaves as it is beside moved pixels. Raises UsageError for
+    places, masks, images."""
+    columns = columns_beside(job)
+    to_see = [f.name for f in columns if has_values_to_see(f.type)]
+    of_objects = _members_beside(job)
+    if not columns and not of_objects:
+        return []
+    step, shown = job.recipe.moving[0].name, _first_kinds(job, to_see, units, progress, hints)
+    wrong, unknown = beside_images([*columns, *of_objects], job.layout.roles.by_name, shown)
+    if wrong:
+        names = [f.name for f in columns]
+        stay = dict.fromkeys(column_of(place, names) or OBJECTS for place in wrong)
+        of_records = [name for name in stay if name in _names_of_records(job)]
+        of_labels = [name for name in stay if name not in of_records]
+        raise UsageError(f"{why_wrong(step, wrong)}. {ways_out(step, of_records, of_labels)}")
+    return [said_of_unknown(step, unknown, "--unmoved")] if unknown else []
+
+
+def columns_beside(job: Job) -> list[pa.Field]:
+    """Return the columns that stay as they are while the pixels of the images are moved; none where
+    nothing moves."""
+    if not job.recipe.moving:
+        return []
+    moved = {
+        name for name, role in job.layout.roles.by_name.items() if isinstance(role, Mask | Objects)
+    }
+    moved |= {"key", "image", "variant", *job.recipe.unmoved, *job.annotation_rules}
+    return [f for f in job.layout.columns if f.name not in moved]
+
+
+def _members_beside(job: Job) -> list[pa.Field]:
+    """Return the members of objects of records that stay as they are while objects move, by names
+    as objects.polygon."""
+    if not job.recipe.moving or OBJECTS not in job.annotation_rules:
+        return []
+    members = job.layout.columns.field(OBJECTS).type
+    return [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
+
+
+def _names_of_records(job: Job) -> set[str]:
+    return (
+        set() if job.fields is None else {job.renames.get(name, name) for name in job.fields.names}
+    )
+
+
+def _first_kinds(
+    job: Job,
+    names: list[str],
+    units: Sequence[PlannedUnit],
+    progress: WorkerProgress,
+    hints: RetryHints,
+) -> dict[str, set[Kind]]:
+    """Return what the first values of columns are.
+
+    One unit that can be read is enough, as each of a compressed file may cost all that is before
+    it; more are looked at only while no value of a column says anything.
+    """
+    found: dict[str, set[Kind]] = {name: set() for name in names}
+    for planned in units:
+        if all(found.values()):
+            break
+        progress.begin(planned.number)
+        with suppress(Rejection, MemoryError):
+            for fields in _first_values(job, planned, progress, hints):
+                progress.enter("decode")
+                for name in names:
+                    found[name] |= kinds_of(fields.get(name))
+    progress.leave()
+    return found
+
+
+def _first_values(
+    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
+) -> Iterator[Sample]:
+    known = planned.file.columns or {}
+    if job.fields is None:
+        yield known
+        return
+    for _, fields in islice(records_of(job, planned, progress, hints), LOOKED_AT):
+        yield {**fields, **known}

@@ -7,7 +7,8 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +19,11 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection, SourceGoneError
+from shardctl.sources import files
+from shardctl.sources.annotations.masks import MASK_FILE
 from shardctl.sources.files import read_part, size_of
-from shardctl.sources.formats import RECORD_BYTES, ranges
-from shardctl.system.locations import is_stored
+from shardctl.sources.formats import RECORD_BYTES
+from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import format_bytes, printable
 
@@ -185,7 +188,7 @@ def changed(job: Job, planned: PlannedUnit) -> Rejection:
         return Rejection(
             "read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})"
         )
-    return ranges.changed()
+    return files.changed()
 
 
 def check_digest(job: Job, planned: PlannedUnit, digest: int) -> None:
@@ -343,3 +346,48 @@ def digest_of(data: bytes) -> int:
     """Return the XXH3-64 of an input's bytes: how a later run knows whether the input is still the
     same."""
     return xxhash.xxh3_64_intdigest(data)
+
+
+def mask_path(job: Job, planned: PlannedUnit) -> str | None:
+    """Return the path or the URL of the mask file of an image, None if it has none."""
+    where = (planned.file.columns or {}).get(MASK_FILE)
+    return where and follow(job.roots[planned.file.root].path, where["path"])
+
+
+def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:
+    """Return the mask file of an image as the column `mask` has it, None if it has none. Raises
+    Rejection, SourceGoneError."""
+    path = mask_path(job, planned)
+    if path is None:
+        return None
+    where = (planned.file.columns or {})[MASK_FILE]
+    return {"bytes": read_beside(job, planned, path, where["name"], "mask"), "path": where["name"]}
+
+
+def digest_with(data: bytes, mask: dict[str, Any]) -> int:
+    """Return the digest of a unit that is an image and its mask."""
+    return digest_of(
+        digest_of(data).to_bytes(8, "little") + digest_of(mask["bytes"]).to_bytes(8, "little")
+    )
+
+
+def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[PlannedUnit]:
+    """Return the same units, each of which can be read at once when it is its turn."""
+    return (
+        prefetch.prefetched(units, lambda planned: requests_of(job, planned))
+        if job.on_store
+        else units
+    )
+
+
+def requests_of(job: Job, planned: PlannedUnit) -> Sequence[ReadRequest]:
+    """Return the objects that a unit is read from."""
+    path, file = job.path_of(planned.file), planned.file
+    if planned.fault is not None or not is_stored(path):
+        return ()
+    version = job.version_of(file)
+    if job.fields is not None:
+        return (ReadRequest(path, file.size, version, False),)
+    wanted = ReadRequest(path, planned.unit.size, version, True)
+    mask = mask_path(job, planned)
+    return (wanted,) if mask is None or not is_stored(mask) else (wanted, request_beside(mask))

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,11 +18,8 @@ import xxhash
 
 from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.plan.splits import Draw
-from shardctl.build.shards.costs import Costs
-from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.planned import File, PlannedUnit, Root, ShardPlace
 from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
-from shardctl.build.shards.record_reading import decode_schema, encode_schema
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.arrays import rows_at
 from shardctl.format.layout import Layout
@@ -48,6 +43,83 @@ from shardctl.system.files import naming_the_path, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.transforms.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What records and samples cost, as the probe measured it or as the dataset before shows it.
+
+    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
+    becomes `samples_per_record` and takes `record_seconds`. Of the `probed` records `probe_rejects`
+    were rejected.
+    """
+
+    sample_bytes: float = 0.0
+    samples_per_record: float = 1.0
+    record_seconds: float = 0.0
+    shard_bytes: int = 0
+    probed: int = 0
+    probe_rejects: int = 0
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What identifies the dataset of a job, and how it differs from the dataset before."""
+
+    parts: dict[str, str]
+    """The parts of the fingerprint."""
+
+    beside: str = ""
+    """The digest of files that decide how other files are read; "" for none."""
+
+    updates: str = ""
+    """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
+
+    kept_records: int = 0
+    """The number of records in the shards that an update keeps."""
+
+    changes: dict[str, Any] | None = None
+    """What an update changes; None for a new dataset."""
+
+    warnings: tuple[str, ...] = ()
+    """Warnings of the plan, which the result has too."""
+
+
+@dataclass(frozen=True)
+class RecordReading:
+    """How files of many records are read. The defaults are for files of one record."""
+
+    fields: pa.Schema | None = None
+    """The columns of the records; None for files of one record."""
+
+    by_field: bool = False
+    """Whether the field `label` of the records names the classes."""
+
+    draw: Draw | None = None
+    """Decides the split of each record; None where a unit belongs to one split."""
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any] | None) -> RecordReading:
+        """Build what a dataset records. Raises KeyError, TypeError, ValueError, ArrowException."""
+        if record is None:
+            return cls()
+        draw = record["draw"]
+        return cls(
+            fields=decode_schema(record["schema"]),
+            by_field=bool(record["by_field"]),
+            draw=Draw.from_json(draw) if draw else None,
+        )
+
+
+def encode_schema(schema: pa.Schema | None) -> str | None:
+    """Return a schema as text, None for none."""
+    return None if schema is None else base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def decode_schema(text: str | None) -> pa.Schema | None:
+    """Return the schema that `encode_schema` gave as text. Raises ValueError, ArrowException."""
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
 
 NEW_FOLDER = "new"
 """The folder that becomes the dataset: finished shards, and in the end the tables and the
@@ -121,12 +193,7 @@ class Job:
     def with_layout(self: J, layout: Layout, fields: pa.Schema | None = None) -> J:
         """Return the same job with another layout, and where they are given with other marks of its
         fields."""
-        job = replace(self, layout=layout, fields=self.fields if fields is None else fields)
-        # see `unpacked`
-        vars(job).update(
-            {name: table for name, table in vars(self).items() if name in ("files", "plan")}
-        )
-        return job
+        return replace(self, layout=layout, fields=self.fields if fields is None else fields)
 
     def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
         """Return the same job with some of its shards, (n,) int64: each has the units from those of
@@ -160,39 +227,12 @@ class Job:
         ):
             writer.write_table(table)
 
-    def packed(self) -> dict[str, Any]:
-        """Return a small job with its tables, and the files of its recipe, as plain data, for a
-        process that cannot see its folder."""
-        tables = {name: _as_text((self.folder / name).read_bytes()) for name in (FILES, PLAN)}
-        return {
-            **self._record(),
-            "tables": tables,
-            "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()},
-        }
-
     @property
     def working(self) -> LocalFolder:
         """Its folder, which has the URL that it has where the dataset is on a store."""
         return LocalFolder(
             self.folder, f"{self.url}/{STAGING}/{self.folder.name}" if self.url else ""
         )
-
-    @classmethod
-    def unpacked(cls: type[J], packed: dict[str, Any]) -> J:
-        """Return the job that `packed` gave: it has no folder, no shards, and its tables in
-        memory."""
-        record = dict(packed)
-        tables = {
-            name: pa.ipc.open_file(base64.b64decode(data)).read_all()
-            for name, data in record.pop("tables").items()
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            for name, data in record.pop("recipe_files").items():
-                Path(folder, name).write_bytes(base64.b64decode(data))
-            recipe = Recipe.from_json(record["recipe"], Path(folder))
-        job = cls._of_record(record, Path(os.devnull), recipe)
-        vars(job).update(files=tables[FILES], plan=tables[PLAN])  # as the cached properties do
-        return job
 
     @classmethod
     def load(cls: type[J], folder: LocalFolder, recipe: Recipe | None = None) -> J:
@@ -555,5 +595,57 @@ _KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)
 alone."""
 
 
-def _as_text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+@dataclass(frozen=True, kw_only=True)
+class DatasetJob(Job):
+    """A job with what its planner and its commit need, and no worker does. All of it is in
+    job.json, side by side."""
+
+    lineage: Lineage
+    costs: Costs = field(default_factory=Costs)
+
+    def _record(self) -> dict[str, Any]:
+        return {**super()._record(), **vars(self.lineage), **vars(self.costs)}
+
+    @classmethod
+    def _arguments(
+        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
+    ) -> dict[str, Any]:
+        lineage = {f.name: record[f.name] for f in fields(Lineage) if f.name in record}
+        costs = {f.name: record[f.name] for f in fields(Costs) if f.name in record}
+        return {
+            **super()._arguments(record, folder, recipe),
+            "lineage": Lineage(**{**lineage, "warnings": tuple(lineage.get("warnings", ()))}),
+            "costs": Costs(**costs),
+        }
+
+
+def plan_job(
+    folder: Path,
+    roots: tuple[Root, ...],
+    recipe: Recipe,
+    layout: Layout,
+    splits: tuple[SplitPlan, ...],
+    reading: RecordReading,
+    lineage: Lineage,
+    *,
+    shuffle: int | None,
+    costs: Costs | None = None,
+    recorded: bool = False,
+) -> DatasetJob:
+    """Return the job that makes a dataset in a folder that has, or gets, its tables.
+
+    `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
+    the plan is that of a finished dataset.
+    """
+    return DatasetJob(
+        folder,
+        roots,
+        recipe,
+        layout,
+        splits,
+        **vars(reading),
+        shuffle=shuffle,
+        recorded=recorded,
+        lineage=lineage,
+        costs=costs or Costs(),
+    )

@@ -1,4 +1,4 @@
-"""The marker of a finished shard: what is in it, and what became of each of its units."""
+"""What a worker tells of a shard: how far it is, and the marker of a finished one, with what became of its units."""
 
 from __future__ import annotations
 
@@ -13,6 +13,29 @@ from shardctl.format.counts import Counts, JpegRecord
 from shardctl.format.shard import ShardFacts
 from shardctl.system.files import replacing
 from shardctl.transforms.pipeline.functions import Shape
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """Work done since the last report: records of the plan, samples made, records rejected, and
+    bytes read."""
+
+    records: int = 0
+    samples: int = 0
+    rejected: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: WorkDone) -> WorkDone:
+        return WorkDone(
+            self.records + other.records,
+            self.samples + other.samples,
+            self.rejected + other.rejected,
+            self.bytes + other.bytes,
+        )
+
+    def __neg__(self) -> WorkDone:
+        return WorkDone(-self.records, -self.samples, -self.rejected, -self.bytes)
+
 
 MARKER_SCHEMA = pa.schema(
     [

@@ -17,16 +17,14 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.build.shards.builder import ShardBuilder, ShardContent
-from shardctl.build.shards.first_records import inspect_first_records
+from shardctl.build.shards.first_records import inspect_first_records, refuse_unmoved
+from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.job_units import prefetched_units
 from shardctl.build.shards.planned import PlannedUnit, ShardPlace
-from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of, sample_of
-from shardctl.build.shards.retry_hints import RetryHints
-from shardctl.build.shards.shard_build import ShardBuild
-from shardctl.build.shards.unmoved import refuse_unmoved
+from shardctl.build.shards.scan import Probe
+from shardctl.build.shards.shard_build import RetryHints, ShardBuild
 from shardctl.errors import InputError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Mask, Objects

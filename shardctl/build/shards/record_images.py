@@ -20,8 +20,8 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import is_list
 from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
-from shardctl.sources.first_values import holds_image
-from shardctl.sources.roots import resolved
+from shardctl.sources.boxes import holds_image
+from shardctl.sources.files import resolved
 from shardctl.system.locations import follow, parent_of, path_below
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable

@@ -1,19 +1,68 @@
-"""The rows of a shard on their way into its file: in order, or mixed."""
+"""The rows of a shard and its rejects on their way into their files: in order, or mixed, and counted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
+from shardctl.build.shards.planned import PlannedUnit
+from shardctl.build.shards.previous_samples import PreviousSamples, PreviousUnits
+from shardctl.build.shards.shard_build import BuildAgain, RetryHints, ShardBuild
+from shardctl.errors import DatasetError, Rejection
+from shardctl.format.counts import JpegRecord
+from shardctl.format.layout import Layout
 from shardctl.format.shard import ShardWriter
-from shardctl.images.codecs.jpeg import JpegFacts
+from shardctl.format.shard_copy import objects_of
+from shardctl.format.tables import PRUNED, Reject
+from shardctl.images.codecs.image import open_image
+from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.system.permutation import Permutation
-from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.transforms.pipeline.functions import MadeSample
+from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
+from shardctl.transforms.pipeline.functions import MadeSample, Shape
+
+
+def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:
+    """Return the record of images that follow each other; None is one that is no JPEG."""
+    found = [facts for facts in jpegs if facts is not None]
+    plain = np.fromiter((facts is not None and facts.plain for facts in jpegs), bool, len(jpegs))
+    return JpegRecord(
+        plain,
+        len(found),
+        sum(each.progressive for each in found),
+        sum(each.full_colour for each in found),
+    )
+
+
+def jpegs_of_column(batch: pa.RecordBatch, column: str) -> list[JpegFacts | None]:
+    """Return what each image of a column is as JPEG."""
+    return [jpeg_facts(data) for data in _images(batch, column)]
+
+
+def shapes_of_column(batch: pa.RecordBatch, column: str) -> set[Shape]:
+    """Return the first two shapes of images of a column that differ: its only one, if they are all
+    the same."""
+    shapes: set[Shape] = set()
+    for data in _images(batch, column):
+        width, height = open_image(data, max_pixels=sys.maxsize, keep_truncated=True).size
+        shapes.add((height, width, 3))
+        if len(shapes) == 2:
+            break
+    return shapes
+
+
+def _images(batch: pa.RecordBatch, column: str) -> Iterator[bytes]:
+    """Yield the bytes of encoded images. `flatten` gives those of the rows of a slice, `field`
+    would give all."""
+    return (data.as_py() for data in batch.column(column).flatten()[0])
+
 
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
@@ -194,3 +243,203 @@ class ShuffledRows(Rows):
             self._writer.add_batch(pa.concat_batches(batches).take(pa.array(order)))
         self.first_row += count
         self._windows += 1
+
+
+MOST_SHAPES = 2
+"""Different shapes of images that are kept of a shard: two show that they differ."""
+
+
+@dataclass
+class UnitOutcome:
+    """What became of a unit: its samples are among the rows of the shard from `first_row` on."""
+
+    first_row: int
+    samples: int = 0
+    rejected: int = 0
+    digest: int | None = None
+
+
+@dataclass
+class ShardTotals:
+    """What has become of the records of a shard: `inputs` of them have become `samples`, or were
+    `rejected`, or neither.
+
+    `outcomes` has each unit, in order. `labels` counts the samples by class, and `shapes` are the
+    first few different shapes of their images.
+    """
+
+    inputs: int = 0
+    samples: int = 0
+    rejected: int = 0
+    outcomes: list[UnitOutcome] = field(default_factory=list)
+    labels: Counter[int] = field(default_factory=Counter)
+    shapes: set[Shape] = field(default_factory=set)
+
+    def count_sample(self, sample: MadeSample) -> None:
+        """Count the class and the shape of a sample."""
+        if sample.label is not None:
+            self.labels[sample.label] += 1
+        if sample.shape and len(self.shapes) < MOST_SHAPES:
+            self.shapes.add(sample.shape)
+
+    def count_batch(self, batch: pa.RecordBatch, layout: Layout) -> None:
+        """Count the samples of a batch, also by class."""
+        self.samples += batch.num_rows
+        self.labels.update(_labels_of(batch, layout))
+
+    def count_shapes(self, shapes: set[Shape]) -> None:
+        """Count shapes of images, as far as there is room for them."""
+        self.shapes |= set(sorted(shapes - self.shapes)[: MOST_SHAPES - len(self.shapes)])
+
+    def count_rejects(self, outcome: UnitOutcome, records: int) -> None:
+        """Count records of a unit that are rejected."""
+        outcome.rejected += records
+        self.rejected += records
+        self.inputs += records
+
+
+def _labels_of(batch: pa.RecordBatch, layout: Layout) -> dict[int, int]:
+    """Count the samples of a batch by class."""
+    if layout.classes is None or "label" not in batch.schema.names:
+        return {}
+    column = batch.column("label")
+    if column.null_count:  # to drop them imports pyarrow.compute: 25 to 40 ms
+        column = column.drop_null()
+    counts = np.bincount(column.to_numpy(), minlength=0)
+    return {int(label): int(counts[label]) for label in np.flatnonzero(counts)}
+
+
+class SampleWriter:
+    """Puts samples into the rows of a shard, and counts them."""
+
+    def __init__(self, build: ShardBuild, rows: Rows, totals: ShardTotals) -> None:
+        self._build, self._job, self._progress = build, build.job, build.progress
+        self.rows, self.totals = rows, totals
+
+    def add_record(self, made: list[MadeSample], outcome: UnitOutcome) -> None:
+        """Add the samples of one record, which the progress slot names."""
+        totals = self.totals
+        totals.inputs += 1
+        outcome.samples += len(made)
+        totals.samples += len(made)
+        place, record = self._progress.at
+        for sample in made:
+            self.rows.add(sample, place, record)
+            totals.count_sample(sample)
+
+    def add_batch(self, batch: pa.RecordBatch, outcome: UnitOutcome) -> None:
+        """Add samples that are a batch with the columns of the shard. Their records are the
+        caller's to count."""
+        place, record = self._progress.place, self._progress.record
+        self.rows.add_batch(batch)
+        if place != NOWHERE:
+            self._progress.begin(place, record)
+        outcome.samples += batch.num_rows
+        self.totals.count_batch(batch, self._job.layout)
+
+    def add_previous(self, previous: PreviousSamples, units: PreviousUnits) -> BuildAgain | None:
+        """Add units that the dataset before has made: of files that are one record each.
+
+        A shard of it that is damaged has this one built again, from the sources alone.
+        """
+        totals, layout, store = self.totals, self._job.layout, self._job.recipe.store
+        first_rows = self.rows.first_row + np.cumsum(units.samples) - units.samples
+        outcomes = zip(first_rows.tolist(), units.samples.tolist(), units.digests, strict=True)
+        totals.outcomes += [
+            UnitOutcome(first_row, samples, digest=digest)
+            for first_row, samples, digest in outcomes
+        ]
+        totals.inputs += len(units.samples)
+        image = layout.roles.main_image if store is not None and store.name != "none" else None
+        try:
+            for batch in previous.samples(units, layout.columns):
+                totals.count_batch(batch, layout)
+                jpegs = (
+                    jpegs_of_column(batch, image)
+                    if image is not None and self._job.keeps_sources
+                    else []
+                )
+                self.rows.add_made(batch, objects_of(batch, layout), jpegs)
+                if image is not None and len(totals.shapes) < MOST_SHAPES:
+                    totals.count_shapes(
+                        shapes_of_column(batch, image) if units.shape is None else {units.shape}
+                    )
+        except DatasetError as error:
+            return BuildAgain(
+                self._build.hints.with_anew(), f"a shard of the dataset before is damaged ({error})"
+            )
+        return None
+
+
+RejectedRecord = tuple[int, Rejection]
+"""The number of a record, and why it is rejected."""
+
+
+class RejectWriter:
+    """Tells of the records of a shard that are rejected, in order.
+
+    Within a unit of many records, some may wait for a model. Rejects of records behind the first of
+    these are written later, so that the order stays. Records that are lost are not read, and are
+    written in their turn.
+    """
+
+    def __init__(
+        self, write: Callable[[Reject], None], hints: RetryHints, totals: ShardTotals
+    ) -> None:
+        self._write, self._hints, self._totals = write, hints, totals
+        self._lost: Sequence[int] = ()
+        self._late: list[RejectedRecord] = []
+        self.pruned = False
+        """Whether a record of the unit was taken out by a person."""
+
+    def begin(self, lost: Sequence[int]) -> None:
+        """Begin with a unit of many records. These of them are lost, and sorted."""
+        self._lost, self._late, self.pruned = lost, [], False
+
+    def hold(self, record: int, rejection: Rejection) -> None:
+        """Take a record that has waited, to be told of when those before it are."""
+        self._late.append((record, rejection))
+
+    def tell(
+        self,
+        planned: PlannedUnit,
+        outcome: UnitOutcome,
+        rejects: Sequence[RejectedRecord],
+        last: int | None,
+        waiting: int | None,
+    ) -> None:
+        """Reject some records of a unit, and those up to `last` (None: to the end of the unit) that
+        are lost.
+
+        What comes after the record that is `waiting`, the first one that is, is told later; None:
+        no record waits.
+        """
+        ahead = [record for record in self._lost if last is None or record <= last]
+        self._lost = self._lost[len(ahead) :]
+        known = [(record, self._hints.lost[planned.number, record]) for record in ahead]
+        ordered = sorted([*self._late, *rejects, *known], key=itemgetter(0))
+        self._late = [] if waiting is None else [each for each in ordered if each[0] > waiting]
+        for record, rejection in ordered[: len(ordered) - len(self._late)]:
+            self.reject(planned, outcome, record, rejection)
+
+    def reject(
+        self,
+        planned: PlannedUnit,
+        outcome: UnitOutcome,
+        record: int,
+        rejection: Rejection,
+        records: int = 1,
+    ) -> None:
+        """Reject so many records of a unit, of which `record` is the first."""
+        self.pruned |= rejection.error == PRUNED
+        message = rejection.message + of_several(records)
+        stage = "read" if rejection.stage == KEYS else rejection.stage
+        self._write(
+            Reject(planned.file.path, planned.key(record), stage, rejection.error, message, records)
+        )
+        self._totals.count_rejects(outcome, records)
+
+
+def of_several(records: int) -> str:
+    """Return what is added to the message of a reject that stands for several records."""
+    return f" (and {records - 1} records after it)" if records > 1 else ""

@@ -15,15 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.shards.builder import ShardBuilder
+from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.job_units import prefetched_units
-from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, write_marker
+from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, WorkDone, write_marker
 from shardctl.build.shards.planned import ShardPlace
 from shardctl.build.shards.previous_samples import PreviousUnits
-from shardctl.build.shards.retry_hints import BuildAgain, RecordUnit, RetryHints
-from shardctl.build.shards.shard_build import ShardBuild
+from shardctl.build.shards.shard_build import BuildAgain, RecordUnit, RetryHints, ShardBuild
 from shardctl.build.shards.upload import upload_shard
-from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import Rejection
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject

@@ -7,10 +7,12 @@ smooth and a pixel on which nothing was drawn stays exactly as it was.
 
 from __future__ import annotations
 
+import colorsys
+import io
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,12 +20,141 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, features
+from PIL.PngImagePlugin import PngInfo
 
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import Pixels, nearest
+from shardctl.images.codecs.image import Pixels, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Size
+from shardctl.images.geometry import Size, View
+from shardctl.system.files import OutputFileType
+
+SHEET = OutputFileType(
+    "sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200]
+)
+"""A contact sheet, as a file."""
+
+_LINE = 14
+"""Height of a line below a picture, in pixels."""
+
+_PAPER, _INK, _MISSING = (255, 255, 255), (40, 40, 40), (200, 60, 60)
+
+
+def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
+    """Return an image no larger than `side` on either side: an encoded one, pixels (height, width,
+    3) uint8, or a raw mask.
+
+    Raises Rejection (stage `decode`) where it does not decode.
+    """
+    if isinstance(image, bytes):
+        opened = open_image(image, MAX_PIXELS)
+        return render(opened, View.whole(opened.size).scaled(within(opened.size, side)))
+    picture = Image.fromarray(np.ascontiguousarray(image if image.ndim == 3 else _as_grey(image)))
+    return np.asarray(picture.resize(within(picture.size, side), Image.Resampling.BILINEAR))
+
+
+def size_of(image: bytes | npt.NDArray[Any]) -> Size:
+    """Return the width and height of an upright image, or of pixels. Raises Rejection where the
+    header cannot be read."""
+    return (
+        open_image(image, MAX_PIXELS).size
+        if isinstance(image, bytes)
+        else (image.shape[1], image.shape[0])
+    )
+
+
+def enlarge(pixels: Pixels, side: int) -> Pixels:
+    """Return a small picture in its size times a whole number, no larger than `side`, to draw on.
+    Others stay."""
+    factor = side // max(pixels.shape[:2])
+    return pixels if factor < 2 else np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
+
+
+def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
+    """Return a raw mask (height, width) of any integer type as grey: its smallest number black, its
+    largest white."""
+    least, most = int(mask.min()), int(mask.max())
+    grey: Pixels = ((mask - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
+    return grey
+
+
+def within(size: Size, side: int) -> Size:
+    """Return a size no larger than `side` on either side, of the same shape."""
+    scale = min(1.0, side / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes:
+    """Return pixels as JPEG; `fine_colours` keeps thin lines of a colour sharp, and makes it
+    larger."""
+    target = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(
+        target, "JPEG", quality=quality, subsampling=0 if fine_colours else 2
+    )
+    return target.getvalue()
+
+
+def small_file(pixels: Pixels, quality: int, exact: bool = False) -> tuple[str, bytes]:
+    """Return pixels as a small file for a page, and its type: WebP, or what Pillow has if it was
+    built without.
+
+    Of four channels the last says how much they hide. `exact` keeps every pixel as it is, and so do
+    four channels.
+    """
+    picture, target = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
+    exact = exact or picture.mode != "RGB"
+    if features.check("webp"):
+        picture.save(target, "WEBP", lossless=exact, quality=quality, method=4)
+        return "webp", target.getvalue()
+    if exact:
+        picture.save(target, "PNG")
+        return "png", target.getvalue()
+    return "jpeg", jpeg(pixels, quality)
+
+
+def contact_sheet(
+    pictures: Iterable[tuple[Pixels | None, Sequence[str]]], columns: int, side: int
+) -> bytes:
+    """Return pictures, no larger than `side`, in rows of `columns` with lines below each, as PNG.
+    None is drawn as a cross."""
+    cells = list(pictures)
+    rows, lines = (
+        max(1, -(-len(cells) // columns)),
+        max((len(caption) for _, caption in cells), default=0),
+    )
+    height = side + 6 + lines * _LINE
+    sheet = Image.new("RGB", (columns * (side + 4), rows * height), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+    for number, (pixels, caption) in enumerate(cells):
+        left, top = number % columns * (side + 4) + 2, number // columns * height + 2
+        if pixels is None:
+            draw.line((left, top, left + side, top + side), fill=_MISSING)
+            draw.line((left, top + side, left + side, top), fill=_MISSING)
+        else:
+            picture = Image.fromarray(np.ascontiguousarray(pixels))
+            sheet.paste(
+                picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2)
+            )
+        for line, text in enumerate(caption):
+            shown = _fitting(text, side, font, keep_end=line == len(caption) - 1)
+            draw.text((left, top + side + 2 + line * _LINE), shown, fill=_INK, font=font)
+    target = io.BytesIO()
+    made_by = PngInfo()
+    made_by.add_text("Software", "shardctl")
+    sheet.save(target, "PNG", pnginfo=made_by)
+    return target.getvalue()
+
+
+def _fitting(
+    caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, keep_end: bool
+) -> str:
+    """Return as much of a line as fits. Of a key that is the end: keys begin alike. The font knows
+    only Latin."""
+    shown = caption.encode("latin-1", "replace").decode("latin-1")
+    while shown and font.getlength(shown) > width:
+        shown = shown[1:] if keep_end else shown[:-1]
+    return shown
+
 
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
@@ -36,9 +167,6 @@ MOST_NUMBERS = 256
 
 BACKGROUND = frozenset(("background", "_background_", "__background__", "bg"))
 """Names of a class of a mask that is left as it is."""
-
-_FIRST: Colour = (255, 45, 60)
-"""The colour of category 0."""
 
 _FILL, _SHADE, _COVER = 60, 110, 0.45
 """How much a filled polygon hides of the picture and the dark edge of a line (0 to 255), and a mask
@@ -116,35 +244,17 @@ def overlay(size: Size, annotations: Annotations) -> Pixels | None:
     return layer
 
 
-def colour_of(number: int) -> Colour:
-    """Return the colour of a category, or of a class of a mask: always the same one, another for
-    each of 256 numbers."""
-    colours = _palette()
-    return colours[number % len(colours)]
-
-
 @cache
-def _palette() -> list[Colour]:
-    """Return 256 colours, each as far as possible from those before it: the first few are the
-    easiest to tell apart.
+def colour_of(number: int) -> Colour:
+    """Return the colour of a category, or of a class of a mask: always the same one. Those of the
+    first few numbers are easy to tell apart."""
+    hue = number % 256 * _GOLDEN % 1
+    red, green, blue = colorsys.hsv_to_rgb(hue, 1 - number % 3 * 0.22, 1 - number // 3 % 2 * 0.3)
+    return round(red * 255), round(green * 255), round(blue * 255)
 
-    Distances are those of https://www.compuphase.com/cmetric.htm, in whole numbers: every machine
-    finds the same colours.
-    """
-    levels = np.arange(0, 256, 15, dtype=np.int64)
-    every = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
-    bright, vivid = every.max(axis=1) >= 150, every.max(axis=1) - every.min(axis=1) >= 90
-    candidates = every[bright & vivid]
-    chosen = [_FIRST]
-    nearest_one = np.full(len(candidates), np.iinfo(np.int64).max)
-    while len(chosen) < 256:
-        differences = candidates - chosen[-1]
-        red = (candidates[:, 0] + chosen[-1][0]) // 2
-        weights = np.stack([512 + red, np.full_like(red, 1024), 767 - red], axis=1)
-        nearest_one = np.minimum(nearest_one, (weights * differences**2).sum(axis=1))
-        red_part, green_part, blue_part = candidates[int(nearest_one.argmax())].tolist()
-        chosen.append((red_part, green_part, blue_part))
-    return chosen
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+"""The part of the circle from hue to hue: by it, new ones fall between those before them."""
 
 
 def name_of(category: Any, names: Sequence[str] | None) -> str:
@@ -194,24 +304,30 @@ def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
     has no classes, and is not drawn.
     """
     fitted = nearest(numbers, (pixels.shape[1], pixels.shape[0]))
-    values, places = np.unique(fitted, return_inverse=True)
-    if len(values) > MOST_NUMBERS:
+    shown = _classes(fitted, role)
+    if shown is None:
         return pixels
-    places = places.reshape(fitted.shape)
-    classes = [int(value) for value in values]
-    drawn = np.array(
-        [number != role.ignore and not _is_background(number, role) for number in classes]
-    )
-    if not drawn.any() and role.ignore not in classes:
+    colours, drawn = shown
+    cover = np.where(drawn, np.where(_edges(fitted), 0.9, _COVER), 0.0).astype(np.float32)
+    cover[hatched := _hatched(fitted, role)] = 0.85
+    if not cover.any():
         return pixels
-    colours = np.array([colour_of(number) for number in classes], np.float32)
-    cover = np.where(drawn[places], np.where(_edges(fitted), 0.9, _COVER), 0.0).astype(np.float32)
-    layer = colours[places]
-    if role.ignore in classes:
-        hatched = _hatched(fitted, role)
-        layer[hatched], cover[hatched] = _HATCHED, 0.85
+    layer = colours.astype(np.float32)
+    layer[hatched] = _HATCHED
     mixed = pixels + (layer - pixels) * cover[:, :, None]
     return np.where(cover[:, :, None] > 0, np.round(mixed), pixels).astype(np.uint8)
+
+
+def _classes(numbers: npt.NDArray[Any], role: Mask) -> tuple[Pixels, npt.NDArray[np.bool_]] | None:
+    """Return the colour of each pixel of a mask (height, width, 3), and whether it is of a class
+    that is no background; None for a mask that has no classes."""
+    values, places = np.unique(numbers, return_inverse=True)
+    if len(values) > MOST_NUMBERS:
+        return None
+    classes, places = values.tolist(), places.reshape(numbers.shape)
+    drawn = [number != role.ignore and not _is_background(number, role) for number in classes]
+    colours = np.array([colour_of(number) for number in classes], np.uint8)
+    return colours[places], np.array(drawn)[places]
 
 
 def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | None:
@@ -221,17 +337,11 @@ def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | 
     None for a mask that has no classes.
     """
     fitted = nearest(numbers, size)
-    values, places = np.unique(fitted, return_inverse=True)
-    if len(values) > MOST_NUMBERS:
+    shown = _classes(fitted, role)
+    if shown is None:
         return None
-    shown = [
-        (int(number), _is_background(int(number), role) or number == role.ignore)
-        for number in values
-    ]
-    colours = np.array(
-        [_DARK if is_plain else colour_of(number) for number, is_plain in shown], np.uint8
-    )
-    picture = colours[places.reshape(fitted.shape)]
+    picture, drawn = shown
+    picture[~drawn] = _DARK
     picture[_hatched(fitted, role)] = _HATCHED
     return picture
 
@@ -439,10 +549,6 @@ def _font(height: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
     return ImageFont.load_default(height if features.check("freetype2") else None)
 
 
-_Rectangle = tuple[float, float, float, float]
-"""Left, top, right, bottom."""
-
-
 def _write_names(
     picture: Image.Image,
     marked: Sequence[tuple[npt.NDArray[np.float64], int]],
@@ -452,57 +558,35 @@ def _write_names(
     """Write the names of categories beside their boxes, above if possible, where they hide no name
     and little of any box."""
     font = _font(min(_MOST_FONT, max(_LEAST_FONT, max(picture.size) // _FONT_SIDE)))
-    pen = ImageDraw.Draw(picture)
-    scale = np.array([picture.width / size[0], picture.height / size[1]] * 2)
-    corners = np.array([(*box[:2], *(box[:2] + box[2:])) for box, _ in marked]) * scale
-    corners = np.clip(corners, 0, np.array(picture.size * 2))
-    written: list[_Rectangle] = []
-    for (left, top, right, bottom), (_, category) in zip(corners, marked, strict=True):
+    high = math.ceil(font.getbbox("Ag")[3]) + 4
+    pen, scale = ImageDraw.Draw(picture), np.array(picture.size * 2) / (size * 2)
+    boxes = np.array([(*box[:2], *(box[:2] + box[2:])) for box, _ in marked]) * scale
+    boxes = np.clip(boxes, 0, np.array(picture.size * 2))
+    free = _LABEL_COVERS * (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    written = np.zeros((0, 4))
+    for (left, top, right, bottom), (_, category) in zip(boxes.tolist(), marked, strict=True):
         # all that the font knows
         name = name_of(category, role.names).encode("latin-1", "replace").decode("latin-1")
-        wide, high = math.ceil(font.getlength(name)) + 4, math.ceil(sum(_heights(font))) + 2
+        wide = math.ceil(font.getlength(name)) + 4
         at = min(left, picture.width - wide)
-        candidates = [(at, top - high), (at, bottom), (left, top), (right - wide, bottom - high)]
-        for x, y in candidates:
-            place = (round(x), round(y), round(x) + wide, round(y) + high)
-            inside = (
-                place[0] >= 0
-                and place[1] >= 0
-                and place[2] <= picture.width
-                and place[3] <= picture.height
-            )
-            if (
-                inside
-                and not any(_common(place, other) for other in written)
-                and _hides_little(place, corners)
-            ):
+        for x, y in ((at, top - high), (at, bottom), (left, top), (right - wide, bottom - high)):
+            place = np.array([round(x), round(y), round(x) + wide, round(y) + high])
+            inside = (place >= 0).all() and (place[2:] <= picture.size).all()
+            little = (_common(place, boxes) <= free).all() and not _common(place, written).any()
+            if inside and little:
                 colour = colour_of(category)
-                pen.rectangle((place[0], place[1], place[2] - 1, place[3] - 1), fill=colour)
+                pen.rectangle((*place[:2], *(place[2:] - 1)), fill=colour)
                 pen.text((place[0] + 2, place[1] + 1), name, fill=_ink_on(colour), font=font)
-                written.append(place)
+                written = np.append(written, [place], axis=0)
                 break
 
 
-def _heights(font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> tuple[float, float]:
-    """Return how far letters reach above and below their line."""
-    return (
-        font.getmetrics()
-        if isinstance(font, ImageFont.FreeTypeFont)
-        else (font.getbbox("Ag")[3], 0)
-    )
-
-
-def _common(a: _Rectangle, b: _Rectangle) -> float:
-    """Return the area that two rectangles have in common."""
-    wide, high = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    return max(0.0, wide) * max(0.0, high)
-
-
-def _hides_little(place: _Rectangle, corners: npt.NDArray[np.float64]) -> bool:
-    left, top, right, bottom = corners.T
-    wide = np.maximum(0, np.minimum(right, place[2]) - np.maximum(left, place[0]))
-    high = np.maximum(0, np.minimum(bottom, place[3]) - np.maximum(top, place[1]))
-    return bool((wide * high <= _LABEL_COVERS * (right - left) * (bottom - top)).all())
+def _common(place: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the area that a rectangle (left, top, right, bottom) has in common with each of others
+    (n, 4), (n,)."""
+    sides = np.minimum(place[2:], others[:, 2:]) - np.maximum(place[:2], others[:, :2])
+    area: npt.NDArray[Any] = sides.clip(0).prod(axis=1)
+    return area
 
 
 def _ink_on(colour: Colour) -> Colour:

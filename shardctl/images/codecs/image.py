@@ -1,7 +1,7 @@
 """Encoded images to upright RGB pixels, and RGB pixels to encoded images. The rules are in
 docs/images.md.
 
-Speed (docs/dev/measurements/convert.md): libjpeg decodes JPEG at the smallest scale that still has
+Speed (docs/dev/measurements.md): libjpeg decodes JPEG at the smallest scale that still has
 twice the pixels that the output needs (`draft`), and the crop is resampled straight out of it
 (images/codecs/resampling.py), each pixel touched once.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import re
 import struct
 import sys
 import threading
@@ -28,8 +27,14 @@ from PIL import Image, ImageFile, JpegImagePlugin, UnidentifiedImageError
 
 from shardctl.errors import Rejection, UsageError, is_of_bytes
 from shardctl.images.codecs import backend
+from shardctl.images.codecs.backend import (
+    COMMON_FORMATS,
+    FORMATS,
+    guess_format,
+    lacks_library,
+    other_formats,
+)
 from shardctl.images.codecs.deep_gray import MODES, GrayRange, lost_extent, to_8_bits
-from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_whole, jpeg_header
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
@@ -744,7 +749,7 @@ def _not_built(name: str) -> Rejection:
 
 
 def _not_opened(data: bytes) -> Rejection:
-    name = _guess_format(data)
+    name = guess_format(data)
     if name is not None and lacks_library(name):
         return _not_built(name)
     if name is None:
@@ -758,43 +763,3 @@ def _not_opened(data: bytes) -> Rejection:
     return Rejection(
         "decode", "format-not-allowed", f"{name} is not among the formats that shardctl opens"
     )
-
-
-def _guess_format(data: bytes) -> str | None:
-    """Name a format by its first bytes, for the reason of a reject and for files without a telling
-    name."""
-    for magic, name in _MAGIC:
-        if data.startswith(magic):
-            return name
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    if data[4:12] in (b"ftypavif", b"ftypavis"):
-        return "AVIF"
-    if data[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1"):
-        return "HEIF"
-    return None
-
-
-_MAGIC = (
-    (b"\xff\xd8\xff", "JPEG"),
-    (b"\x89PNG\r\n\x1a\n", "PNG"),
-    (b"GIF8", "GIF"),
-    (b"BM", "BMP"),
-    (b"II*\0", "TIFF"),
-    (b"MM\0*", "TIFF"),
-    (b"\0\0\0\x0cjP  ", "JPEG2000"),
-    (b"\xff\x4f\xff\x51", "JPEG2000"),
-    (b"qoif", "QOI"),
-    (b"%!PS", "EPS"),
-    (struct.pack("<I", 0xC6D3D0C5), "EPS"),
-    (b"8BPS", "PSD"),
-    (b"DDS ", "DDS"),
-)
-_PORTABLE_ANYMAP = re.compile(rb"P[1-6Ff]\s")
-SNIFF_BYTES = 16
-"""How much of a file `is_image` wants to see."""
-
-
-def is_image(head: bytes) -> bool:
-    """Return whether a file with these first bytes is of a format that may be opened."""
-    return _guess_format(head) in FORMATS or bool(_PORTABLE_ANYMAP.match(head))

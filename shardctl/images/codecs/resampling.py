@@ -1,7 +1,7 @@
 """Stages of geometry, done to pixels: images are interpolated, the numbers of masks are taken from
 the nearest pixel.
 
-Figures and the comparison of ways to warp: docs/dev/measurements/steps.md.
+Figures and the comparison of ways to warp: docs/dev/measurements.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shardctl.images.geometry import (
     Displacement,
     Matrix,
     Pad,
+    Patch,
     Size,
     Stage,
     View,
@@ -30,7 +31,6 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
-from shardctl.images.patch import Patch
 
 WARP_DENSITY = 1.5
 """Pixels per output pixel, on a side, that are left for the bilinear filter of a warp that shrinks.

@@ -14,15 +14,20 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs.drawing import (
     Annotations,
     colour_of,
+    contact_sheet,
     counted_categories,
     counted_name,
     draw,
     draw_classes,
+    enlarge,
+    jpeg,
     objects_line,
     overlay,
+    shrink,
+    size_of,
+    within,
 )
 from shardctl.images.codecs.image import Pixels, decode_mask
-from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import is_encoded_image, is_objects
 from shardctl.system.html import Html, jpeg_image, text

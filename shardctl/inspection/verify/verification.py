@@ -52,7 +52,7 @@ from shardctl.inspection.verify.result import (
 from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
 from shardctl.system.folders import hash_file, is_regular_file
 from shardctl.system.processes.pool import Limits, Pool, Task
-from shardctl.system.processes.worker_state import FATAL_KILLS, Death
+from shardctl.system.processes.worker_state import FATAL_KILLS, Death, Deaths
 from shardctl.system.progress import counting
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, printable, unknown
@@ -366,20 +366,18 @@ class CheckPool:
         What a process did that was killed from outside is done again. Raises WorkerError if that
         goes on.
         """
-        kills: Counter[tuple[int, int | None]] = Counter()
-        all_kills: Counter[int] = Counter()
+        deaths, kills = Deaths(), Counter[int]()
 
         def died(task: Task, death: Death) -> Task | None:
-            if death.from_outside:
-                kills[task["number"], death.place] += 1
-                all_kills[task["number"]] += 1
-                times = kills[task["number"], death.place]
-                if (death.place is None and times >= FATAL_KILLS) or all_kills[
-                    task["number"]
-                ] >= MOST_KILLS:
-                    raise WorkerError(self._kills(task, death, all_kills[task["number"]]))
-                if times < FATAL_KILLS:
-                    return task
+            number = task["number"]
+            is_fatal = deaths.is_fatal((number, death.place), death)
+            kills[number] += death.from_outside
+            if death.from_outside and (
+                (death.place is None and is_fatal) or kills[number] >= MOST_KILLS
+            ):
+                raise WorkerError(self._kills(task, death, kills[number]))
+            if not is_fatal:
+                return task
             if death.place is not None and death.place not in dict(task["fatal"]):
                 return {**task, "fatal": [*task["fatal"], [death.place, _why_fatal(death)]]}
             crashed(task, self._crash(task, death))

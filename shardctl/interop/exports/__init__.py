@@ -1,5 +1,5 @@
-"""Other forms of a dataset: each is one file, and one line in table.py. `shardctl.export` is in
+"""Other forms of a dataset: each is one file, and one line in options.py. `shardctl.export` is in
 exporting.py."""
 
-WORKER = "shardctl.interop.exports.worker"
+WORKER = "shardctl.interop.exports.job"
 """The module that writes parts of exports in worker processes."""

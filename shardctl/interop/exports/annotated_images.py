@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,29 +17,18 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.python_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import open_image
-from shardctl.interop.exports.base import (
-    Column,
-    ColumnEncoding,
-    Export,
-    ExportPart,
-    PartResult,
-    Progress,
-    form_of_raw,
-)
-from shardctl.interop.exports.file_names import (
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, Work, Written, suffix_of
+from shardctl.interop.exports.loose_files import (
     IMAGE_SUFFIXES,
     MARK,
+    NameSet,
     folded,
     plain_stem,
+    repeated,
     safe_name,
     stem_of,
 )
-from shardctl.interop.exports.images import suffix_of
-from shardctl.interop.exports.loose_files import repeated
-from shardctl.interop.exports.name_set import NameSet
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
-from shardctl.sources.export_description import Field
 from shardctl.system.text import counted
 
 IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"
@@ -91,7 +80,7 @@ class AnnotatedImagesExport(Export):
     """An export of images and of what is marked in them."""
 
     @abstractmethod
-    def place_of_other(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of_other(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written that is neither of these, nor the key or a size."""
 
     @abstractmethod
@@ -102,26 +91,26 @@ class AnnotatedImagesExport(Export):
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the form cannot hold of the objects, None if it holds all."""
 
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written; a size is in the image."""
         image, objects = marked_columns(column.source)
         if column.name == KEY:
             return ColumnEncoding(column.target, "name")
         if column.name == image:
-            return image_place(column)
+            return image_encoding(column)
         if column.name == objects:
             return ColumnEncoding(
                 column.target, self.form_of_objects(), self.lost_of_objects(column.source)
             )
         if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
             return None
-        return self.place_of_other(column)
+        return self.encoding_of_other(column)
 
-    def place_as_json(self, column: Column) -> ColumnEncoding | None:
+    def encoding_as_json(self, column: Column) -> ColumnEncoding | None:
         """Return None: there is no place for JSON text either."""
         return None
 
-    def place_of_rest(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of_rest(self, column: Column) -> ColumnEncoding | None:
         """Say how objects are written without what the form cannot hold of them."""
         is_objects = column.name == marked_columns(column.source)[1]
         return ColumnEncoding(column.target, self.form_of_objects()) if is_objects else None
@@ -146,7 +135,7 @@ def check_annotated(source: Source) -> None:
         )
 
 
-def image_place(column: Column) -> ColumnEncoding:
+def image_encoding(column: Column) -> ColumnEncoding:
     """Say how the images are written. Raises InputError where some are missing, UsageError where
     they are no image files."""
     missing = column.missing_images if column.is_image else column.nulls
@@ -156,8 +145,8 @@ def image_place(column: Column) -> ColumnEncoding:
             f"{column.name}: {counted(missing, 'sample')} {have} no image, and each needs a file;"
             f" --where '{column.name} is not None' leaves them out"
         )
-    form = "image" if column.is_image else form_of_raw(column)
-    if form == "value":
+    form = column.image_form()
+    if form is None:
         raise UsageError(
             f"{column.name}: these arrays have no place in files as they are; use --store png or "
             "jpeg:QUALITY"
@@ -258,25 +247,23 @@ class Picture:
     renamed: bool
 
 
-def pictures(
-    source: Source, fields: Sequence[Field], part: ExportPart, progress: Progress
-) -> Iterator[Picture]:
+def pictures(work: Work) -> Iterator[Picture]:
     """Yield the samples of a part. Raises InputError for an image or objects that cannot be read,
     and DatasetError."""
-    image, objects = marked_columns(source)
-    several = _repeated(source, part.split)
-    role, row = main_role(source), 0
-    names = [field.name for field in fields]
-    for batch in batches(source, fields, part, progress):
+    image, objects = marked_columns(work.source)
+    several = _repeated(work.source, work.split)
+    role, row = main_role(work.source), 0
+    names = [field.name for field in work.fields]
+    for batch in work.batches():
         columns = dict(zip(names, batch.columns, strict=True))
         marked = to_json(columns[objects])
         ids = columns[IMAGE_ID].to_pylist() if IMAGE_ID in columns else None
         for place, key in enumerate(columns[KEY].to_pylist()):
             data = columns[image][place].as_py()["bytes"]
-            plain = plain_stem(key, part.split, IMAGE_SUFFIXES)
+            plain = plain_stem(key, work.split, IMAGE_SUFFIXES)
             stem = safe_name(plain)
             if folded(stem) in several:
-                stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
+                stem = f"{stem}{MARK}{MARK}{work.number}-{row}"
             each = objects_of(key, marked[place], role)
             image_id = ids[place] if ids is not None else None
             yield Picture(
@@ -356,7 +343,7 @@ def said_of_sizes(source: Source) -> list[str]:
     )
 
 
-def said_of_names(written: Sequence[tuple[ExportPart, PartResult]]) -> list[str]:
+def said_of_names(written: Written) -> list[str]:
     """Say how many files are not called as their keys are; `renamed` in the facts of each part
     counts them."""
     renamed = sum(each.facts["renamed"] for _, each in written)

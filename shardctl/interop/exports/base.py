@@ -1,28 +1,29 @@
 """What an export is: it says how each column is written and what is lost, and writes the parts of a
-dataset."""
+dataset. What forms have in common: columns, images, and the samples of a part."""
 
 from __future__ import annotations
 
+import gzip
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.python_values import check_type
-from shardctl.format.roles import Role
-from shardctl.interop.exports.arrays import has_gaps
-from shardctl.interop.exports.images import Recoding, suffixes_in
+from shardctl.format.python_values import check_type, json_text
+from shardctl.format.roles import Mask, Objects, Role
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.system.files import FileFacts
+from shardctl.system.files import FileFacts, HashingFile, naming_the_path, write_atomically
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""
@@ -41,6 +42,60 @@ class ExportPart:
     shards: tuple[int, ...]
     number: int
     of: int
+
+
+@dataclass(frozen=True)
+class Work(ExportPart):
+    """A part that is being written: the columns `fields` of some samples, below `folder`."""
+
+    source: Source
+    fields: Sequence[Field]
+    folder: Path
+    progress: Progress
+
+    def path(self, name: str) -> Path:
+        """Return where a file is written, in a folder that is there. Raises StorageError."""
+        return path_below(self.folder, name)
+
+    def batches(self, fields: Sequence[Field] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the samples, with a column for each of the fields, in their order and under their
+        `written` names.
+
+        A column of form `json` has JSON text, one of `png` or `jpeg:Q` encoded images; all others
+        have the type of the dataset. Encoded images beside objects or masks are upright as they are
+        stored: `turned` of the source counts those that EXIF turned. No batch is empty. Raises
+        DatasetError for a damaged block, InputError for an image that cannot be encoded.
+        """
+        fields, roles = fields or self.fields, self.source.exported.roles
+        marked = any(isinstance(roles.get(field.name), Objects | Mask) for field in fields)
+        converters = [
+            self._converter(field, marked and field.name in roles.images) for field in fields
+        ]
+        for number in self.shards:
+            for block, read in self.source.blocks(self.source.shard(number)):
+                if block.num_rows:
+                    columns = [
+                        convert(block.column(field.name))
+                        for field, convert in zip(fields, converters, strict=True)
+                    ]
+                    yield pa.record_batch(columns, names=[field.written for field in fields])
+                self.progress(read)
+
+    def _converter(self, field: Field, is_turned: bool) -> Callable[[pa.Array], pa.Array]:
+        exported = self.source.exported
+        is_encoded = exported.columns.field(field.name).type.equals(ENCODED_IMAGE)
+        is_mask = isinstance(exported.roles.get(field.name), Mask)
+        encode = encoder(field.form) if field.form.startswith(("png", "jpeg:")) else None
+
+        def convert(array: pa.Array) -> pa.Array:
+            if is_turned and is_encoded:
+                array, turned = upright(array, is_mask)
+                self.source.turned += turned
+            if field.form == "json":
+                return json_text(array)
+            return array if encode is None else encode(array)
+
+        return convert
 
 
 @dataclass(frozen=True)
@@ -90,6 +145,40 @@ class PartResult:
         return {**self.files, **self.pieces}
 
 
+Written = Sequence[tuple[ExportPart, PartResult]]
+"""All parts in order, and what was written of each."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """An export of which all parts are written, below `folder`."""
+
+    source: Source
+    fields: Sequence[Field]
+    folder: Path
+    parts: Written
+
+    def of_splits(self) -> Iterator[tuple[str, list[PartResult]]]:
+        """Yield every split, and what was written of it."""
+        for split in self.source.splits:
+            yield split, [each for part, each in self.parts if part.split == split]
+
+    def write(self, files: Mapping[str, bytes]) -> dict[str, FileFacts]:
+        """Write files, and return what they are. Raises StorageError."""
+        return {
+            name: FileFacts(len(data), write_atomically(path_below(self.folder, name), data))
+            for name, data in files.items()
+        }
+
+
+def path_below(folder: Path, name: str) -> Path:
+    """Return where a file is, in a folder that is there. Raises StorageError."""
+    path = folder / name
+    with naming_the_path(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 @dataclass(frozen=True)
 class ColumnEncoding:
     """How a form writes a column: under the name `written`, as `form`.
@@ -113,7 +202,6 @@ class Column:
         self.name, self.target = name, source.written_names[name]
         self.type: pa.DataType = source.exported.columns.field(name).type
         self.role: Role | None = source.exported.roles.get(name)
-        self.store = source.choice.store
 
     @property
     def is_image(self) -> bool:
@@ -129,6 +217,17 @@ class Column:
             isinstance(self.type, pa.FixedShapeTensorType)
             and self.name in self.source.exported.roles.images
         )
+
+    def image_form(self, raw: str = "png") -> str | None:
+        """Return the form in which images are written: `image`, or for raw ones what the user
+        chose, else `raw`. None: it has no images, or they are written as arrays. Raises
+        UsageError."""
+        if self.is_image:
+            return "image"
+        store = store_of(self.source.choice.store) or raw
+        if not self.is_raw_image or store == "keep" or self.type.value_type not in _PIXELS:
+            return None
+        return "png" if isinstance(self.role, Mask) else store
 
     @property
     def is_main_image(self) -> bool:
@@ -183,21 +282,21 @@ class Export(ABC):
 
     name: ClassVar[str]
 
-    @abstractmethod
     def check(self, source: Source) -> None:
         """Raise InputError or UsageError if the dataset does not have what this form needs. Nothing
         is written yet."""
+        return
 
     @abstractmethod
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written; None: not at all, which is no loss (`notes` says so)."""
 
-    def place_as_json(self, column: Column) -> ColumnEncoding | None:
+    def encoding_as_json(self, column: Column) -> ColumnEncoding | None:
         """Say how a column that the form cannot hold is written as JSON text; None: the form has no
         place for such text."""
         return ColumnEncoding(column.target, "json")
 
-    def place_of_rest(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of_rest(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written without what the form cannot hold of it; None: it is left out
         as a whole."""
         return None
@@ -207,29 +306,15 @@ class Export(ABC):
         return parts_by_shard(source)
 
     @abstractmethod
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
-        """Write the files of a part below `folder`, complete or absent each: see `replacing`. They
-        depend on nothing else.
+    def write(self, work: Work) -> PartResult:
+        """Write the files of a part, complete or absent each: see `replacing`. They depend on
+        nothing else.
 
-        `fields` are the columns that are written. A file that is not in what is returned is
-        removed: one without samples, for instance. Raises DatasetError for a damaged block,
-        InputError, StorageError.
+        A file that is not in what is returned is removed: one without samples, for instance. Raises
+        DatasetError for a damaged block, InputError, StorageError.
         """
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write the files that need all parts, such as indexes, and return them."""
         return {}
 
@@ -247,18 +332,10 @@ class Export(ABC):
         written."""
         return ()
 
-    def notes_of(
-        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
-    ) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> tuple[str, ...]:
         """Return sentences about what was written, known only when all parts are. The pieces are
         still there."""
         return ()
-
-
-def form_of_raw(column: Column, default: str = "png") -> str:
-    """Return the form in which a column of raw images is written: as the user chose, else as
-    `default`. Raises UsageError."""
-    return (Recoding.parse(column.store) or Recoding(default)).form_of(column.type, column.role)
 
 
 def check_json(column: Column) -> None:
@@ -301,3 +378,179 @@ def refuse_choices(source: Source, to: str) -> None:
     odd = next((option for option, value in given.items() if value), None)
     if odd is not None:
         raise UsageError(f"{odd} does not go with {to}, which has bare tokens and no columns")
+
+
+def is_packed(type_: pa.DataType) -> bool:
+    """Return whether a type is a tensor, or a list of one length, of numbers."""
+    if not isinstance(type_, pa.FixedShapeTensorType) and not pa.types.is_fixed_size_list(type_):
+        return False
+    return is_number(type_.value_type)
+
+
+def is_number(type_: pa.DataType) -> bool:
+    """Return whether a type is one of numbers that numpy has too."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Return whether values of a type are strings or bytes."""
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+    )
+
+
+def has_gaps(array: pa.Array) -> bool:
+    """Return whether a value is missing inside a column of lists or tensors."""
+    storage = array.storage if isinstance(array.type, pa.FixedShapeTensorType) else array
+    return bool(storage.flatten().null_count)
+
+
+def arrays_of(array: pa.Array) -> list[Any]:
+    """Return the rows of a column of tensors, or of lists of one length, none of which is
+    missing."""
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        return pixels_of(array)
+    size = array.type.list_size
+    return list(
+        np.asarray(array.values.slice(array.offset * size, len(array) * size)).reshape(
+            len(array), size
+        )
+    )
+
+
+def pixels_of(array: pa.Array) -> list[Any]:
+    """Return the arrays in a column of tensors, without a copy; None for a missing one."""
+    size = array.type.storage_type.list_size
+    storage = array.storage
+    flat = storage.values.slice(storage.offset * size, len(array) * size)
+    if flat.null_count:
+        raise InputError("a tensor lacks some of its numbers")
+    rows = np.asarray(flat).reshape(len(array), *array.type.shape)
+    if not array.null_count:
+        return list(rows)
+    return [
+        row if valid else None
+        for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)
+    ]
+
+
+_SUFFIXES = (
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"\0\0\0\x0cjP  ", "jp2"),
+    (b"qoif", "qoi"),
+    (b"\0\0\1\0", "ico"),
+    *((b"P%d" % number, suffix) for number, suffix in enumerate(("pbm", "pgm", "ppm") * 2, 1)),
+)
+OTHER = "img"
+"""The suffix of an image of a format that its first bytes do not tell."""
+
+
+def suffix_of(data: bytes | memoryview) -> str:
+    """Return the suffix of an encoded image by its first bytes, without a dot: jpg, png, webp, …;
+    `img` if they do not tell."""
+    start = bytes(data[:12])
+    for magic, suffix in _SUFFIXES:
+        if start.startswith(magic):
+            return suffix
+    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
+        return "webp"
+    return "avif" if start[4:12] in (b"ftypavif", b"ftypavis") else OTHER
+
+
+def suffixes_in(array: pa.Array) -> set[str]:
+    """Return the suffixes of the images in a column of encoded images."""
+    return {suffix_of(memoryview(data.as_buffer())) for data in array.field(0) if data.is_valid}
+
+
+_PIXELS = (pa.uint8(), pa.uint16())
+
+
+def store_of(text: str | None) -> str | None:
+    """Return how raw images are stored by a choice: `keep`, `png` or `jpeg:Q`. Masks are never
+    JPEG, which changes numbers. Raises UsageError."""
+    if text is None or text in ("keep", "png"):
+        return text
+    name, _, quality = text.partition(":")
+    if name == "jpeg" and (
+        text == name or (quality.isascii() and quality.isdecimal() and 1 <= int(quality) <= 100)
+    ):
+        return f"jpeg:{int(quality or 90)}"
+    raise UsageError(f"--store {text!r} is not keep, png or jpeg:QUALITY, with 1 to 100")
+
+
+def upright(array: pa.Array, is_mask: bool) -> tuple[pa.Array, int]:
+    """Return a column of encoded images without those that EXIF turns, and how many these were:
+    their pixels are turned.
+
+    Not every reader looks at EXIF, and what is marked in an image fits it upright. Raises
+    InputError for a broken image.
+    """
+    from shardctl.images.codecs.image import decode_mask, mask_png, without_turn
+
+    made = dict[int, bytes]()
+    for row, data in enumerate(array.field("bytes")):
+        if (given := data.as_py()) is None:
+            continue
+        try:
+            if (turned := without_turn(given)) is not None:
+                made[row] = mask_png(decode_mask(given), given) if is_mask else turned
+        except Rejection as fault:
+            raise InputError(f"an image {fault.message}") from fault
+    if not made:
+        return array, 0
+    rows = array.to_pylist()
+    for row, found in made.items():
+        rows[row]["bytes"] = found
+    return pa.array(rows, array.type), len(made)
+
+
+def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
+    """Return what encodes a column of raw images: as `png` or `jpeg:Q`."""
+    # Pillow, which datasets without images do not need
+    from shardctl.images.codecs.image import ImageEncoding
+
+    store = ImageEncoding.parse(form)
+
+    def encode(array: pa.Array) -> pa.Array:
+        """Encode every image: struct<bytes, path>, the path missing. Raises InputError for one that
+        cannot be."""
+        try:
+            encoded = [
+                None if pixels is None else store.encode(pixels) for pixels in pixels_of(array)
+            ]
+        except Rejection as fault:
+            raise InputError(f"an image {fault.message}") from fault
+        children = [pa.array(encoded, pa.binary()), pa.nulls(len(encoded), pa.string())]
+        missing = (
+            pa.array([each is None for each in encoded], pa.bool_()) if None in encoded else None
+        )
+        return pa.StructArray.from_arrays(children, fields=list(ENCODED_IMAGE), mask=missing)
+
+    return encode
+
+
+COMPRESSED = {"none": "", "gzip": ".gz"}
+"""Compressions of whole files, and what they put behind their names."""
+
+GZIP_LEVEL = 6
+
+
+@contextmanager
+def compressing(sink: HashingFile, path: Path) -> Iterator[Any]:
+    """Yield what to write to, by the name of the file. No name and no time get into what gzip
+    writes."""
+    if path.suffix != COMPRESSED["gzip"]:
+        yield sink
+        return
+    with gzip.GzipFile(
+        filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=sink, mtime=0
+    ) as stream:
+        yield stream

@@ -39,13 +39,12 @@ from shardctl.interop.exports.annotated_images import (
     said_of_names,
     said_of_sizes,
 )
-from shardctl.interop.exports.base import Column, ColumnEncoding, ExportPart, PartResult, Progress
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work
 from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import Source
-from shardctl.sources.annotations.coco.categories import mirrored_points
+from shardctl.sources.annotations.coco.file import mirrored_points
 from shardctl.sources.annotations.objects import ITEMS
-from shardctl.sources.export_description import Field
-from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
+from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.text import counted
 
 FOLDER = "annotations"
@@ -65,7 +64,7 @@ class Coco(AnnotatedImagesExport):
         splits of one folder."""
         check_annotated(source)
 
-    def place_of_other(self, column: Column) -> ColumnEncoding:
+    def encoding_of_other(self, column: Column) -> ColumnEncoding:
         """Say how a column is written that is no image and no objects: ids of images have a
         place."""
         if column.name == IMAGE_ID and is_whole(column.type):
@@ -84,32 +83,22 @@ class Coco(AnnotatedImagesExport):
             lost.append(f"the RLE of {counted(found.both, 'object')} with polygons")
         return ", ".join(lost) or None
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write the images of a shard, and as pieces the lines of its images and of its
         annotations, which lack their ids."""
-        role, samples, annotated, objects, classes, renamed = main_role(source), 0, 0, 0, 0, 0
+        role, samples, annotated, objects, classes, renamed = main_role(work.source), 0, 0, 0, 0, 0
         pointed: set[int] = set()
         images_piece, objects_piece = (
-            f"{FOLDER}/{what}_{part.split}.{part.number:05d}" for what in ("images", "objects")
+            f"{FOLDER}/{what}_{work.split}.{work.number:05d}" for what in ("images", "objects")
         )
-        for name in (FOLDER, part.split):
-            with naming_the_path(folder / name):
-                (folder / name).mkdir(exist_ok=True)
         with (
-            replacing(folder / images_piece) as images,
-            replacing(folder / objects_piece) as annotations,
-            writing(folder, part, FOLDER) as loose,
+            replacing(work.path(images_piece)) as images,
+            replacing(work.path(objects_piece)) as annotations,
+            writing(work, FOLDER) as loose,
         ):
-            for picture in pictures(source, fields, part, progress):
+            for picture in pictures(work):
                 samples += 1
-                loose.write(f"{part.split}/{picture.name}", picture.data)
+                loose.write(f"{work.split}/{picture.name}", picture.data)
                 renamed += picture.renamed
                 if picture.objects is None:
                     continue
@@ -137,31 +126,24 @@ class Coco(AnnotatedImagesExport):
         """Return the folder of the images of the split."""
         return (split,)
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split
         without annotations has none."""
-        role = main_role(source)
-        classes = max([0, *(each.facts["classes"] for _, each in written)])
-        pointed = {number for _, each in written for number in each.facts["pointed"]}
+        role = main_role(done.source)
+        classes = max([0, *(each.facts["classes"] for _, each in done.parts)])
+        pointed = {number for _, each in done.parts for number in each.facts["pointed"]}
         categories = [dumps(each).encode() for each in _categories(role, classes, pointed)]
         made: dict[str, FileFacts] = {}
-        for split in source.splits:
-            of_split = [each for part, each in written if part.split == split]
+        for split, of_split in done.of_splits():
             if not any(each.facts["images"] for each in of_split):
                 continue
             name = f"{FOLDER}/instances_{split}.json"
             images, annotations = (
-                [folder / list(each.pieces)[place] for each in of_split] for place in (0, 1)
+                [done.folder / list(each.pieces)[place] for each in of_split] for place in (0, 1)
             )
             image_ids, ids = _ids(_ids_of_images(images)), _ids(_ids_of_objects(annotations))
             starts = np.cumsum([0, *(each.facts["images"] for each in of_split)]).tolist()
-            with replacing(folder / name) as sink:
+            with replacing(done.folder / name) as sink:
                 sink.write(b'{"info":{"description":"exported by shardctl"},"licenses":[]')
                 _write_list(sink, b"categories", iter(categories))
                 _write_list(sink, b"images", _with_image_ids(images, image_ids))
@@ -185,15 +167,12 @@ class Coco(AnnotatedImagesExport):
             said.append("what each keypoint becomes in a mirrored image has no place in COCO")
         return tuple(said)
 
-    def notes_of(
-        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
-    ) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> tuple[str, ...]:
         """Say which files have other names than their keys, and which ids are new."""
-        said = said_of_names(written)
-        for split in source.splits:
-            of_split = [list(each.pieces) for part, each in written if part.split == split]
+        said = said_of_names(done.parts)
+        for split, of_split in done.of_splits():
             images, annotations = (
-                [folder / pieces[place] for pieces in of_split] for place in (0, 1)
+                [done.folder / list(each.pieces)[place] for each in of_split] for place in (0, 1)
             )
             for what, given in (
                 ("image_id", _ids_of_images(images)),

@@ -3,25 +3,44 @@ that is not there.
 
 The messages (tensorflow/core/example/example.proto and feature.proto) are so plain that they are
 written here, byte by byte: each implementation of protobuf has features in an order of its own, and
-the same samples are to give the same bytes.
+the same samples are to give the same bytes. They lie in TFRecords (no TensorFlow is needed), or in
+files of Google's package array_record.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import UsageError
+from shardctl.errors import InstallError, StorageError, UsageError, first_line
 from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
-from shardctl.interop.exports.arrays import is_number, is_packed
-from shardctl.interop.exports.base import Column, ColumnEncoding, Export, form_of_raw
+from shardctl.interop.exports.base import (
+    COMPRESSED,
+    Column,
+    ColumnEncoding,
+    Export,
+    PartResult,
+    Work,
+    compressing,
+    is_bytes,
+    is_number,
+    is_packed,
+)
+from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, sha256_of
+from shardctl.system.packages import to_install
+from shardctl.system.text import printable
 
 PATH = "/path"
 """What the name of the feature ends with that has the path of an image, where that is not the
@@ -46,31 +65,14 @@ Content = Callable[[int], "bytes | None"]
 """Returns the content of the list of a row; None where its value is missing."""
 
 
-def is_bytes(type_: pa.DataType) -> bool:
-    """Return whether values of a type are strings or bytes."""
-    return any(
-        fits(type_)
-        for fits in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-        )
-    )
-
-
 class ExampleExport(Export):
     """An export whose records are Examples."""
 
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say which feature a column becomes. Raises UsageError if another one has the name of the
         paths of its images."""
-        if column.is_image:
-            return ColumnEncoding(column.target, form_of_images(column))
-        if column.is_raw_image:
-            form = form_of_raw(column)
-            if form != "value":
-                return ColumnEncoding(column.target, form)
+        if (form := form_of_images(column)) is not None:
+            return ColumnEncoding(column.target, form)
         return ColumnEncoding(column.target, form_of(column), loss_of(column))
 
 
@@ -152,11 +154,11 @@ def _flat(array: pa.Array) -> pa.Array:
     return storage.flatten() if is_list(storage.type) else storage
 
 
-def form_of_images(column: Column) -> str:
-    """Return the form of a column of encoded images. Raises UsageError if another column has the
-    name of their paths."""
-    if not column.has_own_paths:
-        return "image"
+def form_of_images(column: Column) -> str | None:
+    """Return the form of a column of images, None for any other. Raises UsageError if another
+    column has the name of their paths."""
+    if not column.is_image or not column.has_own_paths:
+        return column.image_form()
     name = column.target + PATH
     if name in column.source.written_names.values():
         raise UsageError(
@@ -323,3 +325,88 @@ def varints(numbers: Any) -> tuple[bytes, Any]:
         ).view(np.uint8) << 7
     kept = np.arange(most, dtype=np.uint8) < sizes[:, None]
     return rows[kept].tobytes(), np.append(0, np.cumsum(sizes, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class TfRecord(ExampleExport):
+    """A TFRecord file for each shard, plain or gzip."""
+
+    compression: str = "none"
+    name: ClassVar[str] = "tfrecord"
+
+    def check(self, source: Source) -> None:
+        """Raise InstallError if a package is missing."""
+        crc32c()
+
+    def write(self, work: Work) -> PartResult:
+        """Write one file; none if no sample was chosen of the shard."""
+        name = f"{work.name}.tfrecord{COMPRESSED[self.compression]}"
+        samples, facts = write_records(work.batches(), work.fields, work.folder / name)
+        return PartResult(samples, {name: facts} if samples else {})
+
+
+def write_records(
+    given: Iterator[pa.RecordBatch], fields: Sequence[Field], path: Path
+) -> tuple[int, FileFacts]:
+    """Write samples into a file, which may have none, and return how many they are and what the
+    file is."""
+    checksum = crc32c()
+    samples = 0
+    with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:
+        for batch in given:
+            for data in serialized(batch, fields):
+                length = len(data).to_bytes(8, "little")
+                head = HEAD.pack(len(data), masked(checksum(length)))
+                stream.write(b"".join((head, data, TAIL.pack(masked(checksum(data))))))
+            samples += batch.num_rows
+    return samples, sink.facts
+
+
+OPTIONS = {"none": "group_size:1,uncompressed", "zstd": "group_size:1,zstd:3"}
+"""What each compression is to the package."""
+
+
+@dataclass(frozen=True)
+class ArrayRecord(ExampleExport):
+    """An ArrayRecord file for each shard. Encoded images do not get smaller by compression, and are
+    read faster without."""
+
+    compression: str = "none"
+    name: ClassVar[str] = "array-record"
+
+    def check(self, source: Source) -> None:
+        """Raise InstallError if the package is missing."""
+        _module()
+
+    def write(self, work: Work) -> PartResult:
+        """Write one file; none if no sample was chosen of the shard."""
+        name = f"{work.split}-{work.number:05d}-of-{work.of:05d}.array_record"
+        unfinished = work.folder / f"{name}.unfinished"
+        samples = 0
+        with naming_the_path(work.folder / name):
+            try:
+                writer = _module().ArrayRecordWriter(str(unfinished), OPTIONS[self.compression])
+                for batch in work.batches():
+                    for data in serialized(batch, work.fields):
+                        writer.write(data)
+                    samples += batch.num_rows
+                writer.close()
+            except RuntimeError as error:  # the package's own
+                raise StorageError(
+                    f"{printable(str(work.folder / name))}: cannot be written ({first_line(error)})"
+                ) from error
+            with open(unfinished, "rb+") as file:
+                os.fsync(file.fileno())
+            facts = FileFacts(unfinished.stat().st_size, sha256_of(unfinished))
+            unfinished.rename(work.folder / name)
+        return PartResult(samples, {name: facts} if samples else {})
+
+
+def _module() -> Any:
+    try:
+        from array_record.python import array_record_module
+    except ImportError:
+        raise InstallError(
+            f"ArrayRecord needs the package array_record: pip install {to_install('array-record')}"
+        ) from None
+    return array_record_module

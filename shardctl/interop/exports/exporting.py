@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +25,55 @@ from shardctl.errors import (
 )
 from shardctl.format.dataset_location import open_location
 from shardctl.format.names import CHECKSUMS
+from shardctl.format.python_values import check_type
 from shardctl.format.tables import write_checksums
-from shardctl.interop.exports import WORKER
-from shardctl.interop.exports.base import ExportPart, FileList, PartResult
-from shardctl.interop.exports.destination import check_destination
-from shardctl.interop.exports.forms import chosen_export
-from shardctl.interop.exports.job import ExportJob
-from shardctl.interop.exports.losses import (
-    PlannedField,
-    accepted_losses,
-    plan_fields,
-    refuse_losses,
-)
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, store_of
+from shardctl.interop.exports.job import ExportJob, Parts, chosen_export
 from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.interop.exports.source import Source, digest_of
-from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
-from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
+from shardctl.interop.exports.source import KEY, Source, digest_of
+from shardctl.interop.exports.staging import (
+    Staging,
+    Writer,
+    check_destination,
+    discard_others,
+    only_writer,
+)
+from shardctl.sources.export_description import (
+    DESCRIPTION,
+    Description,
+    Field,
+    LooseFacts,
+    SplitFiles,
+)
 from shardctl.system import arguments
-from shardctl.system.files import FileFacts, write_atomically
+from shardctl.system.files import write_atomically
 from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
 from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
-from shardctl.system.processes.pool import Limits, Pool, Task
-from shardctl.system.processes.worker_state import FATAL_KILLS, Death
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
-from shardctl.system.sequences import LazySequence
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import counted, first_repeated, format_bytes, printable
 from shardctl.version import __version__
+
+
+@dataclass(frozen=True)
+class PlannedField:
+    """A column of the dataset, and what becomes of it: `written` as which name, None if it is left
+    out, and in which `form`.
+
+    `loss` says what the form cannot hold of it, None if nothing is lost.
+    """
+
+    name: str
+    type: str
+    written: str | None
+    form: str
+    loss: str | None = None
+
+    @property
+    def field(self) -> Field | None:
+        """What is written of it; None if nothing is."""
+        return None if self.written is None else Field(self.name, self.written, self.form)
 
 
 @dataclass(frozen=True)
@@ -179,81 +199,57 @@ def export(
             f"{printable(str(out))}: an export to a store is not supported; export to a local "
             "folder, and copy it"
         )
-    listener = _Listener(progress, on_note, on_plan)
     with open_location(dst) as place:
-        return _export(
-            Source(place.whole, choice), Path(out), to, settings, replaces, workers, listener
+        source, out, began = Source(place.whole, choice), Path(out), time.monotonic()
+        chosen_export(to, settings)
+        check_target = partial(check_destination, out, source, replaces)
+        target = check_target()
+        job, planned = _planned(source, to, settings)
+        refuse_losses(job.export, source, planned)
+        plan = _plan_of(job, planned)
+        on_plan(plan)
+        notes = [*accepted_losses(planned), *plan.notes]
+        for note in notes:
+            on_note(note)
+        with only_writer(target) as writer:
+            check_target()  # another export may have been here meanwhile
+            staging = Staging(
+                writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__])
+            )
+            discard_others(writer.folder, staging.folder)
+            with _kept_if_of_use(job, staging, writer):
+                with counting(progress, "samples", "exporting") as report:
+                    written = Parts(job, staging, workers, report).write()
+                try:
+                    source.check_unchanged()
+                except DatasetError:  # what was written is of no use then
+                    writer.discard(staging.folder)
+                    raise
+                done = Done(source, job.fields, staging.files, written)
+                description, late = _complete(job, staging, done), job.notes_of(done)
+                check_target()  # and so may anybody else, in all the time that this took
+                writer.check()
+                parts = [each for _, each in written]
+                staging.set_pieces_aside(parts)
+                staging.sweep(parts, (*description.files, CHECKSUMS, DESCRIPTION))
+                staging.publish(target, replaces)
+            writer.discard(staging.folder)
+        seconds = round(time.monotonic() - began, 3)
+        for note in late:
+            on_note(note)
+        files, loose = description.files.items(), description.loose
+        return ExportResult(
+            to,
+            str(out),
+            source.samples,
+            sum(facts.bytes for _, facts in files) + (0 if loose is None else loose.bytes),
+            seconds,
+            {name: facts.bytes for name, facts in files},
+            _counts(done),
+            (*notes, *late),
+            planned,
+            0 if loose is None else loose.files,
         )
-
-
-@dataclass(frozen=True)
-class _Listener:
-    """The callbacks of an export."""
-
-    progress: bool | Callable[[int, int], None]
-    on_note: Callable[[str], None]
-    on_plan: Callable[[ExportPlan], None]
-
-
-def _export(
-    source: Source,
-    out: Path,
-    to: str,
-    settings: Mapping[str, Any],
-    replaces: bool,
-    processes: int | str,
-    listener: _Listener,
-) -> ExportResult:
-    began = time.monotonic()
-    chosen_export(to, dict(settings))
-    check_target = partial(check_destination, out, source, replaces)
-    target = check_target()
-    job, planned = _planned(source, to, settings)
-    refuse_losses(job.export, source, planned)
-    plan = _plan_of(job, planned)
-    listener.on_plan(plan)
-    notes = [*accepted_losses(planned), *plan.notes]
-    for note in notes:
-        listener.on_note(note)
-    with only_writer(target) as writer:
-        check_target()  # another export may have been here meanwhile
-        staging = Staging(
-            writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__])
-        )
-        discard_others(writer.folder, staging.folder)
-        with _kept_if_of_use(job, staging, writer):
-            with counting(listener.progress, "samples", "exporting") as report:
-                written = Parts(job, staging, processes, report).write()
-            _check_unchanged(source, staging, writer)
-            description = _complete(job, staging, written)
-            late = job.notes_of(staging.files, written)
-            check_target()  # and so may anybody else, in all the time that this took
-            writer.check()
-            parts = [each for _, each in written]
-            staging.set_pieces_aside(parts)
-            staging.sweep(parts, (*description.files, CHECKSUMS, DESCRIPTION))
-            staging.publish(target, replaces)
-        writer.discard(staging.folder)
-    seconds = round(time.monotonic() - began, 3)
-    files = {name: facts.bytes for name, facts in description.files.items()}
-    counts = _counts(job, written)
-    for note in late:
-        listener.on_note(note)
-    loose = description.loose
-    size = sum(files.values()) + (0 if loose is None else loose.bytes)
-    several = 0 if loose is None else loose.files
-    return ExportResult(
-        to,
-        str(out),
-        source.samples,
-        size,
-        seconds,
-        files,
-        counts,
-        (*notes, *late),
-        planned,
-        several,
-    )
 
 
 def plan_export(
@@ -342,206 +338,144 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         raise
 
 
-def _check_unchanged(source: Source, staging: Staging, writer: Writer) -> None:
-    """Raise DatasetError if there is another dataset by now: what was written is of no use then."""
-    try:
-        source.check_unchanged()
-    except DatasetError:
-        writer.discard(staging.folder)
-        raise
-
-
-def _complete(
-    job: ExportJob, staging: Staging, written: Sequence[tuple[ExportPart, PartResult]]
-) -> Description:
+def _complete(job: ExportJob, staging: Staging, done: Done) -> Description:
     """Write the files that need all parts, shardctl.json and SHA256SUMS. Raises InputError if no
     sample was chosen."""
-    if job.source.where is not None and not any(each.samples for _, each in written):
+    source, export, written = job.source, job.export, [each for _, each in done.parts]
+    if source.where is not None and not any(each.samples for each in written):
         raise InputError(
-            f"{job.source.shown}: has no sample for which {job.source.where.text!r} is true; "
-            "nothing was written"
+            f"{source.shown}: has no sample for which {source.where.text!r} is true; nothing was "
+            "written"
         )
-    files = {name: facts for _, each in written for name, facts in each.files.items()}
-    files |= job.export.finish(job.source, job.fields, staging.files, written)
-    loose = (
-        (name, facts.sha256) for name, facts in staging.loose_files(each for _, each in written)
-    )
+    files = {name: facts for each in written for name, facts in each.files.items()}
+    files |= export.finish(done)
     sums = write_checksums(
-        staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()), loose
+        staging.files / CHECKSUMS,
+        ((name, facts.sha256) for name, facts in files.items()),
+        ((name, facts.sha256) for name, facts in staging.loose_files(written)),
     )
-    description = _description(job, written, files, sums)
+    splits = {
+        split: SplitFiles(
+            sum(each.samples for each in found),
+            tuple(name for each in found for name in each.files),
+        )
+        for split, found in done.of_splits()
+    }
+    counts = {split: each for split, each in _counts(done).items() if "samples" not in each}
+    loose = [each.loose for each in written if each.loose is not None]
+    description = Description(
+        export.name,
+        source.exported,
+        next((field.written for field in job.fields if field.name == KEY), None),
+        job.fields,
+        splits,
+        files,
+        source.manifest.fingerprint,
+        {**export.facts(source), **({"counts": counts} if counts else {})},
+        LooseFacts(
+            sum(each.files for each in loose),
+            sum(each.bytes for each in loose),
+            {split: export.loose_folders(split) for split in source.splits},
+            sums,
+        )
+        if loose
+        else None,
+    )
     write_atomically(staging.files / DESCRIPTION, description.dumps())
     return description
 
 
-def _description(
-    job: ExportJob,
-    written: Sequence[tuple[ExportPart, PartResult]],
-    files: Mapping[str, FileFacts],
-    sums: str,
-) -> Description:
-    splits = {}
-    for split in job.source.splits:
-        of_split = [each for part, each in written if part.split == split]
-        names = tuple(name for each in of_split for name in each.files)
-        splits[split] = SplitFiles(sum(each.samples for each in of_split), names)
-    keys = [field.written for field in job.fields if field.name == "key"]
-    counts = {split: each for split, each in _counts(job, written).items() if "samples" not in each}
-    facts = {**job.export.facts(job.source), **({"counts": counts} if counts else {})}
-    layout, fingerprint = job.source.exported, job.source.manifest.fingerprint
-    loose = _loose(job, [each.loose for _, each in written if each.loose is not None], sums)
-    return Description(
-        job.export.name,
-        layout,
-        keys[0] if keys else None,
-        job.fields,
-        splits,
-        files,
-        fingerprint,
-        facts,
-        loose,
-    )
-
-
-def _loose(job: ExportJob, there: Sequence[FileList], sums: str) -> LooseFacts | None:
-    if not there:
-        return None
-    folders = {split: job.export.loose_folders(split) for split in job.source.splits}
-    return LooseFacts(
-        sum(each.files for each in there), sum(each.bytes for each in there), folders, sums
-    )
-
-
-def _counts(
-    job: ExportJob, written: Sequence[tuple[ExportPart, PartResult]]
-) -> dict[str, dict[str, int]]:
+def _counts(done: Done) -> dict[str, dict[str, int]]:
     """Return what was counted in each split: the samples where the form counts nothing else."""
     counts: dict[str, dict[str, int]] = {}
-    for split in job.source.splits:
+    for split, found in done.of_splits():
         total: Counter[str] = Counter()
-        for part, each in written:
-            if part.split == split:
-                for name, number in (each.counts or {"samples": each.samples}).items():
-                    total[name] += number
+        for each in found:
+            total.update(each.counts or {"samples": each.samples})
         counts[split] = dict(total)
     return counts
 
 
-# --- the parts of an export, written in worker processes or in this one. Those that an earlier run
-# has done are left ---
+# --- what a form cannot hold of a dataset, found before anything is written ---
 
-SMALL = 128 << 20
-"""Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with
-two.
-
-The figures are in docs/dev/measurements/formats.md.
-"""
+SHORT = 60
+"""A type with more letters than this is not written out in a sentence."""
 
 
-class Parts:
-    """The parts of an export, written by workers or in this process; those that are done already
-    are left."""
+def plan_fields(export: Export, source: Source) -> tuple[PlannedField, ...]:
+    """Say what becomes of every chosen column. Losses are told and not refused.
 
-    def __init__(
-        self,
-        job: ExportJob,
-        staging: Staging,
-        workers: int | str,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._job, self._staging, self._progress = job, staging, progress
-        self._found: dict[int, PartResult] = {}
-        self._samples = 0
-        self._reported: Counter[int] = Counter()
-        few = len(job.parts) == 1 or job.source.bytes < SMALL
-        self._workers: int | str = 0 if workers == "auto" and few else workers
-
-    def write(self) -> list[tuple[ExportPart, PartResult]]:
-        """Write what is not done yet, and return all parts in order."""
-        self._staging.begin(self._job.to_json())
-        parts = self._job.parts
-        for number, part in enumerate(parts):
-            done = self._staging.done(part)
-            if done is not None:
-                self._found[number] = done
-        self._staging.sweep(list(self._found.values()))
-        self._tell(self._samples_of(self._found))
-        missing = [number for number in range(len(parts)) if number not in self._found]
-        source, ends = (
-            self._job.source,
-            list(accumulate(len(parts[number].shards) for number in missing)),
+    Raises UsageError for columns whose names in the target would be the same, and DatasetError.
+    """
+    store_of(source.choice.store)
+    planned = tuple(
+        _planned_field(export, Column(source, name), source.choice.on_loss) for name in source.names
+    )
+    names = [each.written for each in planned if each.written is not None]
+    twice = first_repeated(names)
+    if twice is not None:
+        raise UsageError(
+            f"several columns would be called {twice!r} in the export; --rename gives them other "
+            "names"
         )
-        names = [source.name_of(shard) for number in missing for shard in parts[number].shards]
-        with source.folder.prefetch(names) as note:
-            self._write_all(missing, lambda place: note(ends[place] - 1))
-        return [(part, self._found[number]) for number, part in enumerate(parts)]
+    return planned
 
-    def _write_all(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
-        """Write these parts. `note` gets the place of each among them, when it is done."""
-        if missing and self._workers == 0:
-            for place, number in enumerate(missing):
-                part = self._job.parts[number]
-                written = self._job.write(part, self._staging.files, self._tell)
-                self._staging.mark_done(part, written)
-                self._found[number] = written
-                note(place)
-        elif missing:
-            self._in_pool(missing, note)
 
-    def _samples_of(self, numbers: Mapping[int, PartResult]) -> int:
-        """Return how many samples were read for some parts."""
-        if not numbers:
-            return 0
-        rows = {number: entry.rows for number, entry in self._job.source.numbered_shards()}
-        return sum(rows[shard] for number in numbers for shard in self._job.parts[number].shards)
-
-    def _tell(self, samples: int) -> None:
-        self._samples += samples
-        self._progress(self._samples, self._job.source.samples)
-
-    def _in_pool(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
-        version = self._staging.job.record_path.stat().st_mtime_ns
-        start = {
-            "folder": str(self._staging.folder),
-            "state": self._job.source.state,
-            "version": version,
-        }
-        kills: Counter[int] = Counter()
-
-        def on_message(task: Task, message: dict[str, Any]) -> None:
-            if "done" in message:
-                self._found[task["part"]] = PartResult.from_json(message["done"])
-                note(task["place"])
-            else:
-                self._reported[task["part"]] += message["progress"]
-                self._tell(message["progress"])
-
-        def died(task: Task, death: Death) -> Task:
-            self._tell(-self._reported.pop(task["part"], 0))  # these samples are read again
-            kills[task["part"]] += 1
-            if not death.from_outside or kills[task["part"]] >= FATAL_KILLS:
-                name = printable(self._job.parts[task["part"]].name)
-                why = f" ({printable(death.last_words)})" if death.last_words else ""
-                raise WorkerError(
-                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; fewer "
-                    "--workers need less memory,"
-                    " and `shardctl verify` tells whether the dataset is damaged"
-                )
-            return task
-
-        workers = (
-            min(self._workers, len(missing)) if isinstance(self._workers, int) else self._workers
-        )
-        pool = Pool(
-            WORKER, workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or "
-        )
-        try:
-            pool.run(
-                LazySequence(
-                    len(missing), lambda place: {**start, "place": place, "part": missing[place]}
-                ),
-                on_message,
-                died,
+def refuse_losses(export: Export, source: Source, planned: tuple[PlannedField, ...]) -> None:
+    """Raise UsageError if something is lost that the user has not allowed to be."""
+    lost = [each for each in planned if each.loss is not None]
+    if source.choice.on_loss == "fail" and lost:
+        said = "; ".join(f"{each.name} ({_short(each.type)}): {each.loss}" for each in lost)
+        names = ", ".join(each.name for each in lost)
+        columns = [Column(source, each.name) for each in lost]
+        if all(export.encoding_as_json(column) is not None for column in columns):
+            remedy = (
+                f"--on-loss json writes {names} as JSON text, and --on-loss drop leaves them out"
             )
-        finally:
-            pool.close()
+        elif any(export.encoding_of_rest(column) is not None for column in columns):
+            remedy = "--on-loss drop writes the rest"
+        else:
+            remedy = f"--on-loss drop leaves out {names}"
+        raise UsageError(f"{export.name} cannot hold all of {source.shown}: {said}. {remedy}")
+
+
+def accepted_losses(planned: tuple[PlannedField, ...]) -> list[str]:
+    """Say what is lost of each column, which the user has allowed."""
+    lost = [each for each in planned if each.loss is not None]
+    how = {None: "is left out: {}", "json": "is written as JSON text: {}"}
+    return [
+        f"{each.name} "
+        f"{how.get(each.written and each.form, 'is written, but not all: left out is {}').format(each.loss)}"
+        for each in lost
+    ]
+
+
+def _short(type_: str) -> str:
+    """Return a type for a sentence: a long one without what is in it."""
+    return type_ if len(type_) <= SHORT else type_.partition("<")[0]
+
+
+def _planned_field(export: Export, column: Column, on_loss: str) -> PlannedField:
+    place = export.encoding_of(column)
+    type_ = str(column.type)
+    if place is None:
+        return PlannedField(column.name, type_, None, "left out")
+    if place.loss is None or on_loss == "fail":
+        return PlannedField(column.name, type_, place.written, place.form, place.loss)
+    instead = export.encoding_of_rest(column) if on_loss == "drop" else _as_json(export, column)
+    if instead is None:
+        return PlannedField(column.name, type_, None, "left out", place.loss)
+    return PlannedField(column.name, type_, instead.written, instead.form, place.loss)
+
+
+def _as_json(export: Export, column: Column) -> ColumnEncoding:
+    try:
+        check_type(column.type)
+    except TypeError as error:
+        raise UsageError(f"{column.name}: {error}; leave it out with --on-loss drop") from error
+    place = export.encoding_as_json(column)
+    if place is None:
+        raise UsageError(
+            f"{column.name}: {export.name} has no place for JSON text; use --on-loss drop"
+        )
+    return place

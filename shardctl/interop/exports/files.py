@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -23,30 +22,29 @@ from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
+    Done,
     Export,
-    ExportPart,
     PartResult,
-    Progress,
+    Work,
     check_json,
-    form_of_raw,
+    suffix_of,
 )
-from shardctl.interop.exports.file_names import (
+from shardctl.interop.exports.loose_files import (
     IMAGE_SUFFIXES,
     MARK,
     TEXT_SUFFIXES,
+    NameSet,
     class_folders,
     folded,
     plain_stem,
+    repeated,
     safe_name,
+    writing,
 )
-from shardctl.interop.exports.images import suffix_of
-from shardctl.interop.exports.loose_files import repeated, writing
-from shardctl.interop.exports.name_set import NameSet
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.label_table import some
-from shardctl.system.files import FileFacts, naming_the_path, replacing
+from shardctl.system.files import FileFacts, replacing
 from shardctl.system.text import counted
 
 FILE_NAME = "file_name"
@@ -64,10 +62,11 @@ class Files(Export):
         """Raise InputError if there is nothing to make files of."""
         main_file(source)
 
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written: images and the text as files, all else as JSON."""
         is_main = column.name == main_file(column.source)
         written = FILE_NAME if is_main else f"{column.target}_{FILE_NAME}"
+        form = column.image_form()
         if column.is_image:
             if is_main and column.missing_images:
                 raise InputError(_missing(column, column.missing_images, "image"))
@@ -77,54 +76,42 @@ class Files(Export):
                     f"{column.name}"
                 )
                 raise UsageError(f"{taken}; --rename gives it another one")
-            return ColumnEncoding(written, "image")
-        if column.is_raw_image:
-            form = form_of_raw(column)
-            if form != "value":
-                return ColumnEncoding(written, form)
-            if is_main:
-                raise UsageError(
-                    f"{column.name}: these arrays have no place in files as they are; use --store "
-                    "png or jpeg:QUALITY"
-                )
+        if form is not None:
+            return ColumnEncoding(written, form)
+        if column.is_raw_image and is_main:
+            raise UsageError(
+                f"{column.name}: these arrays have no place in files as they are; use --store png "
+                "or jpeg:QUALITY"
+            )
         if is_main:
             if column.nulls:
                 raise InputError(_missing(column, column.nulls, "text"))
             return ColumnEncoding(written, "text")
         check_json(column)
-        return self.place_as_json(column)
+        return self.encoding_as_json(column)
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write the files of a shard, and its lines of metadata as a piece."""
-        naming, several = _Naming(source), _repeated(source, part.split)
-        base = folder / part.split
+        naming, several = _Naming(work.source), _repeated(work.source, work.split)
         samples = renamed = 0
-        piece = f"{part.split}/{METADATA}.{part.number:05d}"
-        with naming_the_path(base):
-            base.mkdir(exist_ok=True)
-        with replacing(folder / piece) as lines, writing(folder, part, part.split) as loose:
+        piece = f"{work.split}/{METADATA}.{work.number:05d}"
+        with replacing(work.path(piece)) as lines, writing(work, work.split) as loose:
             plain = [
-                replace(field, form="value") if field.form == "json" else field for field in fields
+                replace(field, form="value") if field.form == "json" else field
+                for field in work.fields
             ]
-            for batch in batches(source, plain, part, progress):
+            for batch in work.batches(plain):
                 known = batch.select(
-                    [field.written for field in fields if field.name in naming.columns]
+                    [field.written for field in work.fields if field.name in naming.columns]
                 )
                 named = naming.names(
-                    known.rename_columns([f.name for f in fields if f.name in naming.columns])
+                    known.rename_columns([f.name for f in work.fields if f.name in naming.columns])
                 )
                 for row, ((stem, wanted), record) in enumerate(
-                    zip(named, _records(batch, fields), strict=True), samples
+                    zip(named, _records(batch, work.fields), strict=True), samples
                 ):
                     if folded(stem) in several:
-                        stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
+                        stem = f"{stem}{MARK}{MARK}{work.number}-{row}"
                     renamed += stem != wanted
                     paths = {}
                     for field, data in record.files:
@@ -133,7 +120,7 @@ class Files(Export):
                             "" if field.written == FILE_NAME else MARK + extension_part(field.name)
                         )
                         paths[field.written] = f"{stem}{other}.{suffix}"
-                        loose.write(f"{part.split}/{paths[field.written]}", data)
+                        loose.write(f"{work.split}/{paths[field.written]}", data)
                     lines.write(dumps({**paths, **record.values}).encode() + b"\n")
                 samples += batch.num_rows
         pieces = {piece: lines.facts, **loose.piece}
@@ -151,11 +138,9 @@ class Files(Export):
             else ()
         )
 
-    def notes_of(
-        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
-    ) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> tuple[str, ...]:
         """Say how many files are not called as their keys are."""
-        renamed = sum(each.facts["renamed"] for _, each in written)
+        renamed = sum(each.facts["renamed"] for _, each in done.parts)
         return (
             (f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has",)
             if renamed
@@ -166,23 +151,16 @@ class Files(Export):
         """Return the folder of the split."""
         return (split,)
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write SPLIT/metadata.jsonl: the pieces of all shards."""
         made: dict[str, FileFacts] = {}
-        for split in source.splits:
+        for split, of_split in done.of_splits():
             name = f"{split}/{METADATA}"
-            of_split = [each for part, each in written if part.split == split]
             if not any(each.samples for each in of_split):
                 continue
-            with replacing(folder / name) as sink:
+            with replacing(done.folder / name) as sink:
                 for each in of_split:
-                    with open(folder / next(iter(each.pieces)), "rb") as lines:
+                    with open(done.folder / next(iter(each.pieces)), "rb") as lines:
                         while chunk := lines.read(1 << 20):
                             sink.write(chunk)
             made[name] = sink.facts

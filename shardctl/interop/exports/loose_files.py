@@ -10,42 +10,149 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import re
+import unicodedata
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
-from shardctl.interop.exports.base import ExportPart, FileList
-from shardctl.interop.exports.file_names import MARK, folded
-from shardctl.interop.exports.name_set import NameSet
+import numpy as np
+import xxhash
+
+from shardctl.interop.exports.base import FileList, Work
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
+
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*~]')
+"""What Windows does not allow in names; and ~, which stands before a number that tells names
+apart."""
+
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+MARK = "~"
+
+LONGEST = 180
+"""Bytes of a name at most, so that suffixes and numbers still fit into the 255 that file systems
+allow."""
+
+IMAGE_SUFFIXES = frozenset(
+    (
+        "jpg",
+        "jpeg",
+        "png",
+        "gif",
+        "bmp",
+        "tif",
+        "tiff",
+        "webp",
+        "jp2",
+        "qoi",
+        "avif",
+        "ppm",
+        "tga",
+        "ico",
+    )
+)
+TEXT_SUFFIXES = frozenset(("txt", "text"))
+
+
+def safe_name(text: str) -> str:
+    """Return a text as the name of a file or folder: not empty, not hidden, not reserved, of
+    LONGEST bytes at most."""
+    name = _UNSAFE.sub("_", text).rstrip(". ")
+    if name.startswith(".") or _RESERVED.fullmatch(name) or not name:
+        name = f"_{name}"
+    return name.encode()[:LONGEST].decode("utf-8", "ignore")
+
+
+def stem_of(key: str, folder: str | None, suffixes: frozenset[str]) -> str:
+    """Return the name of the file of a sample without its suffix: what `plain_stem` returns, as a
+    safe name."""
+    return safe_name(plain_stem(key, folder, suffixes))
+
+
+def plain_stem(key: str, folder: str | None, suffixes: frozenset[str]) -> str:
+    """Return the key without the folder of its class or split, and without a suffix that is one of
+    `suffixes`."""
+    if folder is not None and key.startswith(f"{folder}/"):
+        key = key[len(folder) + 1 :]
+    stem, dot, suffix = key.rpartition(".")
+    return stem if dot and suffix.lower() in suffixes and stem else key
+
+
+def folded(name: str) -> str:
+    """Return what is the same for names that some file systems do not tell apart: case, and forms
+    of the same characters."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def class_folders(names: Sequence[str]) -> list[str]:
+    """Return a folder for each class: its name, with a number where another class would have the
+    same folder."""
+    safe = [safe_name(name) for name in names]
+    times = Counter(map(folded, safe))
+    return [
+        name if times[folded(name)] == 1 else f"{name}{MARK}{number}"
+        for number, name in enumerate(safe)
+    ]
+
+
+class NameSet:
+    """A set of names that are given at once. That it has another name too is as likely as two
+    hashes of 64 bits being equal."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._hashes = array("Q", map(_hash, names))
+
+    @classmethod
+    def repeated(cls, names: Iterable[str]) -> NameSet:
+        """Return those that are given more than once."""
+        found = cls(names)
+        values, counts = np.unique(np.frombuffer(found._hashes, np.uint64), return_counts=True)
+        found._hashes = array("Q", values[counts > 1].tobytes())
+        return found
+
+    @cached_property
+    def _sorted(self) -> array[int]:
+        return array("Q", np.sort(np.frombuffer(self._hashes, np.uint64)).tobytes())
+
+    def __contains__(self, name: str) -> bool:
+        number = _hash(name)
+        place = bisect_left(self._sorted, number)
+        return place < len(self._sorted) and self._sorted[place] == number
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+
+def _hash(name: str) -> int:
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
+
 
 AT_ONCE = 64 << 10
 """Bytes of a list that are written together."""
-
-
-def write_file(path: Path, data: bytes) -> FileFacts:
-    """Write a file. It counts only when its part is done, so that it needs no temporary name."""
-    with naming_the_path(path):
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
-    return FileFacts(len(data), hashlib.sha256(data).hexdigest())
 
 
 class LooseFiles:
     """Writes files below the folder of an export, and their list. What there is, is known when the
     block of `writing` ends."""
 
-    def __init__(self, folder: Path, piece: str, sink: HashingFile) -> None:
-        self._folder, self._piece, self._sink = folder, piece, sink
+    def __init__(self, work: Work, piece: str, sink: HashingFile) -> None:
+        self._work, self._piece, self._sink = work, piece, sink
         self._lines = bytearray()
         self._files = self._bytes = 0
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file. Raises StorageError."""
-        facts = write_file(self._folder / name, data)
-        self._lines += f"{facts.sha256} {facts.bytes} {name}\n".encode()
+        """Write a file. It counts only when its part is done, so that it needs no temporary name.
+        Raises StorageError."""
+        path = self._work.path(name)
+        with naming_the_path(path):
+            path.write_bytes(data)
+        self._lines += f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n".encode()
         self._files += 1
-        self._bytes += facts.bytes
+        self._bytes += len(data)
         if len(self._lines) >= AT_ONCE:
             self.flush()
 
@@ -66,12 +173,12 @@ class LooseFiles:
 
 
 @contextmanager
-def writing(folder: Path, part: ExportPart, within: str) -> Iterator[LooseFiles]:
-    """Yield what writes the loose files of a part below `folder`, and their list in `within`; at
-    the end they are on disk."""
-    piece = f"{within}/{MARK}{part.name}.files"  # no other name begins so
-    with replacing(folder / piece) as sink:
-        loose = LooseFiles(folder, piece, sink)
+def writing(work: Work, within: str) -> Iterator[LooseFiles]:
+    """Yield what writes the loose files of a part, and their list in `within`; at the end they are
+    on disk."""
+    piece = f"{within}/{MARK}{work.name}.files"  # no other name begins so
+    with replacing(work.path(piece)) as sink:
+        loose = LooseFiles(work, piece, sink)
         yield loose
         loose.flush()
     os.sync()  # all files at once: to wait for the disk after each would take most of the time

@@ -24,27 +24,22 @@ import xxhash
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of
 from shardctl.format.python_values import json_text
-from shardctl.interop.exports.arrays import arrays_of, is_number, is_packed
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
+    Done,
     Export,
-    ExportPart,
     PartResult,
-    Progress,
+    Work,
+    arrays_of,
     check_json,
-    form_of_raw,
+    is_bytes,
+    is_number,
+    is_packed,
 )
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.files import (
-    FileFacts,
-    StreamedFile,
-    naming_the_path,
-    replacing,
-    write_atomically,
-)
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 
 MOST_BYTES = 2**32 - 1
 """Places in a shard are 32 bits."""
@@ -85,49 +80,37 @@ class Mds(Export):
 
     name: ClassVar[str] = "mds"
 
-    def check(self, source: Source) -> None:
-        """Do nothing: all that can be wrong is found in the columns."""
-
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is encoded: in its own encoding where all of its values have one, as
         JSON else."""
         if column.is_image:
             encoding = {frozenset(["jpg"]): "jpeg", frozenset(["png"]): "png"}.get(
                 column.suffixes, "bytes"
             )
-            form = f"image:{encoding}{WITH_PATHS if column.has_own_paths else ''}"
-            return ColumnEncoding(column.target, form, _lacking(column.missing_images, "images"))
-        if column.is_raw_image:
-            form = form_of_raw(column, "keep")
-            if form != "value":
-                return ColumnEncoding(column.target, form, _lacking(column.nulls, "images"))
+            encoded = f"image:{encoding}{WITH_PATHS if column.has_own_paths else ''}"
+            return ColumnEncoding(column.target, encoded, _lacking(column.missing_images, "images"))
+        if (form := column.image_form("keep")) is not None:
+            return ColumnEncoding(column.target, form, _lacking(column.nulls, "images"))
         if _is_scalar(column):
             return ColumnEncoding(column.target, "value", _lacking(column.nulls, "of its values"))
         if _is_array(column):
             return ColumnEncoding(column.target)
         check_json(column)
-        return self.place_as_json(column)
+        return self.encoding_as_json(column)
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write one shard; none if no sample was chosen of it."""
-        encodings = _encodings(source, fields)
+        encodings = _encodings(work.source, work.fields)
         columns = sorted(encodings)
         with (
-            naming_the_path(folder),
-            tempfile.SpooledTemporaryFile(HELD_BYTES, dir=str(folder)) as spool,
+            naming_the_path(work.folder),
+            tempfile.SpooledTemporaryFile(HELD_BYTES, dir=str(work.folder)) as spool,
         ):
             sizes: list[int] = []
-            for batch in batches(source, fields, part, progress):
+            for batch in work.batches():
                 values = {
                     name: value
-                    for place, each in enumerate(fields)
+                    for place, each in enumerate(work.fields)
                     for name, value in _encoded(batch, place, each)
                 }
                 sizes += _write_samples(
@@ -138,15 +121,15 @@ class Mds(Export):
             config = _config(columns, encodings)
             header = json.dumps(config, sort_keys=True).encode()
             ends = np.cumsum([4 + 4 * (len(sizes) + 1) + len(header), *sizes])
-            name = f"{part.split}/shard.{part.number:05d}.mds"
+            name = f"{work.split}/shard.{work.number:05d}.mds"
             if ends[-1] > MOST_BYTES:
                 raise InputError(
-                    f"{source.shown}: {part.name} becomes {ends[-1]:,} bytes, and a shard of MDS "
+                    f"{work.source.shown}: {work.name} becomes {ends[-1]:,} bytes, and a shard of MDS "
                     f"holds {MOST_BYTES:,};"
                     " convert it again with a smaller --shard-size, or fewer --samples-per-shard"
                 )
             facts, hashes = _write_shard(
-                folder / name,
+                work.path(name),
                 struct.pack("<I", len(sizes)) + ends.astype("<u4").tobytes() + header,
                 spool,
             )
@@ -154,32 +137,18 @@ class Mds(Export):
         entry = {**config, "raw_data": data, "samples": len(sizes), "zip_data": None}
         return PartResult(len(sizes), {name: facts}, facts={"entry": entry})
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write SPLIT/index.json."""
-        made: dict[str, FileFacts] = {}
-        for split in source.splits:
-            entries = [
-                each.facts["entry"] for part, each in written if part.split == split and each.facts
-            ]
-            if entries:
-                name = f"{split}/index.json"
-                data = json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()
-                made[name] = FileFacts(len(data), write_atomically(folder / name, data))
-        return made
+        made: dict[str, bytes] = {}
+        for split, of_split in done.of_splits():
+            if entries := [each.facts["entry"] for each in of_split if each.facts]:
+                index = {"shards": entries, "version": 2}
+                made[f"{split}/index.json"] = json.dumps(index, sort_keys=True).encode()
+        return done.write(made)
 
 
-@dataclass(frozen=True)
-class _Encoding:
-    """An encoding of MDS, and the bytes of a value where all have the same."""
-
-    name: str
-    size: int | None = None
+_Encoding = tuple[str, int | None]
+"""The name of an encoding of MDS, and the bytes of a value where all have the same."""
 
 
 def _lacking(number: int, what: str) -> str | None:
@@ -187,15 +156,7 @@ def _lacking(number: int, what: str) -> str | None:
 
 
 def _is_scalar(column: Column) -> bool:
-    return column.type in _SCALARS or any(
-        fits(column.type)
-        for fits in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-        )
-    )
+    return column.type in _SCALARS or is_bytes(column.type)
 
 
 def _is_array(column: Column) -> bool:
@@ -226,7 +187,7 @@ def _encodings(source: Source, fields: Sequence[Field]) -> dict[str, _Encoding]:
     for field in fields:
         made[field.written] = _encoding(source, field)
         if field.form.endswith(WITH_PATHS):
-            made[field.written + PATHS] = _Encoding("json")
+            made[field.written + PATHS] = ("json", None)
     if len(made) != len(fields) + sum(field.form.endswith(WITH_PATHS) for field in fields):
         raise UsageError(
             f"a column has the name of the paths of images ({PATHS}); --rename gives it another one"
@@ -237,26 +198,23 @@ def _encodings(source: Source, fields: Sequence[Field]) -> dict[str, _Encoding]:
 def _encoding(source: Source, field: Field) -> _Encoding:
     type_ = source.exported.columns.field(field.name).type
     if field.form in ("json", "png"):
-        return _Encoding(field.form)
+        return (field.form, None)
     if field.form.startswith("jpeg"):
-        return _Encoding("jpeg")
+        return ("jpeg", None)
     if field.form.startswith("image:"):
-        return _Encoding(field.form.removeprefix("image:").removesuffix(WITH_PATHS))
+        return (field.form.removeprefix("image:").removesuffix(WITH_PATHS), None)
     if type_ in _SCALARS:
         name, code = _SCALARS[type_]
-        return _Encoding(name, np.dtype(code).itemsize)
+        return name, np.dtype(code).itemsize
     if is_packed(type_):
         dtype = dtype_of(type_.value_type)
         shape = _shape(type_)
-        return _Encoding(
-            f"ndarray:{dtype.name}:{','.join(map(str, shape))}",
-            int(np.prod(shape)) * dtype.itemsize,
-        )
+        size = int(np.prod(shape)) * dtype.itemsize
+        return f"ndarray:{dtype.name}:{','.join(map(str, shape))}", size
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return _Encoding(f"ndarray:{dtype_of(type_.value_type).name}")
-    return _Encoding(
-        "str" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else "bytes"
-    )
+        return (f"ndarray:{dtype_of(type_.value_type).name}", None)
+    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    return "str" if is_text else "bytes", None
 
 
 Values = Sequence[bytes]
@@ -307,7 +265,7 @@ def _write_samples(
 ) -> list[int]:
     """Write the samples of a batch, and return the bytes of each."""
     open_ended = [
-        values for values, encoding in zip(columns, encodings, strict=True) if encoding.size is None
+        values for values, encoding in zip(columns, encodings, strict=True) if encoding[1] is None
     ]
     sizes = []
     for row in range(len(columns[0])):
@@ -318,9 +276,9 @@ def _write_samples(
 
 def _config(columns: Sequence[str], encodings: dict[str, _Encoding]) -> dict[str, Any]:
     return {
-        "column_encodings": [encodings[name].name for name in columns],
+        "column_encodings": [encodings[name][0] for name in columns],
         "column_names": list(columns),
-        "column_sizes": [encodings[name].size for name in columns],
+        "column_sizes": [encodings[name][1] for name in columns],
         "compression": None,
         "format": "mds",
         "hashes": ["sha256", "xxh3_64"],
@@ -332,9 +290,7 @@ def _config(columns: Sequence[str], encodings: dict[str, _Encoding]) -> dict[str
 def _write_shard(path: Path, header: bytes, samples: IO[bytes]) -> tuple[FileFacts, dict[str, str]]:
     """Write a shard, and return what it is, and its checksums by the names that Streaming has for
     them."""
-    with naming_the_path(path):
-        path.parent.mkdir(exist_ok=True)
-        samples.seek(0)
+    samples.seek(0)
     digest = xxhash.xxh3_64()
     with replacing(path, StreamedFile) as sink:
         chunk = header

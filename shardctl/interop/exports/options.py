@@ -1,14 +1,112 @@
-"""What can be chosen of an export: which part of the dataset, and the settings of its form."""
+"""The exports by their names, and what can be chosen of one: columns, splits, settings. A new form
+is a file and a row.
+
+Little is imported: the command line lists them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from shardctl.interop.exports.table import made_of, that_have, words_of
 from shardctl.system import arguments
 from shardctl.system.options import Off, Text, ValueType, Word, option
+
+
+class ExportFormat(NamedTuple):
+    """A form of export, as far as `--help` knows it.
+
+    `export` is `module:Class` in this folder, which has the rest. `writes` is a line about the files that it writes. `of`
+    says what it holds: `samples`, `objects` of images, or `tokens`. `settings` are the fields of
+    the class. Each has the words that it can be, the default first; a field that is True or False
+    has none.
+    """
+
+    export: str
+    writes: str
+    of: str = "samples"
+    settings: Mapping[str, tuple[str, ...]] = {}
+
+
+EXPORTS = {
+    "parquet": ExportFormat(
+        "parquet:Parquet",
+        "data/SPLIT-00000-of-00007.parquet, as Hugging Face datasets reads it; LitData too",
+        settings={"compression": ("zstd", "snappy", "none")},
+    ),
+    "webdataset": ExportFormat(
+        "webdataset:WebDataset",
+        "SPLIT-00000.tar, as webdataset and Hugging Face datasets read it",
+        settings={"compression": ("none", "gzip")},
+    ),
+    "tfrecord": ExportFormat(
+        "examples:TfRecord",
+        "SPLIT-00000.tfrecord with tf.train.Examples, as TensorFlow reads it",
+        settings={"compression": ("none", "gzip")},
+    ),
+    "tfds": ExportFormat(
+        "tfds:Tfds",
+        "a folder of TFRecords with features.json: "
+        'tensorflow_datasets.builder_from_directory("OUT")',
+    ),
+    "mds": ExportFormat(
+        "mds:Mds", "SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them"
+    ),
+    "array-record": ExportFormat(
+        "examples:ArrayRecord",
+        "SPLIT-00000-of-00007.array_record with Examples, as Grain and TFDS read it by number",
+        settings={"compression": ("none", "zstd")},
+    ),
+    "files": ExportFormat(
+        "files:Files",
+        "SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)",
+    ),
+    "coco": ExportFormat(
+        "coco:Coco",
+        "SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images",
+        of="objects",
+    ),
+    "yolo": ExportFormat(
+        "yolo:Yolo",
+        "images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt, and data.yaml, as Ultralytics reads them",
+        of="objects",
+        settings={"task": ("detect", "segment", "pose")},
+    ),
+    "megatron": ExportFormat(
+        "token_files:Megatron",
+        "SPLIT.bin and SPLIT.idx, as megatron-core reads them: --data-path OUT/train",
+        of="tokens",
+        settings={"eos": ()},
+    ),
+    "nanogpt": ExportFormat(
+        "token_files:NanoGpt",
+        "SPLIT.bin, bare uint16, as nanoGPT's train.py reads train.bin and val.bin",
+        of="tokens",
+        settings={"eos": ()},
+    ),
+}
+
+
+def made_of(what: str) -> list[str]:
+    """Return the names of the exports that are made of samples, objects or tokens."""
+    return [name for name, form in EXPORTS.items() if form.of == what]
+
+
+def that_have(setting: str) -> list[str]:
+    """Return the names of the exports that have a setting."""
+    return [name for name, form in EXPORTS.items() if setting in form.settings]
+
+
+def words_of(setting: str) -> str:
+    """Say which words a setting can be in each export that has it."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name in that_have(setting):
+        names.setdefault(EXPORTS[name].settings[setting], []).append(name)
+    return " ".join(
+        f"{', '.join(each)}: {', '.join([f'{default} (default)', *others])}."
+        for (default, *others), each in names.items()
+    )
 
 
 class Columns(ValueType):

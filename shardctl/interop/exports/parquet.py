@@ -9,34 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Roles
 from shardctl.format.shard import HUGGINGFACE_KEY
-from shardctl.interop.exports.base import (
-    Column,
-    ColumnEncoding,
-    Export,
-    ExportPart,
-    PartResult,
-    Progress,
-    form_of_raw,
-)
-from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, PartResult, Work
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.files import (
-    FileFacts,
-    StreamedFile,
-    naming_the_path,
-    replacing,
-    write_atomically,
-)
+from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 FOLDER = "data"
 GROUP_BYTES = 100_000_000
@@ -47,7 +30,6 @@ GROUP_IMAGES = 1000
 """Rows of a row group at most where there are images. A reader of one row reads the whole group."""
 
 GROUP_ROWS = 1 << 20
-COMPRESSIONS = ("zstd", "snappy", "none")
 
 
 @dataclass(frozen=True)
@@ -58,43 +40,24 @@ class Parquet(Export):
     compression: str = "zstd"
     name: ClassVar[str] = "parquet"
 
-    def check(self, source: Source) -> None:
-        """Raise UsageError for a compression that is not known."""
-        if self.compression not in COMPRESSIONS:
-            raise UsageError(
-                f"compression {self.compression!r} is not known here; use {', '.join(COMPRESSIONS)}"
-            )
-
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written. Raw images become PNG, which Hugging Face knows, and other
         tensors nested lists."""
-        if column.is_image:
-            return ColumnEncoding(column.target, "image")
-        if column.is_raw_image:
-            return ColumnEncoding(column.target, form_of_raw(column))
+        if (form := column.image_form()) is not None:
+            return ColumnEncoding(column.target, form)
         type_ = nested(column.type)
         return ColumnEncoding(
             column.target, "value", None if _is_held(type_) else f"Parquet has no type for {type_}"
         )
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
         from pyarrow import parquet
 
-        name = f"{FOLDER}/{part.split}-{part.number:05d}-of-{part.of:05d}.parquet"
-        schema = written_schema(source, fields)
+        name = f"{FOLDER}/{work.split}-{work.number:05d}-of-{work.of:05d}.parquet"
+        schema = written_schema(work.source, work.fields)
         images = [field.name for field in schema if field.type.equals(ENCODED_IMAGE)]
-        path = folder / name
-        with naming_the_path(path):
-            path.parent.mkdir(exist_ok=True)
-        with replacing(path, StreamedFile) as sink:
+        with replacing(work.path(name), StreamedFile) as sink:
             # The codec is given by leaf: pyarrow takes no default beside a dict of them.
             codecs = dict.fromkeys(_leaves(schema), self.compression)
             codecs |= {f"{image}.bytes": "none" for image in images}
@@ -111,7 +74,7 @@ class Parquet(Export):
             with writer:
                 rows = 0
                 for group in _groups(
-                    batches(source, fields, part, progress),
+                    work.batches(),
                     schema,
                     GROUP_IMAGES if images else GROUP_ROWS,
                 ):
@@ -119,18 +82,18 @@ class Parquet(Export):
                     rows += len(group)
         return PartResult(rows, {name: sink.facts} if rows else {})
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write litdata/SPLIT/index.json: the list of files with which LitData reads them in this
         order."""
-        types = [str(field.type) for field in written_schema(source, fields)]
-        made: dict[str, FileFacts] = {}
-        for split in source.splits:
+        config = {
+            **dict.fromkeys(
+                ("chunk_bytes", "chunk_size", "compression", "data_spec", "encryption")
+            ),
+            "data_format": [str(field.type) for field in written_schema(done.source, done.fields)],
+            "item_loader": "ParquetLoader",
+        }
+        made: dict[str, bytes] = {}
+        for split, of_split in done.of_splits():
             chunks = [
                 {
                     "chunk_bytes": facts.bytes,
@@ -138,14 +101,14 @@ class Parquet(Export):
                     "dim": None,
                     "filename": file.removeprefix(f"{FOLDER}/"),
                 }
-                for part, each in written
-                if part.split == split
+                for each in of_split
                 for file, facts in each.files.items()
             ]
             if chunks:
+                index = {"chunks": chunks, "config": config, "updated_at": "0"}
                 name = f"litdata/{split}/index.json"
-                made[name] = _write_index(folder / name, chunks, types)
-        return made
+                made[name] = json.dumps(index, sort_keys=True).encode()
+        return done.write(made)
 
 
 def nested(type_: pa.DataType) -> pa.DataType:
@@ -257,21 +220,3 @@ def _leaves(schema: pa.Schema) -> list[str]:
         pass
     found = parquet.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     return [found.column(place).path for place in range(len(found.names))]
-
-
-def _write_index(path: Path, chunks: Sequence[dict[str, Any]], types: Sequence[str]) -> FileFacts:
-    with naming_the_path(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    config = {
-        "chunk_bytes": None,
-        "chunk_size": None,
-        "compression": None,
-        "data_format": list(types),
-        "data_spec": None,
-        "encryption": None,
-        "item_loader": "ParquetLoader",
-    }
-    data = json.dumps(
-        {"chunks": list(chunks), "config": config, "updated_at": "0"}, sort_keys=True
-    ).encode()
-    return FileFacts(len(data), write_atomically(path, data))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -19,30 +18,30 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of, is_list
 from shardctl.format.roles import Label, Mask, Objects, Role
-from shardctl.interop.exports.arrays import is_packed
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
+    Done,
     Export,
-    ExportPart,
     PartResult,
-    Progress,
-    form_of_raw,
+    Work,
+    Written,
+    is_bytes,
+    is_packed,
+    suffixes_in,
 )
 from shardctl.interop.exports.examples import (
     STRUCT,
     WITH_PATHS,
+    TfRecord,
     form_of,
     form_of_images,
-    is_bytes,
     loss_of,
+    write_records,
 )
-from shardctl.interop.exports.images import suffixes_in
-from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
-from shardctl.interop.exports.tfrecord import TfRecord, write_records
 from shardctl.sources.export_description import Field
-from shardctl.system.files import FileFacts, write_atomically
+from shardctl.system.files import FileFacts
 
 DATASET = "shardctl"
 """The name of the dataset, which the names of its files begin with."""
@@ -83,67 +82,46 @@ class Tfds(Export):
                 "--rename"
             )
 
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say which feature a column becomes: as in TFRecord, but TFDS has no missing values.
 
         Raises UsageError if a column has the name of the paths of images.
         """
-        if column.is_image:
-            return ColumnEncoding(
-                column.target, form_of_images(column), _missing(column.missing_images)
-            )
-        if column.is_raw_image:
-            form = form_of_raw(column)
-            if form != "value":
-                return ColumnEncoding(column.target, form, _missing(column.nulls))
+        if (form := form_of_images(column)) is not None:
+            missing = column.missing_images if column.is_image else column.nulls
+            return ColumnEncoding(column.target, form, _missing(missing))
         return ColumnEncoding(
             column.target,
             form_of(column),
             loss_of(column) or _missing(column.nulls) or _loss_of_names(column),
         )
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write one file, which has no records if no sample was chosen of the shard."""
-        name = f"{DATASET}-{part.split}.tfrecord-{part.number:05d}-of-{part.of:05d}"
+        name = f"{DATASET}-{work.split}.tfrecord-{work.number:05d}-of-{work.of:05d}"
         suffixes: dict[str, set[str]] = {
-            field.name: set() for field in fields if field.form in IMAGES
+            field.name: set() for field in work.fields if field.form in IMAGES
         }
-        given = _noted(batches(source, fields, part, progress), fields, suffixes)
-        samples, facts = write_records(given, fields, folder / name)
+        given = _noted(work.batches(), work.fields, suffixes)
+        samples, facts = write_records(given, work.fields, work.folder / name)
         return PartResult(
             samples,
             {name: facts},
             facts={"suffixes": {name: sorted(found) for name, found in suffixes.items()}},
         )
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write features.json, the names of classes, and dataset_info.json."""
         made: dict[str, bytes] = {
-            "features.json": _dumps(_features(source, fields, _suffixes(written))),
-            "dataset_info.json": _dumps(_info(source, written)),
+            "features.json": _dumps(_features(done.source, done.fields, _suffixes(done.parts))),
+            "dataset_info.json": _dumps(_info(done)),
         }
-        for field in fields:
-            names = _classes(source, field)
+        for field in done.fields:
+            names = _classes(done.source, field)
             if names:
                 name = _category(field.written) if field.form == STRUCT else field.written
                 made[_names_file(name)] = ("\n".join(names) + "\n").encode()
-        return {
-            name: FileFacts(len(data), write_atomically(folder / name, data))
-            for name, data in made.items()
-        }
+        return done.write(made)
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -214,12 +192,11 @@ def _dumps(record: dict[str, Any]) -> bytes:
     return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _info(source: Source, written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, Any]:
+def _info(done: Done) -> dict[str, Any]:
     """Return dataset_info.json: the splits, and how many records each of their files has. TFDS
     cannot read one without any."""
     splits = []
-    for split in source.splits:
-        of_split = [each for part, each in written if part.split == split]
+    for split, of_split in done.of_splits():
         if not any(each.samples for each in of_split):
             continue
         size = sum(facts.bytes for each in of_split for facts in each.files.values())
@@ -245,7 +222,7 @@ def _noted(
         yield batch
 
 
-def _suffixes(written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, set[str]]:
+def _suffixes(written: Written) -> dict[str, set[str]]:
     """Return the suffixes of the encoded images in each column that has some."""
     found: dict[str, set[str]] = {}
     for _, part in written:

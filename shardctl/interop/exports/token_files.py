@@ -1,15 +1,25 @@
 """Files of bare tokens: the documents of a split one behind the other, as trainers map them into
-memory."""
+memory: Megatron's pairs of files, and nanoGPT's bare uint16 (train.bin and val.bin).
+
+NAME.bin of Megatron has the tokens, NAME.idx where each document is, as megatron-core 0.16 reads
+them. The index, little-endian: `MMIDIDX\\0\\0`, version 1 (8 bytes), code of the type (1 byte), the
+number of sequences and that of documents + 1 (8 bytes each); the length of every sequence (int32),
+its first byte in NAME.bin (int64), and the sequences at which documents begin, from 0 to the number
+of all (int64). Here each document is one sequence.
+"""
 
 from __future__ import annotations
 
+import struct
+import tempfile
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +46,21 @@ from shardctl.interop.exports.base import (
     ColumnEncoding,
     Export,
     ExportPart,
-    Progress,
+    PartResult,
+    Work,
     parts_by_split,
     refuse_choices,
 )
 from shardctl.interop.exports.source import Shard, Source
 from shardctl.system.arguments import truth
-from shardctl.system.files import FileFacts, StreamedFile, replacing
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
+from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY
+
+Values = npt.NDArray[Any]
+
+Documents = tuple[int, Values, Numbers]
+"""The rows of a block, and documents one behind the other: tokens (n,) of any type of whole
+numbers, lengths (documents,)."""
 
 Lengths = Callable[[npt.NDArray[np.int64]], None]
 """Is told the lengths of the documents that were written, in order."""
@@ -52,74 +70,69 @@ WRITES_AHEAD = 2
 
 
 @dataclass(frozen=True)
-class TokenCounts:
-    """The documents and tokens of a file. `empty` documents, which have no token, were left out of
-    it."""
-
-    documents: int
-    tokens: int
-    empty: int
-
-
-@dataclass(frozen=True)
 class TokenForm:
-    """How tokens are written: as `dtype`, little-endian, and with `eos` behind each document, None
-    for as it is stored."""
+    """The field of tokens of a dataset, and how it is written: as `dtype`, little-endian, with
+    `eos` behind each document that lacks it, None for as it is stored.
 
-    field: TokenField
+    `cut` tells that rows may be pieces of a document, numbered in `variant`.
+    """
+
+    name: str
+    role: Tokens
+    cut: bool
     eos: int | None
     dtype: np.dtype[Any]
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a reader of the files needs to know of the tokens."""
-        role = self.field.role
-        return {
-            "dtype": self.dtype.name,
-            "vocabulary": role.vocabulary,
-            "eos": role.eos,
-            "tokenizer": role.tokenizer,
-        }
+    def write(self, work: Work, told: Lengths = lambda _: None) -> tuple[FileFacts, dict[str, int]]:
+        """Write the documents of a split into SPLIT.bin, and return what the file is and has.
 
-    def write(
-        self,
-        path: Path,
-        source: Source,
-        split: str,
-        progress: Progress,
-        lengths: Lengths = lambda _: None,
-    ) -> tuple[FileFacts, TokenCounts]:
-        """Write the documents of a split, and return what the file is and has."""
+        `empty` documents, which have no token, are left out of it.
+        """
         documents = tokens = empty = 0
+        shown, path = work.source.shown, work.path(f"{work.split}.bin")
         # Hashing and writing take as long as the rest, and beside it in a thread they take none of
         # its time.
         with replacing(path, StreamedFile) as sink, ThreadPoolExecutor(1) as writer:
             writes: deque[Future[int]] = deque()
-            for some in self.field.documents(source, split, progress):
-                whole = ended(some, self.eos)
-                writes.append(writer.submit(sink.write, self._narrowed(whole.tokens, source.shown)))
-                if len(writes) > WRITES_AHEAD:
-                    writes.popleft().result()
-                lengths(whole.lengths)
-                documents, tokens = documents + len(whole.lengths), tokens + len(whole.tokens)
-                empty += len(some.lengths) - len(whole.lengths)
+            for shard in map(work.source.shard, work.shards):
+                made = joined_blocks(shard, self.name) if self.role.packed else self._rows(shard)
+                for rows, values, lengths in made:
+                    whole, ends = ended(values, lengths, self.eos)
+                    writes.append(writer.submit(sink.write, self._narrowed(whole, shown)))
+                    if len(writes) > WRITES_AHEAD:
+                        writes.popleft().result()
+                    told(ends)
+                    documents, tokens = documents + len(ends), tokens + len(whole)
+                    empty += len(lengths) - len(ends)
+                    work.progress(rows)
             for write in writes:
                 write.result()
-        return sink.facts, TokenCounts(documents, tokens, empty)
+        return sink.facts, {"documents": documents, "tokens": tokens, "empty": empty}
 
-    def _narrowed(self, tokens: npt.NDArray[Any], shown: str) -> npt.NDArray[Any]:
+    def _rows(self, shard: Shard) -> Iterator[Documents]:
+        for block in shard.blocks():
+            column = block.column(self.name)
+            values = column.flatten()  # without what is behind a missing row
+            if values.null_count:
+                raise shard.damaged(f"a value is missing in {self.name}")
+            if self.cut and pc.any(pc.greater(block.column("variant"), 0)).as_py():
+                raise InputError(
+                    f"{shard.folder.shown()}: its long documents are cut into rows (pack none); "
+                    "export a dataset that is packed with concat or bfd, or not at all"
+                )
+            yield block.num_rows, np.from_dlpack(values), np.diff(list_offsets(column))
+
+    def _narrowed(self, tokens: Values, shown: str) -> Values:
         """Return tokens in the type of the file, none changed. Raises DatasetError for one that
         cannot be there."""
         if not len(tokens):
             return tokens
-        least, most, vocabulary = int(tokens.min()), int(tokens.max()), self.field.role.vocabulary
+        least, most, vocabulary = int(tokens.min()), int(tokens.max()), self.role.vocabulary
         if least < 0 or (vocabulary is not None and most >= vocabulary):
-            odd, below = (
-                (least, "") if least < 0 else (most, f" and below {vocabulary}, their vocabulary")
-            )
+            below = "" if vocabulary is None else f" and below {vocabulary}, their vocabulary"
             raise DatasetError(
-                f"{shown}: has a token {odd}; tokens are numbers from 0 on{below}; `shardctl "
-                "verify` tells more"
+                f"{shown}: has a token {least if least < 0 else most}; tokens are numbers from 0 "
+                f"on{below}; `shardctl verify` tells more"
             )
         if most > np.iinfo(self.dtype).max:
             raise InputError(
@@ -142,7 +155,7 @@ class TokenExport(Export):
         refuse_choices(source, self.name)
         self.form(source)
 
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written: the files have the tokens of all columns, and none as it
         is."""
         return None
@@ -154,7 +167,13 @@ class TokenExport(Export):
 
     def facts(self, source: Source) -> dict[str, Any]:
         """Return what a reader of the files needs to know of the tokens."""
-        return self.form(source).facts
+        form = self.form(source)
+        return {
+            "dtype": form.dtype.name,
+            "vocabulary": form.role.vocabulary,
+            "eos": form.role.eos,
+            "tokenizer": form.role.tokenizer,
+        }
 
     def notes(self, source: Source) -> tuple[str, ...]:
         """Return what is lost in such files."""
@@ -166,61 +185,8 @@ class TokenExport(Export):
         return ()
 
     def form(self, source: Source) -> TokenForm:
-        """Return how the tokens are written. Raises as `check` does."""
-        field = TokenField.of(source)
-        return TokenForm(
-            field,
-            _end_of(field, truth("eos", self.eos), source.shown),
-            self.dtype(field.role, source.shown),
-        )
-
-    @abstractmethod
-    def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
-        """Return the type of the tokens in the files. Raises InputError for a vocabulary that it
-        does not hold."""
-
-
-def _end_of(field: TokenField, wanted: bool, shown: str) -> int | None:
-    """Return the token to put behind documents; None for none. Raises UsageError if it is wanted
-    and not known."""
-    if not wanted:
-        return None
-    if field.role.eos is None:
-        raise UsageError(
-            f"{shown}: has no end-of-text token to put behind each document; --no-eos exports them "
-            "without"
-        )
-    return field.role.eos
-
-
-# --- the documents of a dataset of tokens, in order ---
-
-Values = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Documents:
-    """Some documents, one behind the other: `tokens` (n,) of any type of whole numbers, `lengths`
-    (documents,) int64."""
-
-    tokens: Values
-    lengths: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class TokenField:
-    """The field of tokens of a dataset. `cut` tells that rows may be pieces of a document, numbered
-    in `variant`."""
-
-    name: str
-    role: Tokens
-    type: pa.DataType
-    cut: bool
-
-    @classmethod
-    def of(cls, source: Source) -> TokenField:
-        """Find the field of tokens. Raises InputError if there is none, or not one, DatasetError if
-        it holds no tokens."""
+        """Return how the tokens are written. Raises as `check` does, and DatasetError for a field
+        that holds no tokens."""
         layout, shown = source.layout, source.shown
         main = main_tokens(layout.roles)
         if main is None:
@@ -236,14 +202,10 @@ class TokenField:
             )
         type_ = layout.columns.field(name).type
         if not is_list_of_whole_numbers(type_):
+            raise DatasetError(f"{shown}: {name} has the type {type_}, and no lists of tokens")
+        if role.eos is not None and role.eos > np.iinfo(dtype_of(type_.value_type)).max:
             raise DatasetError(
-                f"{shown}: the field {name} is of type {type_}, which is not a list of tokens"
-            )
-        most = np.iinfo(dtype_of(type_.value_type)).max
-        if role.eos is not None and role.eos > most:
-            raise DatasetError(
-                f"{shown}: {name} end with {role.eos}, which their type {type_.value_type} does "
-                "not hold"
+                f"{shown}: {name} end with {role.eos}, which {type_.value_type} does not hold"
             )
         if role.packed:
             _check_packed(source, name, type_)
@@ -252,31 +214,18 @@ class TokenField:
         numbered = "variant" in layout.columns.names and pa.types.is_integer(
             layout.columns.field("variant").type
         )
-        return cls(name, role, type_, cut=packs and numbered and not role.packed)
+        if truth("eos", self.eos) and role.eos is None:
+            raise UsageError(
+                f"{shown}: has no end-of-text token to put behind each document; --no-eos exports "
+                "them without"
+            )
+        eos, cut = role.eos if self.eos else None, packs and numbered and not role.packed
+        return TokenForm(name, role, cut, eos, self.dtype(role, shown))
 
-    def documents(self, source: Source, split: str, progress: Progress) -> Iterator[Documents]:
-        """Yield the documents of a split in order, those of about a block at a time. Some may be
-        empty. Raises DatasetError."""
-        made: Iterator[tuple[int, Values, npt.NDArray[np.int64]]]
-        for shard in source.shards(split):
-            made = joined_blocks(shard, self.name) if self.role.packed else self._rows(shard)
-            for rows, tokens, lengths in made:
-                yield Documents(tokens, lengths)
-                progress(rows)
-
-    def _rows(self, shard: Shard) -> Iterator[tuple[int, Values, npt.NDArray[np.int64]]]:
-        for block in shard.blocks():
-            column = block.column(self.name)
-            values = column.flatten()  # without what is behind a missing row
-            if values.null_count:
-                raise shard.damaged(f"a value is missing in {self.name}")
-            if self.cut and pc.any(pc.greater(block.column("variant"), 0)).as_py():
-                raise InputError(
-                    f"{shard.folder.shown()}: its long documents are cut into rows of their own "
-                    "(pack none); export a dataset"
-                    " that is not packed, or packed with concat or bfd"
-                )
-            yield block.num_rows, np.from_dlpack(values), np.diff(list_offsets(column))
+    @abstractmethod
+    def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
+        """Return the type of the tokens in the files. Raises InputError for a vocabulary that it
+        does not hold."""
 
 
 def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
@@ -297,87 +246,62 @@ def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
         wanted = pa.types.is_string if column == DOCUMENT_KEYS else pa.types.is_integer
         fits = fits and pa.types.is_list(found) and wanted(found.value_type)
     if not fits:
-        names = ", ".join(DOCUMENT_COLUMNS)
         raise DatasetError(
-            f"{source.shown}: {name} are packed blocks, which have a fixed length and the columns "
-            f"{names}; this dataset lacks"
-            " them"
+            f"{source.shown}: {name} are packed blocks, and lack their fixed length or one of the "
+            f"columns {', '.join(DOCUMENT_COLUMNS)}"
         )
 
 
-def ended(documents: Documents, eos: int | None) -> Documents:
-    """Return the documents without the empty ones, each with `eos` behind it where it does not end
-    so; None adds nothing."""
-    lengths = documents.lengths[documents.lengths > 0]
+def ended(tokens: Values, lengths: Numbers, eos: int | None) -> tuple[Values, Numbers]:
+    """Return documents and their lengths without the empty ones, each with `eos` behind it where it
+    does not end so; None adds nothing."""
+    lengths = lengths[lengths > 0]
     if eos is None or not len(lengths):
-        return Documents(documents.tokens, lengths)
+        return tokens, lengths
     ends = np.cumsum(lengths)
-    lacks = documents.tokens[ends - 1] != eos
-    tokens = np.insert(documents.tokens, ends[lacks], eos)
-    return Documents(tokens, lengths + lacks)
+    lacks = tokens[ends - 1] != eos
+    return np.insert(tokens, ends[lacks], eos), lengths + lacks
 
 
 # --- documents that were packed into blocks: a document may be cut, and its pieces may lie anywhere
 # in its shard ---
 
+Pieces = Numbers
+"""The pieces of documents in blocks of fixed length, in the order in which they are stored: (6,
+pieces) int64.
 
-@dataclass(frozen=True)
-class Pieces:
-    """The pieces of documents in some blocks of fixed length, in the order in which they are
-    stored. (pieces,) int64 each.
-
-    `row` is the block's row in its shard, `offset` the place of the first token in it, `start` that
-    in the document. Pieces of one document have the same number in `document`, and the tokens of
-    all of them in `total`.
-    """
-
-    row: Numbers
-    offset: Numbers
-    length: Numbers
-    start: Numbers
-    document: Numbers
-    total: Numbers
-
-    def of_rows(self, first: int, last: int) -> Pieces:
-        """Return the pieces of the rows from `first` to before `last`."""
-        begin, end = np.searchsorted(self.row, [first, last])
-        part = slice(begin, end)
-        each = (self.row, self.offset, self.length, self.start, self.document, self.total)
-        return Pieces(*(values[part] for values in each))
-
-    def merged(self, size: int) -> Pieces:
-        """Return the same with pieces joined where one goes on right behind the other, in the next
-        of rows of `size`."""
-        place = self.row * size + self.offset
-        goes_on = np.zeros(len(place), np.bool_)
-        goes_on[1:] = (
-            (self.document[1:] == self.document[:-1])
-            & (self.start[1:] == self.start[:-1] + self.length[:-1])
-            & (place[1:] == place[:-1] + self.length[:-1])
-        )
-        first = np.flatnonzero(~goes_on)
-        if len(first) == len(place):
-            return self
-        length = np.add.reduceat(self.length, first)
-        return Pieces(
-            self.row[first],
-            self.offset[first],
-            length,
-            self.start[first],
-            self.document[first],
-            self.total[first],
-        )
+In turn: the block's row in its shard, the place of the first token in it, the length, the start in
+the document, a number that pieces of one document have in common, and the tokens of all of them.
+"""
 
 
-def joined_blocks(shard: Shard, name: str) -> Iterator[tuple[int, npt.NDArray[Any], Numbers]]:
-    """Yield for every block its rows, and the documents that are whole by then: tokens (n,) and
-    lengths (documents,).
+def _merged(pieces: Pieces, size: int) -> Pieces:
+    """Return pieces joined where one goes on right behind the other, in the next of rows of
+    `size`."""
+    row, offset, length, start, document, _ = pieces
+    place = row * size + offset
+    goes_on = np.zeros(len(place), np.bool_)
+    goes_on[1:] = (
+        (document[1:] == document[:-1])
+        & (start[1:] == start[:-1] + length[:-1])
+        & (place[1:] == place[:-1] + length[:-1])
+    )
+    first = np.flatnonzero(~goes_on)
+    if len(first) == len(place):
+        return pieces
+    merged = pieces[:, first]
+    merged[2] = np.add.reduceat(length, first)
+    return merged
+
+
+def joined_blocks(shard: Shard, name: str) -> Iterator[Documents]:
+    """Yield for every block its rows, and the documents that are whole by then.
 
     A document comes where its last piece is stored. Pieces of cut documents are held until then.
     Padding is left out.
     """
     pieces = _pieces_of(shard, shard.columns.field(name).type.list_size)
-    held: dict[int, _Held] = {}
+    held: dict[int, list[tuple[int, Values]]] = {}
     first = 0
     for block in shard.blocks():
         column = block.column(name)
@@ -385,52 +309,41 @@ def joined_blocks(shard: Shard, name: str) -> Iterator[tuple[int, npt.NDArray[An
         if column.null_count or values.null_count:
             raise shard.damaged(f"a value is missing in {name}")
         size = column.type.list_size
-        there = pieces.of_rows(first, first + block.num_rows).merged(size)
-        tokens, lengths = _whole(
-            np.from_dlpack(values), there, (there.row - first) * size + there.offset, held
-        )
+        begin, end = np.searchsorted(pieces[0], [first, first + block.num_rows])
+        there = _merged(pieces[:, begin:end], size)
+        place = (there[0] - first) * size + there[1]
+        tokens, lengths = _whole(np.from_dlpack(values), there, place, held)
         yield block.num_rows, tokens, lengths
         first += block.num_rows
     assert not held, "pieces that lack others were refused"
 
 
-@dataclass
-class _Held:
-    """The pieces of a document so far, each with its start, and the tokens that are still to
-    come."""
-
-    missing: int
-    parts: list[tuple[int, npt.NDArray[Any]]]
-
-
 def _whole(
-    tokens: npt.NDArray[Any], pieces: Pieces, place: Numbers, held: dict[int, _Held]
-) -> tuple[npt.NDArray[Any], Numbers]:
+    tokens: Values, pieces: Pieces, place: Numbers, held: dict[int, list[tuple[int, Values]]]
+) -> tuple[Values, Numbers]:
     """Return the documents that the pieces of a block complete; the other pieces are kept in
-    `held`."""
-    end = place + pieces.length
-    is_part = pieces.length != pieces.total
+    `held`, by their document, each with its start."""
+    _, _, length, start, documents, total = pieces
+    end = place + length
+    is_part = length != total
     breaks = np.ones(len(place), np.bool_)
     breaks[1:] = (place[1:] != end[:-1]) | is_part[1:] | is_part[:-1]
     starts = np.flatnonzero(breaks)
     stops = np.append(starts[1:], len(place))
-    made, lengths = [tokens[:0]], [pieces.length[:0]]
+    made, lengths = [tokens[:0]], [length[:0]]
     for begin, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         part = tokens[place[begin] : end[stop - 1]]
         if not is_part[begin]:
             made.append(part)
-            lengths.append(pieces.length[begin:stop])
+            lengths.append(length[begin:stop])
             continue
-        document = int(pieces.document[begin])
-        known = held.setdefault(document, _Held(int(pieces.total[begin]), []))
+        document = int(documents[begin])
+        known = held.setdefault(document, [])
         # a view would keep the whole block in memory
-        known.parts.append((int(pieces.start[begin]), part.copy()))
-        known.missing -= len(part)
-        if not known.missing:
-            made += [
-                values for _, values in sorted(held.pop(document).parts, key=lambda each: each[0])
-            ]
-            lengths.append(pieces.total[begin : begin + 1])
+        known.append((int(start[begin]), part.copy()))
+        if sum(len(values) for _, values in known) == total[begin]:
+            made += [values for _, values in sorted(held.pop(document), key=itemgetter(0))]
+            lengths.append(total[begin : begin + 1])
     return np.concatenate(made), np.concatenate(lengths)
 
 
@@ -468,7 +381,7 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
         first += block.num_rows
     row, offset, length, start = (np.concatenate(each) for each in numbers)
     document, total = _documents(shard, pa.chunked_array(keys, pa.string()), start, length)
-    return Pieces(row, offset, length, start, document, total)
+    return np.stack([row, offset, length, start, document, total])
 
 
 def _documents(
@@ -500,3 +413,114 @@ def _documents(
     document[places] = np.repeat(places[heads], counts)
     total[places] = np.repeat(np.add.reduceat(length[places], heads), counts)
     return document, total
+
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+UINT16, INT32 = np.dtype("<u2"), np.dtype("<i4")
+CODES = {UINT16: 8, INT32: 4}
+"""The numbers of the types in the index. There is none for uint32."""
+
+SMALL_VOCABULARY = 65_500
+"""Megatron writes uint16 for a vocabulary below this, and int32 for any other, or for one that is
+not known."""
+
+LONGEST = 2**31 - 1
+SPOOL_ITEMS = 1 << 17
+"""Lengths of documents that are read back at a time."""
+
+
+class Megatron(TokenExport):
+    """A pair of files for each split."""
+
+    name: ClassVar[str] = "megatron"
+
+    def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
+        """Return uint16 for a small vocabulary, else int32."""
+        return (
+            UINT16 if role.vocabulary is not None and role.vocabulary < SMALL_VOCABULARY else INT32
+        )
+
+    def write(self, work: Work) -> PartResult:
+        """Write SPLIT.bin and SPLIT.idx."""
+        form, index = self.form(work.source), work.path(f"{work.split}.idx")
+        with _Lengths(work.folder) as lengths:
+            facts, counts = form.write(work, lengths.add)
+            files = {
+                f"{work.split}.bin": facts,
+                index.name: _write_index(index, lengths, form.dtype),
+            }
+        return PartResult(counts["documents"], files, counts)
+
+
+class _Lengths:
+    """The lengths of documents, kept in a nameless file in `folder`: those of a billion documents
+    take 4 GB."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.count = 0
+
+    def __enter__(self) -> _Lengths:
+        with naming_the_path(self._folder):
+            self._file = tempfile.TemporaryFile(dir=self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, lengths: npt.NDArray[np.int64]) -> None:
+        """Add the lengths of some documents. Raises InputError for one that is too long."""
+        if len(lengths) and lengths.max() > LONGEST:
+            raise InputError(
+                f"a document has {lengths.max():,} tokens; Megatron's index holds {LONGEST:,} at "
+                "most"
+            )
+        with naming_the_path(self._folder):
+            self._file.write(lengths.astype("<i4").data)
+        self.count += len(lengths)
+
+    def chunks(self) -> Iterator[npt.NDArray[np.int32]]:
+        """Yield all lengths in order, some at a time."""
+        with naming_the_path(self._folder):
+            self._file.seek(0)
+            while data := self._file.read(SPOOL_ITEMS * INT32.itemsize):
+                yield np.frombuffer(data, INT32)
+
+
+def _write_index(path: Path, lengths: _Lengths, dtype: np.dtype[np.generic]) -> FileFacts:
+    """Write the index."""
+    count = lengths.count
+    with replacing(path, StreamedFile) as sink:
+        sink.write(MAGIC + struct.pack("<QBQQ", VERSION, CODES[dtype], count, count + 1))
+        for chunk in lengths.chunks():
+            sink.write(chunk)
+        place = 0
+        for chunk in lengths.chunks():
+            ends = place + np.cumsum(chunk, dtype="<i8") * dtype.itemsize
+            sink.write(ends - chunk * np.int64(dtype.itemsize))
+            place = int(ends[-1])
+        for first in range(0, count + 1, SPOOL_ITEMS):
+            sink.write(np.arange(first, min(first + SPOOL_ITEMS, count + 1), dtype="<i8"))
+    return sink.facts
+
+
+class NanoGpt(TokenExport):
+    """A file for each split."""
+
+    name: ClassVar[str] = "nanogpt"
+
+    def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
+        """Return uint16. Raises InputError for a vocabulary that it does not hold."""
+        if (role.vocabulary or 0) > UINT16_VOCABULARY:
+            raise InputError(
+                f"{shown}: has a vocabulary of {role.vocabulary:,}, and nanoGPT's files hold "
+                "numbers below"
+                f" {UINT16_VOCABULARY:,}; use a smaller tokenizer, or export to megatron"
+            )
+        return UINT16
+
+    def write(self, work: Work) -> PartResult:
+        """Write SPLIT.bin."""
+        facts, counts = self.form(work.source).write(work)
+        return PartResult(counts["documents"], {f"{work.split}.bin": facts}, counts)

@@ -25,21 +25,20 @@ import pyarrow as pa
 
 from shardctl.format.names import DistinctNames, extension_part, member_key
 from shardctl.format.python_values import dumps, to_json
-from shardctl.interop.exports.arrays import arrays_of, is_packed
 from shardctl.interop.exports.base import (
+    COMPRESSED,
     Column,
     ColumnEncoding,
     Export,
-    ExportPart,
     PartResult,
-    Progress,
+    Work,
+    arrays_of,
     check_json,
-    form_of_raw,
+    compressing,
+    is_packed,
+    suffix_of,
 )
-from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
-from shardctl.interop.exports.file_names import IMAGE_SUFFIXES
-from shardctl.interop.exports.images import suffix_of
-from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.loose_files import IMAGE_SUFFIXES
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, StreamedFile, replacing
@@ -67,19 +66,13 @@ class WebDataset(Export):
     compression: str = "none"
     name: ClassVar[str] = "webdataset"
 
-    def check(self, source: Source) -> None:
-        """Raise UsageError for a compression that readers do not know."""
-        check_compression(self.name, self.compression)
-
-    def place(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say which member a column becomes, or that it is in the JSON object. Nothing is lost."""
         part = extension_part(column.target)
         if column.name == KEY:
             return ColumnEncoding("__key__", "key")
-        if column.is_image or column.is_raw_image:
-            form = "image" if column.is_image else form_of_raw(column)
-            if form != "value":
-                return ColumnEncoding(MAIN if column.is_main_image else part + OTHERS, form)
+        if (form := column.image_form()) is not None:
+            return ColumnEncoding(MAIN if column.is_main_image else part + OTHERS, form)
         if _is_image_member(column, part):
             return ColumnEncoding(column.target)
         member = _member(column, part)
@@ -90,32 +83,25 @@ class WebDataset(Export):
         ):
             return ColumnEncoding(member)
         check_json(column)
-        return self.place_as_json(column)
+        return self.encoding_as_json(column)
 
-    def place_as_json(self, column: Column) -> ColumnEncoding:
+    def encoding_as_json(self, column: Column) -> ColumnEncoding:
         """Say under which name a column is in the JSON object."""
         return ColumnEncoding(IN_JSON + column.target, "json")
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write one archive; none if no sample was chosen of the shard."""
-        name = f"{part.name}.tar{SUFFIXES[self.compression]}"
+        name = f"{work.name}.tar{COMPRESSED[self.compression]}"
         samples, seen = 0, DistinctNames()
         plain = [
             Field(each.name, each.written, "value" if each.form == "json" else each.form)
-            for each in fields
+            for each in work.fields
         ]
-        with _archive(folder / name) as archive:
-            for batch in batches(source, plain, part, progress):
-                for members in _samples(source, batch, plain):
-                    key = seen.of(member_key(members.key))
-                    for extension, data in members.files:
+        with _archive(work.folder / name) as archive:
+            for batch in work.batches(plain):
+                for own, files in _samples(work.source, batch, plain):
+                    key = seen.of(member_key(own))
+                    for extension, data in files:
                         archive.add(f"{key}.{extension}", data)
                 samples += batch.num_rows
         return PartResult(samples, {name: archive.facts} if samples else {})
@@ -158,16 +144,10 @@ def _member(column: Column, part: str) -> str | None:
     return f"{part}.bin" if _is_bytes(column) else None
 
 
-@dataclass(frozen=True)
-class _Members:
-    """A sample: its key, and its members as pairs of extension and bytes."""
-
-    key: str
-    files: list[tuple[str, bytes]]
-
-
-def _samples(source: Source, batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Members]:
-    """Yield the samples of a batch."""
+def _samples(
+    source: Source, batch: pa.RecordBatch, fields: Sequence[Field]
+) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """Yield the key of each sample of a batch, and its members as pairs of extension and bytes."""
     keys = batch.column("__key__").to_pylist()
     makers = [
         _MAKERS.get(_kind(field), _bytes)(batch.column(place), field.written)
@@ -198,7 +178,7 @@ def _samples(source: Source, batch: pa.RecordBatch, fields: Sequence[Field]) -> 
                 values[name] = {"path": path[row]}
         if values or not files:
             files.append(("json", dumps(values).encode()))
-        yield _Members(key, files)
+        yield key, files
 
 
 Maker = Callable[[int], "tuple[str, bytes] | None"]

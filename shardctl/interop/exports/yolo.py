@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 from shardctl.errors import UsageError
@@ -36,13 +35,12 @@ from shardctl.interop.exports.annotated_images import (
     said_of_sizes,
     stored_size,
 )
-from shardctl.interop.exports.base import Column, ColumnEncoding, ExportPart, PartResult, Progress
-from shardctl.interop.exports.loose_files import write_file, writing
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work
+from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
-from shardctl.sources.export_description import Field
-from shardctl.system.files import FileFacts, naming_the_path
-from shardctl.system.text import counted, unknown
+from shardctl.system.files import FileFacts
+from shardctl.system.text import counted
 
 DATA = "data.yaml"
 IMAGES, LABELS = "images", "labels"
@@ -89,8 +87,6 @@ class Yolo(AnnotatedImagesExport):
     def check(self, source: Source) -> None:
         """Raise InputError if there are no images or objects, UsageError for a task of which there
         are none."""
-        if self.task not in TASKS:
-            raise UsageError(unknown("task", self.task, TASKS))
         check_annotated(source)
         odd = next((split for split in source.splits if split in RESERVED), None)
         if odd is not None:
@@ -106,7 +102,7 @@ class Yolo(AnnotatedImagesExport):
                 f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes"
             )
 
-    def place_of_other(self, column: Column) -> ColumnEncoding | None:
+    def encoding_of_other(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written that is no image and no objects: none has a place. The ids of
         images say nothing more."""
         if column.name == IMAGE_ID and is_whole(column.type):
@@ -117,24 +113,14 @@ class Yolo(AnnotatedImagesExport):
         """Return the word for how objects are written."""
         return self.task
 
-    def write(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        part: ExportPart,
-        folder: Path,
-        progress: Progress,
-    ) -> PartResult:
+    def write(self, work: Work) -> PartResult:
         """Write the images of a shard and their labels."""
         samples = objects = renamed = 0
-        for name in (f"{IMAGES}/{part.split}", f"{LABELS}/{part.split}"):
-            with naming_the_path(folder / name):
-                (folder / name).mkdir(parents=True, exist_ok=True)
-        points = _points(source) if self.task == "pose" else 0
-        with writing(folder, part, LABELS) as loose:
-            for picture in pictures(source, fields, part, progress):
+        points = _points(work.source) if self.task == "pose" else 0
+        with writing(work, LABELS) as loose:
+            for picture in pictures(work):
                 samples += 1
-                loose.write(f"{IMAGES}/{part.split}/{picture.name}", picture.data)
+                loose.write(f"{IMAGES}/{work.split}/{picture.name}", picture.data)
                 renamed += picture.renamed
                 if picture.objects is None:
                     continue
@@ -144,7 +130,7 @@ class Yolo(AnnotatedImagesExport):
                     for each in kept
                     if (line := self._line(each, picture.size, points)) is not None
                 ]
-                name = f"{LABELS}/{part.split}/{picture.name.rpartition('.')[0]}.txt"
+                name = f"{LABELS}/{work.split}/{picture.name.rpartition('.')[0]}.txt"
                 loose.write(name, "".join(lines).encode())
                 objects += len(lines)
         counts = {"samples": samples, "objects": objects}
@@ -154,22 +140,14 @@ class Yolo(AnnotatedImagesExport):
         """Return the folders of the images and of the labels of the split."""
         return f"{IMAGES}/{split}", f"{LABELS}/{split}"
 
-    def finish(
-        self,
-        source: Source,
-        fields: Sequence[Field],
-        folder: Path,
-        written: Sequence[tuple[ExportPart, PartResult]],
-    ) -> dict[str, FileFacts]:
+    def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write data.yaml."""
-        splits = [
-            split
-            for split in source.splits
-            if any(each.samples for part, each in written if part.split == split)
-        ]
-        points = _points(source) if self.task == "pose" else 0
-        data = "".join(f"{line}\n" for line in self._data_yaml(source, splits, points)).encode()
-        return {DATA: write_file(folder / DATA, data)}
+        splits = [split for split, found in done.of_splits() if any(each.samples for each in found)]
+        points = _points(done.source) if self.task == "pose" else 0
+        data = "".join(
+            f"{line}\n" for line in self._data_yaml(done.source, splits, points)
+        ).encode()
+        return done.write({DATA: data})
 
     def notes(self, source: Source) -> tuple[str, ...]:
         """Say what is not in the files."""
@@ -211,11 +189,9 @@ class Yolo(AnnotatedImagesExport):
             )
         return (*said, *said_of_sizes(source))
 
-    def notes_of(
-        self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
-    ) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> tuple[str, ...]:
         """Say which files have other names than their keys."""
-        return tuple(said_of_names(written))
+        return tuple(said_of_names(done.parts))
 
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from shardctl.sources.export_description import DEEPEST, DESCRIPTION
-from shardctl.sources.files import exists
-from shardctl.sources.small_files import read_small
+from shardctl.sources.files import exists, read_small
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import beside, join, parent_of
+from shardctl.system.text import printable
 
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""
@@ -58,3 +58,25 @@ def is_name(name: str) -> bool:
     """Return whether an entry of an index is a plain file name: the file is in the folder of the
     index."""
     return "/" not in name and "\0" not in name and name not in ("", ".", "..")
+
+
+def first_missing_file(file: FoundFile) -> str | None:
+    """Return a sentence about the first file that a state.json lists and that does not exist, None
+    if there is none."""
+    record = json_in(file)
+    listed = record.get("_data_files") if isinstance(record, dict) else None
+    names = (
+        [each.get("filename") for each in listed if isinstance(each, dict)]
+        if isinstance(listed, list)
+        else []
+    )
+    lost = [
+        name
+        for name in names
+        if isinstance(name, str) and is_name(name) and not is_beside(file, name)
+    ]
+    return (
+        f"{printable(file.opened)} lists {printable(lost[0])}, which is not there; get it"
+        if lost
+        else None
+    )

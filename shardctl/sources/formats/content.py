@@ -3,64 +3,343 @@ its beginning."""
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import os
+import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any, BinaryIO, Protocol
+
+import zstandard
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.streams import (
-    Compression,
-    Truncated,
-    compression_of,
-    decompressed,
-    next_chunk,
-)
 from shardctl.system.files import ordinary
+
+CHUNK_BYTES = 1 << 20
+"""The most bytes that are decompressed at a time."""
+
+READ_BYTES = 256 << 10
+"""Compressed bytes that are read at a time."""
+
+WINDOW_BYTES = 2 << 30
+"""The most memory that a file may ask for. `zstd --long=31` does; the memory is used only as far as
+there is data for it."""
+
+
+class Truncated(Exception):
+    """The compressed file ends before its data does."""
+
+
+class _Decompressor(Protocol):
+    """What bz2 and lzma have, for one member of a file."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Gzip:
+    """zlib with the methods of bz2 and lzma."""
+
+    def __init__(self, module: ModuleType, wbits: int = 31) -> None:
+        self._inflate: Any = module.decompressobj(wbits=wbits)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inflate.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._inflate.unused_data)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        tail = self._inflate.unconsumed_tail
+        chunk: bytes = self._inflate.decompress(tail + data if tail else data, max_length)
+        # a full chunk: more may be ready
+        self.needs_input = not self._inflate.unconsumed_tail and len(chunk) < max_length
+        return chunk
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A way to compress files: its name, the bytes that such a file begins with, and how one is
+    read."""
+
+    name: str
+    magic: bytes
+    chunks: Callable[[BinaryIO, Compression], Iterator[bytes]]
+
+    def refused(self, error: Exception) -> Rejection:
+        """Return what the library means."""
+        if "memory" in str(error).lower():
+            message = f"it takes over {WINDOW_BYTES >> 30} GiB of memory; compress it anew"
+            return Rejection("read", "needs-memory", message)
+        if "dictionary" in str(error).lower():
+            message = "it needs a dictionary; decompress it first, with zstd -d -D DICTIONARY"
+            return Rejection("read", "needs-dictionary", message)
+        return self.damaged()
+
+    def damaged(self) -> Rejection:
+        """Return why nothing of a file is used. How far it could be read would differ with the
+        version of the library."""
+        message = (
+            f"its {self.name} data is damaged; get it again, or save what {self.name} -dc can read"
+        )
+        return Rejection("read", "damaged", message)
+
+
+_OTHER_CONTENT = {
+    b"\x1f\x8b": "add .gz to its name",
+    b"\x28\xb5\x2f\xfd": "add .zst to its name",
+    b"\xfd7zXZ\0": "add .xz to its name",
+    b"BZh91AY&SY": "add .bz2 to its name",
+    b"PK\3\4": "it is a ZIP archive",
+    b"PAR1": "it is a Parquet file",
+    b"ARROW1\0\0": "it is an Arrow file",
+    b"\xff\xd8\xff": "it is a JPEG image",
+    b"\x89PNG\r\n": "it is a PNG image",
+}
+"""What files begin with that are no text, whatever their names say."""
+
+_MAGICS = tuple(_OTHER_CONTENT)
+
+
+def refuse_other_content(start: bytes) -> None:
+    """Raise Rejection if a file that is to be text begins with `start` (10 bytes), and so is
+    something else."""
+    if start.startswith(_MAGICS):
+        advice = next(advice for magic, advice in _OTHER_CONTENT.items() if start.startswith(magic))
+        message = f"it is no text, although its name says so; {advice}"
+        raise Rejection("read", "wrong-format", message)
+
+
+def compression_of(start: bytes) -> str | None:
+    """Return how a file is compressed that begins with `start` (10 bytes or more), None for a file
+    that is not."""
+    if len(start) >= len(_ZSTD_MAGIC) and _is_zstd(start[: len(_ZSTD_MAGIC)]):
+        return "zst"
+    if start.startswith(_BZIP2_MAGIC):  # these three letters may be a name
+        return "bz2" if start[3:4].isdigit() and start[4:10] in _BZIP2_BLOCKS else None
+    return next((name for name, way in COMPRESSIONS.items() if start.startswith(way.magic)), None)
+
+
+def split_compression(name: str) -> tuple[str, str | None]:
+    """Split the end of a file's name: `a.jsonl.gz` gives (".jsonl", "gz"), `a.csv` gives (".csv",
+    None), in lower case."""
+    stem, suffix = os.path.splitext(os.path.basename(name).lower())  # noqa: PTH119, PTH122 (called for millions of names)
+    if suffix[1:] in COMPRESSIONS:
+        return os.path.splitext(stem)[1], suffix[1:]  # noqa: PTH122
+    return suffix, None
+
+
+def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
+    """Yield the bytes of a compressed file, up to 1 MiB at a time, all its members or frames one
+    after the other.
+
+    Each member's checksum is tested at its end: nothing is certain of what was yielded before.
+    Raises Truncated after the last bytes that can be had of a file that ends early, Rejection
+    (stage `read`) if it is damaged or something else, OSError.
+    """
+    way = _ZLIB_WAY if compression == _ZLIB else COMPRESSIONS[compression]
+    start = file.read(len(way.magic))
+    file.seek(0)
+    if not start:
+        raise Rejection("read", "empty", f"the file is empty, not a {way.name} file; make it again")
+    if not _may_begin(start, way):
+        raise Rejection(
+            "read",
+            "wrong-format",
+            f"it is not a {way.name} file, although its name says so; rename it",
+        )
+    return way.chunks(file, way)
+
+
+def _may_begin(data: bytes, way: Compression) -> bool:
+    """Tell whether a member may begin like this; zstd has frames to be skipped, with magic numbers
+    of their own."""
+    return _is_zstd(data) if way.magic == _ZSTD_MAGIC else way.magic.startswith(data)
+
+
+def _is_zstd(start: bytes) -> bool:
+    skippable = bool(start) and start[0] >> 4 == 5 and b"\x2a\x4d\x18".startswith(start[1:])
+    return skippable or _ZSTD_MAGIC.startswith(start)
+
+
+def _members(
+    new: Callable[[], _Decompressor],
+    faults: tuple[type[Exception], ...],
+    file: BinaryIO,
+    way: Compression,
+) -> Iterator[bytes]:
+    """Decompress members one after the other; zeros between and after them are padding."""
+    decompressor = new()
+    data = b""
+    while True:
+        try:
+            chunk = decompressor.decompress(data, CHUNK_BYTES)
+        except faults as error:
+            raise way.refused(error) from None
+        if chunk:
+            yield chunk
+        data = b""
+        if decompressor.eof:
+            data = _next_member(decompressor.unused_data, file, way)
+            if not data:
+                return
+            decompressor = new()
+        elif decompressor.needs_input:
+            data = file.read(READ_BYTES)
+            if not data:
+                raise Truncated
+
+
+def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
+    """Return the first bytes of the next member, none at the end of the file. Raises Rejection if
+    it is something else."""
+    data = data.lstrip(b"\0")
+    while len(data) < len(way.magic):
+        more = file.read(READ_BYTES)
+        if not more:
+            break
+        data = (data + more).lstrip(b"\0")
+    if not _may_begin(data[: len(way.magic)], way):
+        message = f"something else follows its {way.name} data; get the file again"
+        raise Rejection("read", "damaged", message)
+    return data
+
+
+def _gzip(file: BinaryIO, way: Compression) -> Iterator[bytes]:
+    """Decompress with isal where it is installed, and give what zlib gives.
+
+    Of a file that is cut, zlib can decode a byte or so more. That must not depend on what is
+    installed: zlib gives the rest.
+    """
+    given = 0
+    if isal_zlib:
+        try:
+            for chunk in _members(lambda: _Gzip(isal_zlib), (isal_zlib.error,), file, way):
+                given += len(chunk)
+                yield chunk
+            return
+        except Truncated:
+            file.seek(0)
+    passed = 0
+    for chunk in _members(lambda: _Gzip(zlib), (zlib.error,), file, way):
+        rest = chunk[max(0, given - passed) :]
+        passed += len(chunk)
+        if rest:
+            yield rest
+
+
+def _bzip2(file: BinaryIO, way: Compression) -> Iterator[bytes]:
+    # not the OSError of reading: see _members
+    return _members(bz2.BZ2Decompressor, (OSError,), file, way)
+
+
+def _xz(file: BinaryIO, way: Compression) -> Iterator[bytes]:
+    return _members(
+        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, WINDOW_BYTES), (lzma.LZMAError,), file, way
+    )
+
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_BZIP2_MAGIC = b"BZh"
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+"""What follows the digit after it: the first block, or the end of nothing."""
+
+
+def _zstd(file: BinaryIO, way: Compression) -> Iterator[bytes]:
+    """Decompress all frames. The library ends without an error where a file is cut, so its blocks
+    are walked through too."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
+    reader = decompressor.stream_reader(
+        file, read_size=READ_BYTES, read_across_frames=True, closefd=False
+    )
+    while True:
+        try:
+            chunk = reader.read(CHUNK_BYTES)
+        except zstandard.ZstdError as error:
+            raise way.refused(error) from None
+        if not chunk:
+            break
+        yield chunk
+    _walk_frames(file, way)
+
+
+def _walk_frames(file: BinaryIO, way: Compression) -> None:
+    """Go from block to block without decoding them. Raises Truncated if the last frame is not
+    whole, Rejection."""
+    size = file.seek(0, os.SEEK_END)
+    at = 0
+    while at < size:
+        file.seek(at)
+        head = file.read(8)
+        if not _is_zstd(head[:4]):
+            raise way.damaged()
+        if len(head) < 8:
+            raise Truncated
+        at = (
+            at + 8 + struct.unpack_from("<I", head, 4)[0]
+            if head[:4] != _ZSTD_MAGIC
+            else _end_of_frame(file, at, head[4])
+        )
+    if at > size:
+        raise Truncated
+
+
+def _end_of_frame(file: BinaryIO, at: int, flags: int) -> int:
+    """Return where a frame ends that begins at `at` and has these flags (RFC 8878, section
+    3.1.1)."""
+    single_segment = flags >> 5 & 1
+    size_bytes = (single_segment, 2, 4, 8)[flags >> 6]
+    at += 5 + (1 - single_segment) + (0, 1, 2, 4)[flags & 3] + size_bytes
+    last = False
+    while not last:
+        file.seek(at)
+        head = file.read(3)
+        if len(head) < 3:
+            raise Truncated
+        block = int.from_bytes(head, "little")
+        last = bool(block & 1)
+        repeated = block >> 1 & 3 == 1  # one byte, and how often it comes
+        at += 3 + (1 if repeated else block >> 3)
+    return at + 4 * (flags >> 2 & 1)  # the checksum
+
+
+COMPRESSIONS = {
+    "gz": Compression("gzip", b"\x1f\x8b", _gzip),
+    "bz2": Compression("bzip2", _BZIP2_MAGIC, _bzip2),
+    "xz": Compression("xz", b"\xfd7zXZ\0", _xz),
+    "zst": Compression("zstd", _ZSTD_MAGIC, _zstd),
+}
+"""The endings of names, and what they stand for."""
+
 
 BUFFER_BYTES = 16 << 10
 """What is read of a plain file at once where less is asked for: several small records, and little
 beside a header."""
 
-INFLATED_BYTES = 1 << 20
-"""The most bytes of zlib data that are decompressed at a time."""
-
 _ZLIB = "zlib"
 
 
-class Content(Protocol):
-    """The content of a file. `compression` names how the file is compressed, None if it is not.
+class Content:
+    """The content of a file that is not compressed.
 
-    `fault` says why a compressed file cannot be read to its end, as soon as that was met.
+    `compression` names how a file is compressed, None if it is not. `fault` says why a compressed
+    file cannot be read to its end, as soon as that was met.
     """
-
-    compression: str | None
-    fault: Rejection | None
-
-    def at(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset` on, fewer where the content ends. Raises OSError,
-        Rejection."""
-        ...
-
-    def reaches(self, offset: int) -> bool:
-        """Return whether there is content up to `offset`. Raises OSError, Rejection."""
-        ...
-
-    def release(self, offset: int) -> None:
-        """Nothing before `offset` will be asked for again."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-    def __enter__(self) -> Content: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class PlainContent:
-    """A file that is not compressed."""
 
     compression: str | None = None
     fault: Rejection | None = None
@@ -71,8 +350,9 @@ class PlainContent:
         self._size = os.fstat(file.fileno()).st_size
 
     def at(self, offset: int, size: int) -> bytes:
-        """Return a part: small ones from a buffer, so that headers do not cost a call of the system
-        each."""
+        """Return `size` bytes from `offset` on, fewer where the content ends: small parts from a
+        buffer, so that headers do not cost a call of the system each. Raises OSError,
+        Rejection."""
         place = offset - self._start
         if place >= 0 and place + size <= len(self._buffer):
             return self._buffer[place : place + size]
@@ -93,29 +373,22 @@ class PlainContent:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def reaches(self, offset: int) -> bool:
-        """Return whether the file is so long."""
+        """Return whether there is content up to `offset`. Raises OSError, Rejection."""
         return offset <= self._size
 
     def release(self, offset: int) -> None:
-        """Everything stays at hand."""
+        """Nothing before `offset` will be asked for again."""
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> PlainContent:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class StreamedContent:
+class StreamedContent(Content):
     """A compressed file: what was not released is in memory."""
 
     def __init__(self, file: BinaryIO, compression: str, chunks: Iterator[bytes]) -> None:
-        self.compression: str | None = compression
-        self.fault: Rejection | None = None
+        self.compression = compression
         self._file, self._chunks = file, chunks
         self._held = bytearray()
         self._start = 0
@@ -136,8 +409,11 @@ class StreamedContent:
         return offset <= self._start + len(self._held)
 
     def _fill(self) -> None:
-        chunk, fault = next_chunk(self._chunks)
-        self.fault = fault or self.fault
+        chunk = b""
+        try:
+            chunk = next(self._chunks, b"")
+        except Truncated:
+            self.fault = Rejection("read", "truncated", "the compressed file ends early")
         self._ended = not chunk
         self._held += chunk
 
@@ -152,29 +428,12 @@ class StreamedContent:
             del self._held[:passed]
             self._start += passed
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> StreamedContent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 HEAD_BYTES = 16
 """The first bytes of a file, by which `open_content` tells how it is compressed."""
 
 
-def never_plain(_start: bytes) -> bool:
-    """Return False: no file of a format begins like a compressed one."""
-    return False
-
-
-def open_content(
-    path: str, is_plain: Callable[[bytes], bool] = never_plain
-) -> PlainContent | StreamedContent:
+def open_content(path: str, is_plain: Callable[[bytes], bool]) -> Content:
     """Open a file; how it is compressed, its first bytes say. Raises OSError, Rejection.
 
     `is_plain` tells of the first HEAD_BYTES that look like those of a compressed file whether they
@@ -185,12 +444,9 @@ def open_content(
         start = file.read(HEAD_BYTES)
         file.seek(0)
         name = compression_of(start) or (_ZLIB if _is_zlib(start) else None)
-        if name is not None and is_plain(start):
-            name = None
-        if name is None:
-            return PlainContent(file)
-        chunks = _ZLIB_WAY.chunks(file, _ZLIB_WAY) if name == _ZLIB else decompressed(file, name)
-        return StreamedContent(file, name, chunks)
+        if name is None or is_plain(start):
+            return Content(file)
+        return StreamedContent(file, name, decompressed(file, name))
     except BaseException:
         file.close()
         raise
@@ -208,17 +464,14 @@ def _is_zlib(start: bytes) -> bool:
 
 
 def _inflated(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    inflate = zlib.decompressobj()
-    while not inflate.eof:
-        data = inflate.unconsumed_tail or file.read(BUFFER_BYTES)
-        if not data:
-            raise Truncated
-        try:
-            chunk = inflate.decompress(data, INFLATED_BYTES)
-        except zlib.error as error:
-            raise way.refused(error) from None
-        if chunk:
-            yield chunk
+    return _members(lambda: _Gzip(zlib, 15), (zlib.error,), file, way)
 
 
 _ZLIB_WAY = Compression(_ZLIB, b"\x78", _inflated)
+
+
+isal_zlib: ModuleType | None
+try:  # two to three times as fast as zlib
+    isal_zlib = import_module("isal.isal_zlib")
+except ImportError:
+    isal_zlib = None

@@ -18,25 +18,28 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, BinaryIO, ClassVar, cast
+from typing import IO, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.array_columns import (
-    Array,
-    DType,
-    column,
-    column_type,
-    field_type,
-    row_bytes,
-)
+from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import check_names, hash_range, rows_of, version_of
-from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
-from shardctl.sources.formats.ranges import fill, read_range
+from shardctl.sources.formats.numbered import (
+    Array,
+    DType,
+    Rows,
+    batch_of,
+    column,
+    column_type,
+    cuts_of,
+    field_type,
+    row_bytes,
+    runs_of,
+)
 from shardctl.sources.splits import split_word
 from shardctl.sources.walk import is_of_system
 from shardctl.system.files import ordinary
@@ -225,7 +228,7 @@ def columns_of(array: Stored, rows: Array, arrays: int, names: list[str]) -> dic
     return {array.name: column(rows)} if array.name in names else {}
 
 
-class StoredRows:
+class StoredRows(Rows):
     """Arrays of equal length that lie in an open file as they are."""
 
     def __init__(self, file: BinaryIO, path: str, arrays: list[Stored]) -> None:
@@ -259,8 +262,6 @@ class StoredRows:
 
 class Npy:
     """Opens .npy files."""
-
-    name: ClassVar[str] = "npy"
 
     def open(self, path: str) -> StoredRows:
         """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
@@ -311,8 +312,6 @@ _CHUNK = 1 << 20
 
 class Npz:
     """Opens .npz files."""
-
-    name: ClassVar[str] = "npz"
 
     def open(self, path: str) -> NpzRows | InflatedRows:
         """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
@@ -464,7 +463,7 @@ def _check_sums(archive: zipfile.ZipFile) -> None:
         raise _damaged(error) from None
 
 
-class InflatedRows:
+class InflatedRows(Rows):
     """The rows of arrays of which some are compressed: they are read from the first one on."""
 
     def __init__(

@@ -6,23 +6,212 @@ Nothing is ever extracted: names are only the keys and the fields of samples.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tarfile
-from typing import ClassVar, NamedTuple
+import warnings
+from contextlib import closing
+from tokenize import TokenError
+from typing import Any, NamedTuple
+from zlib import adler32
 
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading
-from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
+from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content, open_content
-from shardctl.sources.formats.found_values import Record
-from shardctl.sources.formats.members import value_of
-from shardctl.sources.formats.tar_headers import BLOCK, Header, parse_header
+from shardctl.sources.formats.found_values import (
+    Container,
+    ContainerFormat,
+    Frame,
+    Record,
+    too_large,
+    whole_array,
+)
 from shardctl.sources.image_columns import AUTO
+from shardctl.sources.jsonl import parse_value
 from shardctl.sources.walk import is_of_system
 from shardctl.system.text import printable
+
+BLOCK = tarfile.BLOCKSIZE
+
+_CHECKSUM = slice(148, 156)
+_SPACES = 8 * ord(" ")
+"""What the checksum itself counts as."""
+
+
+class Header(NamedTuple):
+    """A header: name, size in bytes, type as tarfile names it, and the target of a link."""
+
+    name: str
+    size: int
+    type: bytes
+    link: str
+
+
+def parse_header(block: bytes) -> Header:
+    """Read a header of 512 bytes. Raises ValueError if it is none."""
+    if len(block) != BLOCK:
+        raise ValueError("part of a header")
+    written = block[_CHECKSUM]
+    stored = _octal(written)
+    if stored != _sum(block) - sum(written) + _SPACES and stored != _signed_sum(block):
+        raise ValueError("a header with a wrong checksum")
+    name = block[:100].split(b"\0", 1)[0]
+    if block[257:263] == b"ustar\0" and block[345]:
+        name = block[345:500].split(b"\0", 1)[0] + b"/" + name
+    type_ = block[156:157]
+    if type_ == tarfile.AREGTYPE and name.endswith(b"/"):
+        type_ = tarfile.DIRTYPE  # as tars before POSIX have folders
+    return Header(
+        _decoded(name), _octal(block[124:136]), type_, _decoded(block[157:257].split(b"\0", 1)[0])
+    )
+
+
+def _decoded(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _octal(field: bytes) -> int:
+    """Return a number: octal digits, or bytes behind a first one of 0x80 (GNU). Raises
+    ValueError."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    if field[0] == 0xFF:
+        raise ValueError("a negative number in a header")
+    digits = field.split(b"\0", 1)[0].strip()
+    if digits.strip(b"01234567"):
+        raise ValueError("a number in a header that is none")
+    return int(digits or b"0", 8)
+
+
+def _sum(block: bytes) -> int:
+    """Return the sum of the bytes, as the low half of Adler-32 has it (RFC 1950, section 9): a
+    third of the time of `sum`.
+
+    It is kept modulo 65521, which the sum of 256 bytes is always below.
+    """
+    return (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - 2
+
+
+def _signed_sum(block: bytes) -> int:
+    """Return the checksum as some old writers computed it, of signed bytes."""
+    rest = block[: _CHECKSUM.start] + block[_CHECKSUM.stop :]
+    return sum(rest) - 256 * sum(byte > 127 for byte in rest) + _SPACES
+
+
+NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
+TEXTS = frozenset(("txt", "text", "transcript"))
+JSONS = frozenset(("json", "jsn"))
+ARRAYS = frozenset(("npy",))
+PICKLES = frozenset(("pyd", "pkl", "pickle", "pth", "pt"))
+"""The last parts of names that the package webdataset gives a meaning to. All others are bytes."""
+
+_WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
+
+
+def value_of(field: str, data: bytes) -> Any:
+    """Return the value of a member. Raises Rejection (stage `decode`) if it is not what its name
+    says."""
+    ending = field.rpartition(".")[2]
+    if ending in NUMBERS:
+        return _number(field, data)
+    if ending in TEXTS:
+        return _text(field, data)
+    if ending in JSONS:
+        return _json(field, data)
+    if ending in ARRAYS:
+        return array_in(data, f"its member {printable(field)}")
+    if ending in PICKLES:
+        message = (
+            f"its member {printable(field)} is a pickle, which can run any code when it is "
+            "read; use .json or .npy"
+        )
+        raise Rejection("decode", "pickle", message)
+    return data
+
+
+def _number(field: str, data: bytes) -> int:
+    if not _WHOLE.fullmatch(data):
+        shown = printable(data[:40].decode("utf-8", "replace"))
+        message = (
+            f"its member {printable(field)} must be a whole number; it is {shown}. Fix it, "
+            "or name it .txt"
+        )
+        raise Rejection("decode", "not-a-number", message)
+    return int(data)
+
+
+def _text(field: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        message = f"its member {printable(field)} is not UTF-8 at byte {error.start}; recode it"
+        raise Rejection("decode", "not-utf8", message) from None
+
+
+def _json(field: str, data: bytes) -> Any:
+    try:
+        return parse_value(data)
+    except Rejection as rejection:
+        message = f"its member {printable(field)}: {rejection.message}"
+        raise Rejection(rejection.stage, rejection.error, message) from None
+
+
+_NPY_FAULTS = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    EOFError,
+    SyntaxError,
+    TokenError,
+    RecursionError,
+    MemoryError,
+    KeyError,
+)
+"""What numpy raises for headers that are none: it evaluates them as literals of Python."""
+
+
+def array_in(data: bytes, what: str) -> Any:
+    """Return the array in the bytes of an .npy file. Nothing is unpickled, and no memory is taken
+    beyond them.
+
+    Raises Rejection.
+    """
+    from numpy.lib import format as npy
+
+    stream = io.BytesIO(data)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
+            version = npy.read_magic(stream)
+            read_header = (
+                npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            )
+            shape, _, dtype = read_header(stream)
+            size = dtype.itemsize
+            for length in shape:
+                size *= length
+            if dtype.hasobject or size != len(data) - stream.tell():
+                raise ValueError(
+                    "objects" if dtype.hasobject else "its size is not that of its shape"
+                )
+            stream.seek(0)
+            array = whole_array(npy.read_array(stream, allow_pickle=False))
+    except _NPY_FAULTS as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Rejection(
+            "decode",
+            "not-npy",
+            f"{what} is not an array of numpy that can be read ({printable(reason)})",
+        ) from None
+    if array.dtype.kind not in "iufb":
+        raise Rejection(
+            "decode", "not-npy", f"{what} is an array of {array.dtype}; arrays of numbers are read"
+        )
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
 
 IMAGE = "image"
 
@@ -87,10 +276,8 @@ class _Member(NamedTuple):
     fault: Rejection | None = None
 
 
-class WebDataset:
+class WebDataset(ContainerFormat):
     """Opens tar files."""
-
-    name: ClassVar[str] = "webdataset"
 
     def is_plain(self, start: bytes) -> bool:
         """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
@@ -102,11 +289,11 @@ class WebDataset:
         return TarSamples(content, reading)
 
 
-class TarSamples:
+class TarSamples(Container):
     """The samples of an open tar. Fields that are not wanted are not looked at."""
 
     def __init__(self, content: Content, reading: Reading) -> None:
-        self.content = content
+        super().__init__(content)
         self._only = frozenset(reading.only)
         self._joins_images = reading.image in (AUTO, IMAGE)
         self._has_folders = reading.label == FOLDER
@@ -115,11 +302,6 @@ class TarSamples:
         self._members: list[_Member] = []  # of the last sample
         # a member that was looked at, and where it begins
         self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
-
-    @property
-    def declared(self) -> Declared:
-        """Nothing: a tar does not describe its members."""
-        return NOTHING_DECLARED
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if it is no tar."""
@@ -132,11 +314,7 @@ class TarSamples:
             try:
                 parse_header(start)
             except ValueError:
-                message = (
-                    "it is not a tar file, although its name says so, or damaged at its "
-                    "beginning; get it again"
-                )
-                raise self.content.fault or Rejection("read", "not-tar", message) from None
+                raise self.content.fault or not_this("a tar file", "not-tar") from None
         return 0
 
     def frame(self, offset: int) -> Frame | None:
@@ -313,7 +491,7 @@ def note_on_end(path: str) -> tuple[str, str] | None:
     """Return that a tar does not end with a block of zeros; None if it does, or is compressed.
     Raises OSError, Rejection."""
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
-    with open_content(path, WebDataset().is_plain) as content:
+    with closing(open_content(path, WebDataset().is_plain)) as content:
         if content.compression is not None or not content.at(max(0, size - BLOCK), BLOCK).strip(
             b"\0"
         ):

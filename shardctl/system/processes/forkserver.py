@@ -15,8 +15,8 @@ import atexit
 import contextlib
 import gc
 import importlib
-import json
 import os
+import pickle
 import queue
 import signal
 import socket
@@ -27,7 +27,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import IO, Any, Protocol, TextIO
+from typing import IO, Any, BinaryIO, Protocol
 
 from shardctl import errors
 from shardctl.errors import WorkerError
@@ -58,7 +58,21 @@ LIKELY_VICTIM = 800
 1000, 0 is usual."""
 
 Tell = Callable[[Any], None]
-Handler = Callable[[dict[str, Any], Tell, WorkerProgress], Any]
+Handler = Callable[[Any, Tell, WorkerProgress], Any]
+
+HEAD = 8
+"""Bytes of the length of a task or an answer, which are before it."""
+
+
+def framed(value: object) -> bytes:
+    """Return a task or an answer as it goes through a socket: pickled."""
+    data = pickle.dumps(value)
+    return len(data).to_bytes(HEAD, "little") + data
+
+
+def end_of(data: bytes | bytearray) -> int:
+    """Return where the first task or answer ends, from HEAD bytes of it or more."""
+    return HEAD + int.from_bytes(data[:HEAD], "little")
 
 
 def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, memory: int) -> None:
@@ -68,8 +82,8 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
     """
     _limit_memory(memory)
     close_in_forks(channel.fileno())
-    out = channel.makefile("w", encoding="utf-8")
-    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    out = channel.makefile("wb")
+    orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     idle = threading.Event()
     idle.set()
     threading.Thread(target=_listen, args=(channel, orders, idle), daemon=True).start()
@@ -79,11 +93,9 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
         _say(out, **answer)
 
 
-def _answer(
-    handle: Handler, task: dict[str, Any], tell: Tell, progress: WorkerProgress
-) -> dict[str, Any]:
+def _answer(handle: Handler, task: bytes, tell: Tell, progress: WorkerProgress) -> dict[str, Any]:
     try:
-        return {"done": handle(task, tell, progress)}
+        return {"done": handle(pickle.loads(task), tell, progress)}
     except errors.ShardctlError as error:
         return {"failed": [type(error).__name__, str(error)]}
     except MemoryError:
@@ -107,25 +119,26 @@ def _limit_memory(limit: int) -> None:
 
 
 def _listen(
-    channel: socket.socket, orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event
+    channel: socket.socket, orders: queue.SimpleQueue[bytes | None], idle: threading.Event
 ) -> None:
     """Pass orders on. If they end during a task, stop at once: the result is not needed any
     more."""
     with (
         contextlib.suppress(ConnectionResetError),
-        channel.makefile("r", encoding="utf-8") as lines,
+        channel.makefile("rb") as stream,
     ):
-        for line in lines:
+        while len(head := stream.read(HEAD)) == HEAD:
+            task = stream.read(end_of(head) - HEAD)
             idle.clear()
-            orders.put(json.loads(line))
+            orders.put(task)
     if not idle.is_set():
         end_uploads()
         os._exit(1)
     orders.put(None)
 
 
-def _say(out: TextIO, **message: Any) -> None:
-    out.write(json.dumps(message) + "\n")
+def _say(out: BinaryIO, **message: Any) -> None:
+    out.write(framed(message))
     out.flush()
 
 

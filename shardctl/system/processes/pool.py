@@ -2,16 +2,16 @@
 nothing of what tasks are.
 
 Workers are forked from a process of their own that has their modules loaded (forkserver.py), each
-with a socket for its tasks and answers and a pipe for what it prints. They share no lock, nothing
-is pickled, and a worker that dies is seen at once as the end of its socket. The worker's side is
-`serve` in forkserver.py.
+with a socket for its tasks and answers, which are pickled, and a pipe for what it prints. They
+share no lock, and a worker that dies is seen at once as the end of its socket. The worker's side
+is `serve` in forkserver.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import selectors
 import socket
 import tempfile
@@ -27,12 +27,19 @@ from shardctl.errors import WorkerError
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
 from shardctl.system.processes import worker_state
-from shardctl.system.processes.forkserver import ForkServer, start_server, take_early
+from shardctl.system.processes.forkserver import (
+    HEAD,
+    ForkServer,
+    end_of,
+    framed,
+    start_server,
+    take_early,
+)
 from shardctl.system.processes.worker_state import TAIL_BYTES, Death, WorkerProgress
 from shardctl.system.stores.base import ENDING_SECONDS
 from shardctl.system.text import counted
 
-Task = dict[str, Any]
+Task = Any
 OnLine = Callable[[str], None]
 """Callback for a line that a worker has printed."""
 
@@ -300,7 +307,7 @@ class _Worker:
             theirs.close()
             os.close(printing)
         os.set_blocking(self.output, False)
-        self._answer = self._line = b""
+        self._answer, self._line = bytearray(), b""
         self._last_line = ""
         self._overtime = self._delivers = False
         self._seen = ((worker_state.NOWHERE, worker_state.WHOLE), 0.0)
@@ -311,7 +318,7 @@ class _Worker:
         """Send a task. If the process is gone, the end of its socket will tell."""
         self.task = task
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.channel.sendall(json.dumps(task).encode() + b"\n")
+            self.channel.sendall(framed(task))
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the answers that have arrived; `gone` is set at the end of the socket."""
@@ -320,9 +327,11 @@ class _Worker:
         except ConnectionResetError:
             data = b""
         self.gone = not data
-        *lines, self._answer = (self._answer + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+        self._answer += data
+        while len(self._answer) >= HEAD and len(self._answer) >= (end := end_of(self._answer)):
+            message = self._answer[HEAD:end]
+            del self._answer[:end]
+            yield pickle.loads(message)
 
     def listen(self) -> bool:
         """Pass on the lines that were printed; False where no more will come. One read empties the

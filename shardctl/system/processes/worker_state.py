@@ -9,6 +9,8 @@ import os
 import signal
 import struct
 import subprocess
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import IO
 
@@ -164,6 +166,22 @@ class Death:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-self.code).name}"
         return f"was ended by signal {-self.code}"
+
+
+class Deaths:
+    """Counts deaths of workers by where they were: what is tried again, and how often."""
+
+    def __init__(self) -> None:
+        self.times: Counter[Hashable] = Counter()
+
+    def is_fatal(self, where: Hashable, death: Death, crashes: int = 1) -> bool:
+        """Count a death, and return whether what was done there is not to be tried again.
+
+        So many `crashes` at one place show that it was no accident, and FATAL_KILLS that were from
+        outside.
+        """
+        self.times[where] += 1
+        return self.times[where] >= (FATAL_KILLS if death.from_outside else crashes)
 
 
 def await_end(process: subprocess.Popen[bytes]) -> int:

@@ -2,29 +2,19 @@
 the other."""
 
 from __future__ import annotations
-
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from PIL import Image
-
-from shardctl.images.geometry import Colour, Matrix, Size
-from shardctl.images.pixels import blur, colour, tables
-from shardctl.images.pixels.blending import mix
-from shardctl.system.options import Flag, Number, Whole, Word, setting
-from shardctl.transforms.base import ImageTransform, Rng
+from abc import abstractmethod
+from collections.abc import (Callable, Mapping, Sequence)
+from dataclasses import dataclass
+from shardctl.images import pixels
+from shardctl.images.geometry import (Colour, Matrix, Size)
+from shardctl.images.pixels import mix
+from shardctl.system.options import (Flag, Number, Whole, Word, setting)
+from shardctl.transforms.base import (ImageTransform, Rng)
 from shardctl.transforms.image.draws import whole
-from shardctl.transforms.image.warp import (
-    BILINEAR,
-    FILL,
-    NEAREST,
-    affine,
-    rotation,
-    warp_whole,
-)
+from shardctl.transforms.image.warp import (BILINEAR, FILL, NEAREST, affine, rotation, warp_whole)
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import SettingError
 
@@ -243,22 +233,22 @@ def _degrees(slope: float) -> float:
 _MAPS: dict[str, Callable[[Size, float], Matrix]] = {
     "shear_x": lambda size, slope: affine(0.0, _STILL, 1.0, (_degrees(slope), 0.0), _CORNER),
     "shear_y": lambda size, slope: affine(0.0, _STILL, 1.0, (0.0, _degrees(slope)), _CORNER),
-    "translate_x": lambda size, pixels: affine(0.0, (int(pixels), 0.0), 1.0, (0.0, 0.0), _CORNER),
-    "translate_y": lambda size, pixels: affine(0.0, (0.0, int(pixels)), 1.0, (0.0, 0.0), _CORNER),
+    "translate_x": lambda size, shift: affine(0.0, (int(shift), 0.0), 1.0, (0.0, 0.0), _CORNER),
+    "translate_y": lambda size, shift: affine(0.0, (0.0, int(shift)), 1.0, (0.0, 0.0), _CORNER),
     "rotate": lambda size, angle: rotation(size, angle, False)[0],
 }
 """The operations that move pixels: the map from the output to the image."""
 
 _VALUES: dict[str, Callable[[Image.Image, float], Image.Image]] = {
-    "brightness": lambda image, more: tables.brightness(image, 1 + more),
-    "saturation": lambda image, more: colour.saturation(image, 1 + more),
-    "contrast": lambda image, more: tables.contrast(image, 1 + more),
-    "sharpness": lambda image, more: blur.sharpness(image, 1 + more),
-    "posterize": lambda image, bits: tables.posterize(image, int(bits)),
-    "solarize": lambda image, share: tables.solarize(image, 255 * share),
-    "autocontrast": lambda image, _: tables.autocontrast(image),
-    "equalize": lambda image, _: tables.equalize(image),
-    "invert": lambda image, _: tables.invert(image),
+    "brightness": lambda image, more: pixels.brightness(image, 1 + more),
+    "saturation": lambda image, more: pixels.saturation(image, 1 + more),
+    "contrast": lambda image, more: pixels.contrast(image, 1 + more),
+    "sharpness": lambda image, more: pixels.sharpness(image, 1 + more),
+    "posterize": lambda image, bits: pixels.posterize(image, int(bits)),
+    "solarize": lambda image, share: pixels.solarize(image, 255 * share),
+    "autocontrast": lambda image, _: pixels.autocontrast(image),
+    "equalize": lambda image, _: pixels.equalize(image),
+    "invert": lambda image, _: pixels.invert(image),
 }
 """The operations that change the values of pixels."""
 

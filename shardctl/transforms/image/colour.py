@@ -1,15 +1,13 @@
 """Colours: brightness, contrast, saturation, hue, grey, and the channels."""
 
 from __future__ import annotations
-
 from PIL import Image
-
-from shardctl.images.pixels import colour, tables
-from shardctl.images.pixels.backends import BACKENDS, adjust
-from shardctl.system.options import Number, Whole, Word, setting
-from shardctl.transforms.base import PixelTransform, Rng, between, drawn
-from shardctl.transforms.image.draws import SometimesPixels, jitter, order, whole
-from shardctl.transforms.settings import PROBABILITY, Span
+from shardctl.images import pixels
+from shardctl.images.pixels import (BACKENDS, adjust)
+from shardctl.system.options import (Number, Whole, Word, setting)
+from shardctl.transforms.base import (PixelTransform, Rng, between, drawn)
+from shardctl.transforms.image.draws import (SometimesPixels, jitter, order, whole)
+from shardctl.transforms.settings import (PROBABILITY, Span)
 
 _FACTOR = Number(0.0, 100.0)
 _AROUND_1 = Span(0.0, 100.0, alone="around", centre=1.0)
@@ -131,7 +129,7 @@ class PhotometricDistort(PixelTransform, name="photometric_distort"):
             place = len(first) if drawn(0.5, rng) else len(adjustments)
             adjustments.insert(place, ("contrast", between(self.contrast, rng)))
         image = adjust(image, adjustments, self.backend)
-        return colour.permute_channels(image, order(rng, 3)) if drawn(self.p, rng) else image
+        return pixels.permute_channels(image, order(rng, 3)) if drawn(self.p, rng) else image
 
 
 class Grayscale(SometimesPixels, name="grayscale"):
@@ -139,7 +137,7 @@ class Grayscale(SometimesPixels, name="grayscale"):
 
     p: float = _ALWAYS
 
-    change = staticmethod(colour.grayscale)
+    change = staticmethod(pixels.grayscale)
 
 
 class ChannelPermutation(SometimesPixels, name="channel_permutation"):
@@ -154,7 +152,7 @@ class ChannelPermutation(SometimesPixels, name="channel_permutation"):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw an order."""
-        return colour.permute_channels(image, order(rng, 3))
+        return pixels.permute_channels(image, order(rng, 3))
 
 
 class ChannelDropout(SometimesPixels, name="channel_dropout"):
@@ -170,7 +168,7 @@ class ChannelDropout(SometimesPixels, name="channel_dropout"):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw a channel."""
-        return colour.drop_channels(image, (whole(rng, 0, 2),), self.value)
+        return pixels.drop_channels(image, (whole(rng, 0, 2),), self.value)
 
 
 class Autocontrast(SometimesPixels, name="autocontrast"):
@@ -178,7 +176,7 @@ class Autocontrast(SometimesPixels, name="autocontrast"):
 
     p: float = _HALF
 
-    change = staticmethod(tables.autocontrast)
+    change = staticmethod(pixels.autocontrast)
 
 
 class Equalize(SometimesPixels, name="equalize"):
@@ -186,7 +184,7 @@ class Equalize(SometimesPixels, name="equalize"):
 
     p: float = _HALF
 
-    change = staticmethod(tables.equalize)
+    change = staticmethod(pixels.equalize)
 
 
 class Posterize(SometimesPixels, name="posterize"):
@@ -195,7 +193,7 @@ class Posterize(SometimesPixels, name="posterize"):
     bits: int = setting(Whole(0, 8), help="How many bits are kept.")
     p: float = _HALF
 
-    change = staticmethod(tables.posterize)
+    change = staticmethod(pixels.posterize)
 
 
 class Solarize(SometimesPixels, name="solarize"):
@@ -204,7 +202,7 @@ class Solarize(SometimesPixels, name="solarize"):
     threshold: float = setting(Number(0.0, 256.0), help="The lowest value that is inverted.")
     p: float = _HALF
 
-    change = staticmethod(tables.solarize)
+    change = staticmethod(pixels.solarize)
 
 
 class Invert(SometimesPixels, name="invert"):
@@ -212,4 +210,4 @@ class Invert(SometimesPixels, name="invert"):
 
     p: float = _HALF
 
-    change = staticmethod(tables.invert)
+    change = staticmethod(pixels.invert)

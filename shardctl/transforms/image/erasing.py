@@ -1,17 +1,14 @@
 """Rectangles that are painted over. What is marked in the image stays."""
 
 from __future__ import annotations
-
-from typing import Any
-
 from PIL import Image
-
-from shardctl.images.geometry import BLACK, Colour
-from shardctl.images.pixels import erasing
-from shardctl.system.options import Number, setting
-from shardctl.transforms.base import PixelTransform, Rng
-from shardctl.transforms.image.draws import SometimesPixels, rectangle
-from shardctl.transforms.settings import PROBABILITY, Fill, Span
+from shardctl.images import pixels
+from shardctl.images.geometry import (BLACK, Colour)
+from shardctl.system.options import (Number, setting)
+from shardctl.transforms.base import (PixelTransform, Rng)
+from shardctl.transforms.image.draws import (SometimesPixels, rectangle)
+from shardctl.transforms.settings import (Fill, PROBABILITY, Span)
+from typing import Any
 
 
 class Value(Fill):
@@ -35,11 +32,11 @@ _VALUE = "Colour of the rectangle, or random: each value is drawn evenly from 0 
 
 
 def _erased(
-    image: Image.Image, box: erasing.Rectangle, value: Colour | None, rng: Rng
+    image: Image.Image, box: pixels.Rectangle, value: Colour | None, rng: Rng
 ) -> Image.Image:
     if value is not None:
-        return erasing.erase(image, box, value)
-    return erasing.erase_with_noise(image, box, rng)
+        return pixels.erase(image, box, value)
+    return pixels.erase_with_noise(image, box, rng)
 
 
 class Erase(PixelTransform, name="erase"):

@@ -1,14 +1,12 @@
 """Noise, and what compression leaves in an image."""
 
 from __future__ import annotations
-
 from PIL import Image
-
-from shardctl.images.pixels import artefacts, blur, noise
-from shardctl.system.options import Number, Whole, Word, setting
-from shardctl.transforms.base import PixelTransform, Rng, between
-from shardctl.transforms.image.draws import SometimesPixels, whole
-from shardctl.transforms.settings import PROBABILITY, SettingError, Span, WholeSpan
+from shardctl.images import pixels
+from shardctl.system.options import (Number, Whole, Word, setting)
+from shardctl.transforms.base import (PixelTransform, Rng, between)
+from shardctl.transforms.image.draws import (SometimesPixels, whole)
+from shardctl.transforms.settings import (PROBABILITY, SettingError, Span, WholeSpan)
 
 
 class GaussianNoise(PixelTransform, name="gaussian_noise"):
@@ -23,7 +21,7 @@ class GaussianNoise(PixelTransform, name="gaussian_noise"):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the noise."""
-        return noise.gaussian_noise(image, rng, self.mean, between(self.sigma, rng))
+        return pixels.gaussian_noise(image, rng, self.mean, between(self.sigma, rng))
 
 
 class SaltAndPepper(PixelTransform, name="salt_and_pepper"):
@@ -38,7 +36,7 @@ class SaltAndPepper(PixelTransform, name="salt_and_pepper"):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the pixels."""
-        return noise.salt_and_pepper(image, rng, between(self.amount, rng), self.salt)
+        return pixels.salt_and_pepper(image, rng, between(self.amount, rng), self.salt)
 
 
 class Jpeg(PixelTransform, name="jpeg"):
@@ -55,8 +53,8 @@ class Jpeg(PixelTransform, name="jpeg"):
         """Encode and decode."""
         low, high = self.quality
         if low == high:
-            return artefacts.jpeg(image, low)
-        return artefacts.jpeg(image, whole(rng, low, high))
+            return pixels.jpeg(image, low)
+        return pixels.jpeg(image, whole(rng, low, high))
 
 
 class GaussianBlur(PixelTransform, name="gaussian_blur"):
@@ -81,7 +79,7 @@ class GaussianBlur(PixelTransform, name="gaussian_blur"):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Blur."""
-        return blur.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
+        return pixels.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
 
 
 class AdjustSharpness(SometimesPixels, name="adjust_sharpness"):
@@ -92,4 +90,4 @@ class AdjustSharpness(SometimesPixels, name="adjust_sharpness"):
     )
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
 
-    change = staticmethod(blur.sharpness)
+    change = staticmethod(pixels.sharpness)

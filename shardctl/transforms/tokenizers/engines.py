@@ -8,22 +8,19 @@ of a second, and is remembered for this machine (huggingface.py).
 # ruff: noqa: RUF001 - characters that look like others are what is tried
 
 from __future__ import annotations
-
 import json
-import resource
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from itertools import islice, product
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
-
 import numpy as np
 import pyarrow as pa
-
-from shardctl.errors import InputError, first_line
+import resource
+from collections.abc import (Callable, Mapping, Sequence)
+from functools import lru_cache
+from itertools import (islice, product)
+from pathlib import Path
+from shardctl.errors import (InputError, first_line)
 from shardctl.system.packages import installed_version
-from shardctl.transforms.tokenizers.base import Encoded, Tokenizer, joined
-from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core
+from shardctl.transforms.tokenizers.base import (Encoded, Tokenizer, joined)
+from shardctl.transforms.tokenizers.tiktoken import (encode_by, open_core)
+from typing import (Any, ClassVar, Protocol)
 
 LOOK = 4 << 20
 """Bytes of text after which it is looked at how much memory gigatoken takes."""
@@ -217,7 +214,7 @@ the The THE don't I'LL we'Ve they'd x'S ''s café naïve Straße ﬁne Ǆ İstan
 __init__ C++ f(x)==y/z http://a.b/c?d=e&f#g user@example.com #tag @me $5.00 50%
 «quote» “it’s” … — -- --- *** /* // \\n <b> </p> &amp; <|x|> <|endoftext [INST]
 ##ing ▁a Ġb
-""".split()  # noqa: SIM905 - one long list of strings is harder to read
+""".split()
 
 
 @lru_cache(maxsize=1)

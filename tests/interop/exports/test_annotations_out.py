@@ -508,7 +508,7 @@ def test_splits_that_mean_something_else_to_yolo_are_refused(name: str, tmp_path
 
 def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path: Path, cli: Any) -> None:
     write(tmp_path / "in", BOXES)
-    with pytest.raises(UsageError, match="there are detect, segment, pose"):
+    with pytest.raises(UsageError, match="detect, segment or pose"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", task="obb")
     with pytest.raises(UsageError, match="task is not for an export to coco"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "coco", task="detect")

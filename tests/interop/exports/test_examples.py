@@ -22,7 +22,7 @@ from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.examples import serialized
 from shardctl.sources.export_description import Description, Field
-from shardctl.sources.formats.examples import messages
+from shardctl.sources.formats.tfrecord import messages
 from shardctl.system.folders import LocalFolder
 
 BOTH = ("tfrecord", "tfds")

@@ -18,9 +18,8 @@ from restoring import restored
 
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError, UsageError
-from shardctl.interop.exports import worker
-from shardctl.interop.exports.exporting import Parts
-from shardctl.interop.exports.job import ExportJob
+from shardctl.interop.exports import job
+from shardctl.interop.exports.job import ExportJob, Parts
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
@@ -173,15 +172,15 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     dataset = write_texts(tmp_path / "in")
     (tmp_path / "out.partial").mkdir()
     staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
-    job = ExportJob.of(Source(LocalFolder(dataset), Choice()), "mds", {}, ())
-    staging.begin(job.to_json())
+    planned = ExportJob.of(Source(LocalFolder(dataset), Choice()), "mds", {}, ())
+    staging.begin(planned.to_json())
     dataset.rename(tmp_path / "away")
     shardctl.write(dataset, [{"key": "another", "text": "one"}])
-    task = {"folder": str(staging.folder), "state": job.source.state, "version": 0, "part": 0}
+    task = {"folder": str(staging.folder), "state": planned.source.state, "version": 0, "part": 0}
     with pytest.raises(
         DatasetError, match="was changed while it was exported; run the same command again"
     ):
-        worker.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
+        job.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
     assert list(staging.folder.glob("done/*")) == list(staging.folder.glob("files/*")) == []
 
 

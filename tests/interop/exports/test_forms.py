@@ -240,10 +240,10 @@ def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) ->
         ({"rename": {"year": "y"}, "columns": ["text"]}, "not among those that are exported"),
         ({"where": "size > 3"}, "no column 'size'"),
         ({"where": "year > 3000"}, "has no sample for which 'year > 3000' is true"),
-        ({"store": "webp"}, "use keep, png or jpeg:QUALITY"),
-        ({"on_loss": "ignore"}, "there are fail, json, drop"),
+        ({"store": "webp"}, "keep, png or jpeg:QUALITY"),
+        ({"on_loss": "ignore"}, "must be fail, json or drop"),
         ({"workers": -1}, "workers must be auto or a number"),
-        ({"compression": "br"}, "compression 'br' is not known here"),
+        ({"compression": "br"}, "compression must be zstd, snappy or none"),
         ({"split": "val"}, "no split 'val'; it has train, test"),
     ],
 )

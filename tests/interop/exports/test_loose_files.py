@@ -22,7 +22,7 @@ from PIL import Image
 import shardctl
 from shardctl.errors import InputError, StorageError
 from shardctl.format.names import CHECKSUMS
-from shardctl.interop.exports.name_set import NameSet
+from shardctl.interop.exports.loose_files import NameSet
 from shardctl.interop.exports.staging import Staging
 from shardctl.sources.export_description import DESCRIPTION, Description
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from making import box, coco_file, converted, photos, samples
 
 from shardctl.sources.annotations import json_parts
-from shardctl.sources.annotations.coco import plain, reading
+from shardctl.sources.annotations.coco import reading
 from shardctl.sources.annotations.coco.file import OBJECT_COLUMNS, CocoFile
 from shardctl.sources.annotations.objects import Others
 
@@ -80,7 +80,7 @@ def text_of(elements: list[Any]) -> str:
 @given(st.lists(st.fixed_dictionaries(PLAIN), min_size=1, max_size=6))
 def test_plain_annotations_are_read_as_columns_with_the_same_values(elements: list[Any]) -> None:
     others = Others()
-    found = plain.PlainObjects(others)(text_of(elements))
+    found = reading.PlainObjects(others)(text_of(elements))
     assert found is not None
     assert repr(found.to_pylist()) == repr(one_by_one(elements)[0])
     said = (
@@ -107,7 +107,7 @@ def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.Data
         isinstance(holder, list) and isinstance(last, int) and len(holder) > last
     ):
         holder[last] = data.draw(ODD)
-    found = plain.PlainObjects(Others())(text_of(elements))
+    found = reading.PlainObjects(Others())(text_of(elements))
     if found is not None:
         rows, file = one_by_one(elements)
         assert not file.faults
@@ -127,16 +127,16 @@ def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.Data
     ],
 )
 def test_what_is_not_plain_is_left_to_a_closer_look(text: str) -> None:
-    assert plain.PlainObjects(Others())(text) is None
+    assert reading.PlainObjects(Others())(text) is None
 
 
 def test_after_some_stretches_that_are_not_plain_no_more_are_tried() -> None:
     reader, good = (
-        plain.PlainObjects(Others()),
+        reading.PlainObjects(Others()),
         '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}',
     )
     assert reader(good) is not None
-    for _ in range(2 * plain.TRIES):
+    for _ in range(2 * reading.TRIES):
         assert reader("{}") is None
     assert reader(good) is None
 
@@ -160,14 +160,14 @@ def test_a_file_with_plain_and_odd_stretches_gives_the_same_objects(
     monkeypatch.setattr(json_parts, "BLOCK_BYTES", 1024)
     monkeypatch.setattr(json_parts, "LEAST_TOGETHER", 256)
     made: list[int] = []
-    read = plain.PlainObjects.__call__
+    read = reading.PlainObjects.__call__
 
-    def counting(reader: plain.PlainObjects, text: str) -> pa.RecordBatch | None:
+    def counting(reader: reading.PlainObjects, text: str) -> pa.RecordBatch | None:
         found = read(reader, text)
         made.append(0 if found is None else len(found))
         return found
 
-    monkeypatch.setattr(plain.PlainObjects, "__call__", counting)
+    monkeypatch.setattr(reading.PlainObjects, "__call__", counting)
     converted(source, tmp_path / "parts", f"coco:{file}")
     assert any(made), "some stretches are plain"
     assert not all(made), "and some are not"

@@ -17,7 +17,7 @@ from making import box, coco_file, converted, mask, photos, samples
 import shardctl
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.roots import SourceRoot
+from shardctl.sources.files import SourceRoot
 
 NFC, NFD = "b\u00e4r", "ba\u0308r"
 

@@ -19,7 +19,7 @@ from reading import READING, Everything, cut, read, types_of, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Unit
-from shardctl.sources.formats.containers import ContainerFormat
+from shardctl.sources.formats.found_values import ContainerFormat
 from shardctl.sources.formats.framed import Framed
 
 INTEROP = Path(__file__).resolve().parents[2] / "interop" / "samples"

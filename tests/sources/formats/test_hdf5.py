@@ -13,8 +13,7 @@ from reading import cut, read, units_of
 
 import shardctl
 from shardctl.errors import InstallError, Rejection
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, Unit, find_format
+from shardctl.sources.formats import Reading, Unit, ending_of, find_format
 
 h5py = pytest.importorskip("h5py")
 
@@ -77,14 +76,6 @@ def test_units_are_read_apart(tmp_path: Path) -> None:
     assert read(HDF5, tmp_path / "a.h5", units=units[::-1]).digests == whole.digests[::-1]
     part = read(HDF5, tmp_path / "a.h5", units=[Unit(0, 0, 5, 20_006, 9)])
     assert part.table["x"].to_pylist() == array[20_005:20_014].tolist()
-
-
-def test_a_text_that_is_not_utf8_is_a_reject_of_its_row(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.array([b"a", b"\xff", b"c"], h5py.string_dtype("utf-8", 1))
-    found = read(HDF5, tmp_path / "a.h5")
-    assert [row["x"] for row in found.rows] == ["a", "c"]
-    assert [reject[:2] for reject in found.rejects] == [(2, "not-utf8")]
 
 
 def odd(file: Any, what: str, folder: Path) -> None:

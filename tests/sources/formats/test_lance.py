@@ -13,9 +13,8 @@ from reading import cut, read, units_of
 
 import shardctl
 from shardctl.errors import InstallError, Rejection
-from shardctl.interop.foreign.checking import check
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, find_format
+from shardctl.interop.foreign import check
+from shardctl.sources.formats import Reading, ending_of, find_format
 
 lance = pytest.importorskip("lance")
 
@@ -130,15 +129,6 @@ def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path: Path,
     assert cli("convert", folder, tmp_path / "out", "--kind", "table", "--workers", 0).code == 0
     made = shardctl.open(tmp_path / "out")
     assert sorted(made[n]["n"] for n in range(len(made))) == [1, 2, 3]
-
-
-def test_a_part_alone_is_no_dataset(dataset: Path, tmp_path: Path) -> None:
-    alone = (tmp_path / "alone.lance").absolute()
-    alone.write_bytes(min((dataset / "data").glob("*.lance")).read_bytes())
-    with pytest.raises(
-        Rejection, match="a part of a dataset of Lance; give the folder that has _versions"
-    ):
-        read(LANCE, alone)
 
 
 def test_the_name_of_a_manifest_tells_its_format(dataset: Path) -> None:

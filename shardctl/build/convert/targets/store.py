@@ -20,12 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardctl.build.commit import staging
-from shardctl.build.convert.execute import Chosen
-from shardctl.build.convert.targets.base import WriteLease
-from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.convert.previous import PreviousDataset
+from shardctl.build.convert.targets import Chosen, Target, WriteLease, kept_shards
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.upload import (
     done_folder,
     fetch_file,
@@ -103,7 +100,7 @@ def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
     """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are
     large, are not fetched.
 
-    `writing` and `planning` fetch them. Raises as `on_store` does.
+    `lease` and `lease_beside_parts` fetch them. Raises as `on_store` does.
     """
     url = url.rstrip("/")
     with scratch_folder() as scratch:
@@ -115,7 +112,7 @@ def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
             forget_clients()
 
 
-class StoreTarget:
+class StoreTarget(Target):
     """The place at a URL, and the folder of this machine that has the work on it."""
 
     def __init__(self, url: str, target: Path) -> None:
@@ -235,17 +232,17 @@ class StoreTarget:
         return None
 
     @contextmanager
-    def writing(
+    def lease(
         self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
     ) -> Iterator[Lease]:
         """Hold the lease, once no part is being built. While this process waits for it, `looking`
         is called now and then."""
-        with self.planning(waiting, looking) as held:
+        with self.lease_beside_parts(waiting, looking) as held:
             self.await_parts(waiting)
             yield held
 
     @contextmanager
-    def planning(
+    def lease_beside_parts(
         self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
     ) -> Iterator[Lease]:
         """Hold the lease, and see what is there now. Raises StoreError if the store ignores
@@ -298,7 +295,7 @@ class StoreTarget:
             shutil.rmtree(job, ignore_errors=True)
 
     @contextmanager
-    def building(self, job: Path, part: str) -> Iterator[Lease]:
+    def part_lease(self, job: Path, part: str) -> Iterator[Lease]:
         """Hold the lease of a part."""
         with store_lease.hold_if_free(
             self._store, f"{state_folder(job)}{PARTS}/{file_of_part(part)}.json", self._parts
@@ -472,12 +469,12 @@ class StoreTarget:
         """Nothing is looked at: it would take the table of shards, and a listing of one request for
         each 1,000 of them."""
 
-    def keep(self, outcomes: Outcomes) -> None:
+    def keep(self, job: DatasetJob, before: PreviousDataset) -> None:
         """Have the store copy the shards."""
-        job, base = outcomes.job, self._base_there()
+        base = self._base_there()
         copies = [
             (base + before.table[number].path, job.base + job.place(shard).name)
-            for shard, before, number in outcomes.kept()
+            for shard, number in kept_shards(job)
         ]
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(lambda names: self._store.copy(*names), copies))
@@ -485,10 +482,6 @@ class StoreTarget:
     def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Delete the objects."""
         self._store.delete([job.base + name for name in shards])
-
-    def base(self, job: DatasetJob) -> str:
-        """Return the folder that the shards of the job are in."""
-        return job.base
 
     def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the

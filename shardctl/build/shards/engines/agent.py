@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ class Agent:
             self._run, self._job = order.run, _job_of(order, self._copies)
             self._pool = LocalPool(1, Limits(order.memory, order.seconds), self._tell_line)
         self._pool.run(
-            self._job, [order.shard], lambda progress: messages.put({"progress": astuple(progress)})
+            self._job, [order.shard], lambda progress: messages.put({"progress": progress})
         )
 
     def _tell_line(self, line: str) -> None:

@@ -1,33 +1,73 @@
-"""Shard tasks on this machine: in this process, or in a pool of worker processes that an input may
-kill."""
+"""What builds shards, and the engine of this machine: in this process, or in a pool of worker
+processes that an input may kill."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from shardctl.build.shards import WORKER
-from shardctl.build.shards.engines.base import Engine, OnFound, Report
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.retry_hints import RetryHints
-from shardctl.build.shards.scan import PrePlanTask, run_task
-from shardctl.build.shards.work_done import WorkDone
-from shardctl.errors import SourceGoneError, WorkerError
+from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.scan import Found, PrePlanTask, Probe, run_task
+from shardctl.build.shards.shard_build import RetryHints
+from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.system.machine import usable_cores
-from shardctl.system.processes.pool import Limits, OnLine, Pool, Task, most_workers
+from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
 from shardctl.system.processes.worker_state import (
-    FATAL_KILLS,
     KEYS,
     OUT_OF_MEMORY_MESSAGE,
     TOGETHER,
     Death,
+    Deaths,
     WorkerProgress,
 )
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
+
+Report = Callable[[WorkDone], None]
+
+OnFound = Callable[[int, Found], None]
+
+
+class Engine(Protocol):
+    """Something that builds shards."""
+
+    def prepare(self) -> None:
+        """Get ready for work that is coming, beside what this process does meanwhile."""
+        ...
+
+    def at_once(self) -> int:
+        """Return how many shards are built at the same time, as far as that is known."""
+        ...
+
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
+        """Look at files before there is a plan. `on_found` gets the place of each task and what it
+        found, in any order."""
+        ...
+
+    def probe(self, job: Job) -> Probe:
+        """Push all records of the plan of a small job through its recipe, on this machine: its
+        folder is one for scratch. Raises InputError."""
+        ...
+
+    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
+        """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
+
+        The job's folder is in that of the dataset: whatever builds a shard must be able to read and
+        to write it.
+        """
+        ...
+
+    def let_go(self) -> None:
+        """Have idle processes end, and do not wait for them: there is no more work as far as is
+        known."""
+        ...
+
+    def close(self) -> None:
+        """Stop, at once if shards are still being built."""
+        ...
 
 
 def start(_address: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
@@ -47,11 +87,7 @@ def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda li
 
 class InProcess:
     """Builds one shard after the other in this process: the easiest to debug, and it dies with the
-    input.
-
-    It imports what workers import. A process that has workers does without these modules, which
-    take 20 ms.
-    """
+    input. It alone imports what workers import."""
 
     def prepare(self) -> None:
         """Nothing to get ready."""
@@ -85,6 +121,33 @@ class InProcess:
         """Nothing to stop."""
 
 
+@dataclass(frozen=True)
+class ExamineTask:
+    """A task before there is a plan, its place among others, and what is `lost` of it: what ends
+    every process that looks at it."""
+
+    number: int
+    task: PrePlanTask
+    lost: dict[int, Rejection]
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to build of the job in a folder; None: the probe.
+
+    The worker tries the unit `trial` before it builds the shard, and with `on` all units after it.
+    So it does not build the shard from its beginning for every record that ends a worker. `suspect`
+    is (unit, attempt) of a unit that could not be read in time.
+    """
+
+    folder: str
+    shard: int | None
+    hints: RetryHints = field(default_factory=RetryHints)
+    trial: int | None = None
+    on: bool = False
+    suspect: tuple[int, int] | None = None
+
+
 class LocalPool:
     """Builds shards in child processes."""
 
@@ -109,72 +172,68 @@ class LocalPool:
 
     def probe(self, job: Job) -> Probe:
         """Probe the records, in one of the processes."""
+        job.write_files()
+        job.save()
         found: list[Probe] = []
-        policy = CrashPolicy(job, self._limits)
-
-        def on_message(_: Task, message: dict[str, Any]) -> None:
-            found.append(Probe.from_json(message["done"]))
-
-        self._pool.run([policy.task(None)], on_message, policy.judge)
+        task = ShardTask(str(job.folder), None)
+        self._pool.run(
+            [task],
+            lambda _, message: found.append(message["done"]),
+            CrashPolicy(job, self._limits).judge,
+        )
         return found[0]
 
     def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at the files. What ends every process that looks at it is a fault of its own."""
-        deaths: Counter[tuple[int, int | None]] = Counter()
+        deaths = Deaths()
 
-        def on_message(task: Task, message: dict[str, Any]) -> None:
-            on_found(task["number"], message["done"])
-
-        def died(task: Task, death: Death) -> Task:
-            deaths[task["number"], death.place] += 1
-            times = deaths[task["number"], death.place]
-            if death.place is None and times >= FATAL_ACCIDENTS:
+        def died(task: ExamineTask, death: Death) -> ExamineTask:
+            place = death.place
+            most = FATAL_ACCIDENTS if place is None else FATAL_CRASHES
+            if not deaths.is_fatal((task.number, place), death, most):
+                return task
+            if place is None:
                 raise WorkerError(
                     f"{FATAL_ACCIDENTS} worker processes in a row {death} while they looked at the "
                     "files"
                 )
-            if death.place is None or times < (
-                FATAL_KILLS if death.from_outside else FATAL_CRASHES
-            ):
-                return task
             error = "timed-out" if death.overtime else "crashed"
             remedy = (
                 ""
                 if death.overtime or death.from_outside
                 else "; it is likely to be damaged, get it again"
             )
-            reason = [
-                death.stage,
-                error,
-                f"the process that looked at it {death} every time{remedy}",
-            ]
-            return {**task, "lost": [*task["lost"], [death.place, *reason]]}
+            message = f"the process that looked at it {death} every time{remedy}"
+            return replace(task, lost={**task.lost, place: Rejection(death.stage, error, message)})
 
-        def packed(number: int) -> Task:
-            task = tasks[number]
-            return {"do": task.name, "number": number, "task": task.to_json(), "lost": []}
-
-        self._pool.run(LazySequence(len(tasks), packed), on_message, died)
+        self._pool.run(
+            LazySequence(len(tasks), lambda number: ExamineTask(number, tasks[number], {})),
+            lambda task, message: on_found(task.number, message["done"]),
+            died,
+        )
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""
-        policy = CrashPolicy(job, self._limits)
+        policy, folder = CrashPolicy(job, self._limits), str(job.folder)
         reported: dict[int, WorkDone] = {}
 
-        def on_message(task: Task, message: dict[str, Any]) -> None:
+        def on_message(task: ShardTask, message: dict[str, Any]) -> None:
+            assert task.shard is not None, "it is no probe"
             if "done" in message:
-                reported.pop(task["shard"], None)
+                reported.pop(task.shard, None)
                 return
-            done = WorkDone(*message["progress"])
-            reported[task["shard"]] = reported.get(task["shard"], WorkDone(0, 0, 0, 0)) + done
+            done = message["progress"]
+            reported[task.shard] = reported.get(task.shard, WorkDone()) + done
             report(done)
 
-        def died(task: Task, death: Death) -> Task:
-            if lost := reported.pop(task["shard"], None):
+        def died(task: ShardTask, death: Death) -> ShardTask:
+            assert task.shard is not None, "it is no probe"
+            if lost := reported.pop(task.shard, None):
                 report(-lost)  # the shard is built again from its first unit
             return policy.judge(task, death)
 
-        self._pool.run(policy.tasks(shards), on_message, died)
+        tasks = LazySequence(len(shards), lambda place: ShardTask(folder, shards[place]))
+        self._pool.run(tasks, on_message, died)
 
     def let_go(self) -> None:
         """Have the workers end."""
@@ -199,21 +258,6 @@ FATAL_CRASHES = 2
 FATAL_ACCIDENTS = 4
 """Deaths outside of any record, at one shard, after which the conversion is given up."""
 
-
-@dataclass(frozen=True)
-class _DeathPlace:
-    """Where a worker died: `unit` is None if it was at none, `record` None if at all records of the
-    unit.
-
-    `record` is TOGETHER if a model was called with several records, from `unit` on.
-    """
-
-    shard: int | None
-    unit: int | None
-    record: int | None
-    from_outside: bool
-
-
 HANGING = 3
 """Inputs, the first ones that are tried beforehand, after which a function that takes too long for
 each of them is refused."""
@@ -224,35 +268,9 @@ class CrashPolicy:
 
     def __init__(self, job: Job, limits: Limits) -> None:
         self._job, self._limits = job, limits
-        self._deaths: Counter[_DeathPlace] = Counter()
+        self._deaths = Deaths()
 
-    def task(self, shard: int | None) -> Task:
-        """Return the task of a shard (None: the probe) that nothing has gone wrong with yet.
-
-        `lost` has the records that are given up: [unit, record or None, stage, error, message].
-        Records of units in `careful` are read one by one, and a model gets each alone before it
-        gets several. The worker tries the unit `trial` before it builds the shard, and with `on`
-        all units after it. So it does not build the shard from its beginning for every record that
-        ends a worker. `suspect` is [unit, attempt] of a unit that could not be read in time. With
-        `anew` the worker takes nothing from the dataset before: perhaps its files cannot be read.
-        """
-        return {
-            "do": "shard",
-            "job": self._job.packed() if shard is None else str(self._job.folder),
-            "shard": shard,
-            "lost": [],
-            "careful": [],
-            "trial": None,
-            "on": False,
-            "suspect": None,
-            "anew": False,
-        }
-
-    def tasks(self, shards: Sequence[int]) -> Sequence[Task]:
-        """Return the tasks of some shards, each made when it is asked for."""
-        return LazySequence(len(shards), lambda place: self.task(shards[place]))
-
-    def judge(self, task: Task, death: Death) -> Task:
+    def judge(self, task: ShardTask, death: Death) -> ShardTask:
         """Return the task to do after a death: the same again, without the record where it has been
         fatal often enough.
 
@@ -261,47 +279,46 @@ class CrashPolicy:
         """
         if death.stage == "compare" and death.overtime:
             raise SourceGoneError(self._no_answer(task, death))
-        unit = None if death.stage == "compare" else death.place
-        if death.stage == KEYS and unit not in task["careful"]:
+        unit, hints = None if death.stage == "compare" else death.place, task.hints
+        if death.stage == KEYS and unit not in hints.careful:
             # keys were read together: the number only says how far
             death = replace(death, record=None)
         unread = death.overtime and death.stage in ("read", KEYS)
         together = death.record is not None and death.record <= TOGETHER
         of_many = unit is not None and death.record is None and not unread and self._has_many(unit)
-        if (of_many or together) and unit not in task["careful"]:
-            return {**task, "careful": [*task["careful"], unit], "trial": unit}
-        place = _DeathPlace(
-            task["shard"], unit, TOGETHER if together else death.record, death.from_outside
-        )
-        self._deaths[place] += 1
-        deaths = self._deaths[place]
-        if together and deaths >= (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
+        if unit is not None and (of_many or together) and unit not in hints.careful:
+            return replace(task, hints=hints.with_careful(unit), trial=unit)
+        where = task.shard, unit, TOGETHER if together else death.record, death.from_outside
+        is_fatal = self._deaths.is_fatal(where, death, FATAL_CRASHES)
+        deaths = self._deaths.times[where]
+        if together and is_fatal:
             raise WorkerError(self._only_together(death))
-        if unit is None and deaths >= FATAL_ACCIDENTS:
-            raise WorkerError(self._accident(task, death))
         # A read that took too long tells nothing of the record before another read of its source
         # has not.
-        suspect = [unit, deaths - 1] if unread else None
-        again = {**task, "suspect": suspect, "trial": unit, "anew": task["anew"] or unit is None}
-        if unit is None or deaths < (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
+        suspect = (unit, deaths - 1) if unread and unit is not None else None
+        again = replace(task, suspect=suspect, trial=unit)
+        if unit is None:
+            if deaths >= FATAL_ACCIDENTS:
+                raise WorkerError(self._accident(task, death))
+            return replace(again, hints=hints.with_anew())
+        if not is_fatal:
             return again
         stage = "encode" if death.stage == "write" else death.stage
-        lost = [*task["lost"], [unit, death.record, stage, *self._reason(death)]]
-        if death.overtime and len(lost) == HANGING and task["shard"] is None:
-            self._refuse_to_hang(lost)
-        several = len(lost) > 1
-        return {**again, "lost": lost, "trial": unit if several else None, "on": several}
+        hints = hints.with_lost({(unit, death.record): Rejection(stage, *self._reason(death))})
+        if death.overtime and len(hints.lost) == HANGING and task.shard is None:
+            self._refuse_to_hang(hints)
+        several = len(hints.lost) > 1
+        return replace(again, hints=hints, trial=unit if several else None, on=several)
 
-    def _refuse_to_hang(self, lost: list[Any]) -> None:
-        """Raise WorkerError if all of these are the very first inputs, and took too long: the
+    def _refuse_to_hang(self, hints: RetryHints) -> None:
+        """Raise WorkerError if all that is lost are the very first inputs, and took too long: the
         others would take as long."""
-        first = self._job.planned_at(0).unit
+        first = self._job.planned_at(0).unit.first
         places = [
-            [0, first.first + number] if first.first else [number, None]
-            for number in range(len(lost))
+            (0, first + number) if first else (number, None) for number in range(len(hints.lost))
         ]
-        if [entry[:2] for entry in lost] == places and all(
-            error == "timed-out" for _, _, _, error, _ in lost
+        if list(hints.lost) == places and all(
+            reason.error == "timed-out" for reason in hints.lost.values()
         ):
             names = ", ".join(
                 str(step.settings().get("target", step.name))
@@ -309,31 +326,22 @@ class CrashPolicy:
             )
             within = f" in {names}" if names else ""
             raise WorkerError(
-                f"each of the first {len(lost):,} inputs that were tried took longer than "
-                f"{self._limits.seconds:g} s{within};"
-                " nothing was committed. If they need more time, raise --input-timeout"
+                f"each of the first {len(places):,} inputs that were tried took longer than "
+                f"{self._limits.seconds:g} s{within}; nothing was committed. If they need more "
+                "time, raise --input-timeout"
             )
 
     def _has_many(self, unit: int) -> bool:
         return int(self._job.plan["records"][unit].as_py()) > 1
 
-    def _accident(self, task: Task, death: Death) -> str:
-        what = (
-            "tried some inputs beforehand"
-            if task["shard"] is None
-            else f"wrote shard {task['shard']}"
-        )
-        if death.out_of_memory:
-            return (
-                f"{FATAL_ACCIDENTS} worker processes in a row ran out of memory while they {what}, "
-                "and not at one of their"
-                " inputs. Use fewer --workers, or a higher --worker-memory; nothing was committed"
-            )
-        said = f": {death.last_words}" if death.last_words else ""
+    def _accident(self, task: ShardTask, death: Death) -> str:
+        what = "tried inputs beforehand" if task.shard is None else f"wrote shard {task.shard}"
+        ended = "ran out of memory" if death.out_of_memory else str(death)
+        said = f": {death.last_words}" if death.last_words and not death.out_of_memory else ""
+        remedy = "; use fewer --workers, or a higher --worker-memory" if death.out_of_memory else ""
         return (
-            f"{FATAL_ACCIDENTS} worker processes in a row {death} while they {what}, and not at "
-            f"one of their inputs{said};"
-            " nothing was committed"
+            f"{FATAL_ACCIDENTS} worker processes in a row {ended} while they {what}, and not at "
+            f"one of their inputs{said}; nothing was committed{remedy}"
         )
 
     def _only_together(self, death: Death) -> str:
@@ -345,24 +353,22 @@ class CrashPolicy:
         how = f"took longer than {self._limits.seconds:g} s" if death.overtime else f"{death}"
         return (
             f"a worker process {how} every time {models} was called with several inputs, from "
-            f"{first} on, and with each of them"
-            " alone it works; nothing was committed. Set batch lower, or use fewer --workers, a "
-            "higher --worker-memory or"
-            " --input-timeout"
+            f"{first} on, and with each of them alone it works; nothing was committed. Set batch "
+            "lower, or use fewer --workers, a higher --worker-memory or --input-timeout"
         )
 
-    def _no_answer(self, task: Task, death: Death) -> str:
+    def _no_answer(self, task: ShardTask, death: Death) -> str:
         assert death.place is not None, "it was comparing"
+        assert task.suspect is not None, "it was comparing"
         planned, other = (
-            self._job.planned_at(task["suspect"][0]),
+            self._job.planned_at(task.suspect[0]),
             self._job.planned_at(death.place).file,
         )
         root = printable(self._job.roots[planned.file.root].path)
         return (
-            f"{root}: the source does not respond: reading {printable(planned.file.path)}, and "
-            f"then {printable(other.path)},"
-            f" took longer than {self._limits.seconds:g} s; check its disk or server, or raise "
-            "--input-timeout"
+            f"{root}: the source does not respond: reading {printable(planned.file.path)}, then "
+            f"{printable(other.path)}, took longer than {self._limits.seconds:g} s; check its disk "
+            "or server, or raise --input-timeout"
         )
 
     def _reason(self, death: Death) -> tuple[str, str]:
@@ -375,12 +381,7 @@ class CrashPolicy:
             )
         if death.out_of_memory:
             return "out-of-memory", OUT_OF_MEMORY_MESSAGE
+        said = f"its worker process {death} every time it processed it"
         if death.from_outside:
-            return (
-                "killed",
-                f"its worker process {death} every time it processed it, as systems do when memory "
-                "runs out",
-            )
-        if death.code < 0:
-            return "crashed", f"its worker process {death} every time it processed it"
-        return "exited", f"its worker process {death} every time it processed it"
+            return "killed", f"{said}, as systems do when memory runs out"
+        return "crashed" if death.code < 0 else "exited", said

@@ -18,19 +18,17 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardctl.build.plan.fingerprint import deciding_versions
 from shardctl.build.shards.engines.agent import BuildOrder
-from shardctl.build.shards.engines.base import OnFound, Report
-from shardctl.build.shards.engines.local import LocalPool
+from shardctl.build.shards.engines.local import LocalPool, OnFound, Report
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.scan import PrePlanTask
+from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.scan import PrePlanTask, Probe
 from shardctl.build.shards.upload import SIGN
-from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
 from shardctl.system.packages import to_install
 from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
@@ -235,15 +233,12 @@ def _keeping_handlers() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-NOTHING = WorkDone(0, 0, 0, 0)
-
-
 @dataclass
 class _Flight:
     """A shard that Ray has, what was told of it, and the id of the node that it is on."""
 
     shard: int
-    told: WorkDone = NOTHING
+    told: WorkDone = field(default_factory=WorkDone)
     node: str = ""
 
 
@@ -407,7 +402,7 @@ class _Run:
         if "line" in message:
             self._on_line(f"node {node.name}: {message['line']}")
         if "progress" in message:
-            progress = WorkDone(*message["progress"])
+            progress: WorkDone = message["progress"]
             flight.told += progress
             node.records += progress.records
             self._report(progress)

@@ -7,28 +7,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
-from shardctl.sources.annotations.coco.categories import joined_categories
-from shardctl.sources.annotations.coco.file import CocoFile
-from shardctl.sources.annotations.coco.images import find_inputs
+import numpy as np
+
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.coco.file import CocoFile, joined_categories
 from shardctl.sources.annotations.coco.joining import Joined
 from shardctl.sources.annotations.coco.reading import read_file
-from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, stem
-from shardctl.sources.annotations.told_splits import Place, ToldSplits
+from shardctl.sources.annotations.inputs import (
+    Inputs,
+    Place,
+    ToldSplits,
+    none_among_inputs,
+    said_of_absent,
+    stem,
+)
+from shardctl.sources.annotations.objects import said_of_others_in
+from shardctl.sources.files import resolved
 from shardctl.sources.label_table import some
 from shardctl.sources.splits import split_word
-from shardctl.system.locations import name_of
+from shardctl.system.locations import name_of, parent_of
+from shardctl.system.text import printable
 
 
-class Coco:
+class Coco(AnnotationFormat):
     """The JSON files of the COCO datasets and of the many tools that write such."""
 
     name: ClassVar[str] = "coco"
-    needs_path: ClassVar[bool] = True
-
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError: it has none."""
-        no_options(self, name)
+    takes_several: ClassVar[bool] = True
 
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
@@ -62,3 +68,23 @@ def _splits_of(files: Sequence[CocoFile]) -> ToldSplits | None:
         if (word := split_word(stem(name_of(file.opened)))) is not None:
             places.setdefault(word.word, []).append(file.rows[file.rows >= 0])
     return ToldSplits(some([file.shown for file in files]), places) if len(places) > 1 else None
+
+
+def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
+    """Find the input of each image of a file. Raises InputError for images of one id, and for two
+    of one input."""
+    ordered = file.images[file.order]
+    again = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(again):
+        one, other = (file.names[int(file.order[again[0] + more])].as_py() for more in (0, 1))
+        raise InputError(
+            f"{file.shown}: the images {printable(one)} and {printable(other)} have the same id "
+            f"{int(ordered[again[0]])};"
+            " give each image an id of its own"
+        )
+    told, first = (file.opened, len(file.names)), (resolved(parent_of(file.opened)), file.names)
+    file.rows = inputs.by_path.find(file.names, file.shown, [told], [first])
+    return [
+        *said_of_others_in(file.shown, file.others),
+        *said_of_absent(file.shown, file.names, file.rows),
+    ]

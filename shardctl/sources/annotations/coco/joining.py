@@ -12,8 +12,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.format.roles import Role
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault
-from shardctl.sources.annotations.coco.categories import Categories
-from shardctl.sources.annotations.coco.file import NO_ID, CocoFile, Numbers, Rows
+from shardctl.sources.annotations.coco.file import NO_ID, Categories, CocoFile, Numbers, Rows
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import (
     ALWAYS,

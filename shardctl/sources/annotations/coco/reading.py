@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import json
+import re
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.annotations.coco.elements import BadError, members_of
+from shardctl.images.codecs import rle
+from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.coco.file import (
     CAPTION_COLUMNS,
     MEMBERS,
@@ -20,10 +23,18 @@ from shardctl.sources.annotations.coco.file import (
     CocoFile,
     Numbers,
     Rows,
+    is_id,
 )
-from shardctl.sources.annotations.coco.plain import OF_OBJECT, PlainObjects
-from shardctl.sources.annotations.json_parts import JsonParts
-from shardctl.sources.annotations.objects import TableWriter, others_in
+from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, JsonParts
+from shardctl.sources.annotations.objects import (
+    POINTS,
+    POLYGONS,
+    RLE,
+    Others,
+    TableWriter,
+    others_in,
+)
+from shardctl.system.text import counted
 
 
 def read_file(opened: str, scratch: Path) -> CocoFile:
@@ -40,13 +51,14 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
         seen.add(part.name)
         if part.name == "images":
             _check_images(file, part.first, part.elements)
-            ids.append(_of_int64([image["id"] for image in part.elements], file, "an id of images"))
-            names.append(_strings([_name_of(image) for image in part.elements], file))
+            ids.append(np.array([image["id"] for image in part.elements], np.int64))
+            files = [_name_of(image) for image in part.elements]
+            names.append(_strings(files, pa.large_string(), file, "file name"))
             sizes.append(
                 np.array([_size(image) for image in part.elements], np.int32).reshape(-1, 2)
             )
         elif part.columns is not None:
-            _add_plain(file, part.columns, objects)
+            _add_columns(file, part.columns.columns, objects)
         elif part.name == "annotations":
             _add_annotations(file, part.first, part.elements, objects, captions)
         elif part.name == "categories":
@@ -67,21 +79,14 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
     return file
 
 
-def _strings(values: list[str], file: CocoFile) -> pa.Array:
+def _strings(values: list[str], type_: pa.DataType, file: CocoFile, what: str) -> pa.Array:
     try:
-        return pa.array(values, pa.large_string())
+        return pa.array(values, type_)
     except UnicodeEncodeError:
         raise InputError(
-            f"{file.shown}: a file name has an incomplete character (half of a surrogate pair, "
-            "such as \\ud83d)"
+            f"{file.shown}: a {what} has an incomplete character (half of a surrogate pair, such "
+            "as \\ud83d)"
         ) from None
-
-
-def _of_int64(values: list[int], file: CocoFile, what: str) -> Numbers:
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        raise InputError(f"{file.shown}: {what} is too large: an id has at most 64 bits") from None
 
 
 OF_CAPTION = frozenset(("id", "image_id", "caption"))
@@ -93,12 +98,12 @@ def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
     for number, image in enumerate(images, first):
         if (
             not isinstance(image, dict)
-            or type(image.get("id")) is not int
+            or not is_id(image.get("id"))
             or type(_name_of(image)) is not str
         ):
             raise InputError(
-                f"{file.shown}: image {number} of images has no id that is a whole number, or no "
-                "file_name"
+                f"{file.shown}: image {number} of images has no id that is a whole number of 64 "
+                "bits, or no file_name"
             )
         file.others.update(others_in(image, KNOWN, "image"))
 
@@ -128,8 +133,8 @@ def _add_annotations(
     marked: list[dict[str, Any]] = []
     said: list[tuple[int, int, str]] = []
     for number, element in enumerate(elements, first):
-        image = element.get("image_id") if isinstance(element, dict) else None
-        if type(image) is not int or not -(2**63) < image < 2**63:
+        image: Any = element.get("image_id") if isinstance(element, dict) else None
+        if not is_id(image):
             raise InputError(
                 f"{file.shown}: annotation {number} of annotations has no image_id that is a whole "
                 "number of 64 bits"
@@ -146,40 +151,32 @@ def _add_annotations(
         if is_object:
             marked.append(_object(file, number, element))
         if isinstance(caption, str):
-            said.append(
-                (
-                    image,
-                    NO_ID if element.get("id") is None else hash(f"{element['id']} {caption}"),
-                    caption,
-                )
-            )
+            own = element.get("id")
+            said.append((image, NO_ID if own is None else hash(f"{own} {caption}"), caption))
         elif caption is not None:
             file.faults.setdefault(
-                element["image_id"],
-                f"{file.shown}: the caption of annotation {number} is not a text",
+                image, f"{file.shown}: the caption of annotation {number} is not a text"
             )
     if marked:
-        objects.write(_columns(file, marked))
+        _add_columns(file, _columns(file, marked), objects)
     if said:
-        try:
-            captions.write(
-                pa.array(each, f.type)
-                for each, f in zip(zip(*said, strict=True), CAPTION_COLUMNS, strict=True)
-            )
-        except UnicodeEncodeError:
-            raise InputError(
-                f"{file.shown}: a caption has an incomplete character (half of a surrogate pair, "
-                "such as \\ud83d)"
-            ) from None
+        images, ids, texts = zip(*said, strict=True)
+        captions.write(
+            [
+                pa.array(images, pa.int64()),
+                pa.array(ids, pa.int64()),
+                _strings(list(texts), pa.string(), file, "caption"),
+            ]
+        )
 
 
-def _add_plain(file: CocoFile, columns: pa.RecordBatch, objects: TableWriter) -> None:
-    objects.write(columns.columns)
-    file.crowds += columns.column("iscrowd").true_count
+def _add_columns(file: CocoFile, columns: list[pa.Array], objects: TableWriter) -> None:
+    objects.write(columns)
+    by_name = dict(zip(OBJECT_COLUMNS.names, columns, strict=True))
+    file.crowds += by_name["iscrowd"].true_count
     for name in MEMBERS:
-        column = columns.column(name)
-        is_list = pa.types.is_list(column.type)
-        if len(column.values if is_list else column.drop_null()):
+        column = by_name[name]
+        if len(column.flatten() if pa.types.is_list(column.type) else column.drop_null()):
             file.members.add(name)
 
 
@@ -216,56 +213,287 @@ def _bad(file: CocoFile, record: dict[str, Any], why: str) -> dict[str, Any]:
 
 def _columns(file: CocoFile, marked: list[dict[str, Any]]) -> list[pa.Array]:
     """Return objects as columns, those with wrong values as faults of their images."""
-    try:
-        columns = _arrays(marked)
-        wrong = _not_finite(columns)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        wrong, columns = np.array([_odd_member(each) is not None for each in marked]), []
-    if wrong.any():
-        marked = [
-            _bad(file, each, f"has something else than finite numbers as its {_odd_member(each)}")
-            if bad
-            else each
-            for each, bad in zip(marked, wrong.tolist(), strict=True)
-        ]
-        columns = _arrays(marked)
-    file.crowds += sum(bool(each.get("iscrowd")) for each in marked)
-    for name in MEMBERS:
-        if name not in file.members and any(each.get(name) not in (None, []) for each in marked):
-            file.members.add(name)
+    columns = [_array(marked, f) for f in OBJECT_COLUMNS]
+    if None in columns:
+        for place, each in enumerate(marked):
+            odd = next((f.name for f in OBJECT_COLUMNS if _array([each], f) is None), None)
+            if odd is not None:
+                own = _OWN_NAMES.get(odd, odd)
+                why = f"has something else than finite numbers as its {own}"
+                marked[place] = _bad(file, each, why)
+        columns = [_array(marked, f) for f in OBJECT_COLUMNS]
     return columns
 
 
-def _odd_member(each: dict[str, Any]) -> str | None:
-    """Return the member of an object, as COCO calls it, whose values are no numbers, not finite or
-    beyond their type."""
-    own_names = {"image": "image_id", "category": "category_id", "rle": "segmentation"}
-    for f in OBJECT_COLUMNS:
+_OWN_NAMES = {"image": "image_id", "category": "category_id", "rle": "segmentation"}
+"""What COCO calls members of objects."""
+
+
+def _array(marked: list[dict[str, Any]], f: pa.Field) -> pa.Array | None:
+    """Return a member of objects as a column; None if values are no numbers, beyond their type, or
+    places that are not finite."""
+    try:
+        array = numbers = pa.array([each.get(f.name) for each in marked], f.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    if f.name in ("bbox", "segmentation", "keypoints"):
+        while pa.types.is_nested(numbers.type):
+            numbers = numbers.flatten()
+        if not np.isfinite(numbers.to_numpy(zero_copy_only=False)).all():
+            return None
+    return array
+
+
+class BadError(ValueError):
+    """What is wrong with an annotation, as the end of a sentence."""
+
+
+def members_of(element: dict[str, Any]) -> dict[str, Any]:
+    """Return what an annotation says of an object. Raises BadError; numbers are looked at together,
+    later."""
+    category, bbox, points = (
+        element.get("category_id"),
+        element.get("bbox"),
+        element.get("keypoints"),
+    )
+    if type(category) is not int:
+        raise BadError("has no category_id that is a whole number")
+    polygons, runs = _shape(element.get("segmentation"))
+    if not bbox and (polygons or runs):
+        bbox = _box_of_runs(runs) if runs else _box_around(polygons)
+    if not isinstance(bbox, list) or len(bbox) != 4:
+        raise BadError("has no bbox of four numbers")
+    if points is not None and (not isinstance(points, list) or len(points) % 3):
+        raise BadError("has keypoints that are no triples of x, y and v")
+    crowd, own, area = element.get("iscrowd"), element.get("id"), element.get("area")
+    if crowd not in (None, 0, 1):
+        raise BadError("has an iscrowd that is neither 0 nor 1")
+    if area is not None and type(area) not in (int, float):
+        raise BadError("has an area that is not a number")
+    return {
+        "id": own if type(own) is int else None,
+        "category": category,
+        "bbox": bbox,
+        "area": None if type(area) is float and isnan(area) else area,
+        "iscrowd": bool(crowd) if crowd is not None else None,
+        "segmentation": polygons,
+        "rle": runs,
+        "keypoints": [points[place : place + 3] for place in range(0, len(points), 3)]
+        if points
+        else [],
+    }
+
+
+def _shape(given: Any) -> tuple[list[list[float]], dict[str, Any] | None]:
+    """Return the polygons and the RLE of an object. Raises BadError."""
+    if not given:
+        return [], None
+    if isinstance(given, dict):
+        return [], _runs(given)
+    if not isinstance(given, list):
+        raise BadError("has a segmentation that is neither polygons nor RLE")
+    polygons = [polygon for polygon in given if polygon != []]
+    for polygon in polygons:
+        if not isinstance(polygon, list):
+            raise BadError("has a polygon that is not a list of numbers")
+        if len(polygon) < 6 or len(polygon) % 2:
+            raise BadError(
+                f"has a polygon of {counted(len(polygon), 'number')}; it takes an even number from "
+                "6 on"
+            )
+    return polygons, None
+
+
+def _runs(given: dict[str, Any]) -> dict[str, Any]:
+    """Return an RLE in its compressed form. Raises BadError."""
+    size, counts = given.get("size"), given.get("counts")
+    if (
+        not isinstance(size, list)
+        or len(size) != 2
+        or not all(type(n) is int and 0 < n < 2**31 for n in size)
+    ):
+        raise BadError("has an RLE without a size of two whole numbers")
+    if isinstance(counts, str) and counts.isascii():
+        return {"size": size, "counts": counts.encode()}
+    if not isinstance(counts, list) or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
+        raise BadError("has an RLE whose counts are neither a string nor whole numbers")
+    if sum(counts) != size[0] * size[1]:
+        raise BadError(
+            f"has an RLE of {sum(counts)} pixels, and its size {size[1]}x{size[0]} has "
+            f"{size[0] * size[1]}"
+        )
+    return {"size": size, "counts": rle.compress(counts)}
+
+
+def _box_of_runs(runs: dict[str, Any]) -> list[float]:
+    """Return the smallest box around the mask of an RLE. Raises BadError."""
+    try:
+        return rle.box(runs["counts"], runs["size"][0])
+    except ValueError as error:
+        raise BadError(f"has an RLE that is {error}") from None
+
+
+def _box_around(polygons: list[list[float]]) -> list[float]:
+    try:
+        x = [number for polygon in polygons for number in polygon[::2]]
+        y = [number for polygon in polygons for number in polygon[1::2]]
+        return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
+    except TypeError:
+        raise BadError("has a polygon with something else than numbers") from None
+
+
+_NUMBERS = pa.list_(pa.float64())
+_PARSED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("image_id", pa.int64()),
+        ("category_id", pa.int64()),
+        ("bbox", _NUMBERS),
+        ("area", pa.float64()),
+        ("iscrowd", pa.int64()),
+        ("segmentation", pa.list_(_NUMBERS)),
+        ("keypoints", _NUMBERS),
+        ("num_keypoints", pa.float64()),
+        ("caption", pa.string()),
+    ]
+)
+OF_OBJECT = frozenset(_PARSED.names)
+
+_LISTS = re.compile(r'\[[^][{}"]+\]')
+"""Lists of numbers: most of the text."""
+
+MOST = 2**24
+"""Whole numbers up to it are exact in float32. Arrow refuses larger ones, and here they look like
+other numbers."""
+
+BLOCK_BYTES = 1 << 18
+"""What one thread parses at a time."""
+
+TRIES = 3
+"""After so many stretches that are not plain, and none that is, no more are tried: the others will
+be the same."""
+
+
+class PlainObjects:
+    """Reads stretches of the annotations of one file, as long as that is worth it. Other members
+    are counted in `others`."""
+
+    def __init__(self, others: Others) -> None:
+        self._odd = 0
+        self._others = others
+
+    def __call__(self, text: str) -> pa.RecordBatch | None:
+        """Return the columns OBJECT_COLUMNS of JSON objects with commas between them, None where it
+        takes a closer look."""
+        if self._odd >= TRIES:
+            return None
         try:
-            values = pa.array([each.get(f.name)], f.type).to_pylist()
-            odd = f.name in ("bbox", "segmentation", "keypoints") and not _is_finite(values)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            odd = True
-        if odd:
-            return str(own_names.get(f.name, f.name))
-    return None
+            parsed = _parsed(text)
+            found = _plain_columns(parsed)
+            # other members
+            if text.count('"') != 2 * sum(
+                len(column) - column.null_count for column in parsed.values()
+            ):
+                for element in json.loads(f"[{_LISTS.sub('0', text)}]"):
+                    self._others.update(others_in(element, OF_OBJECT))
+        except (ValueError, RecursionError):
+            self._odd += 1
+            return None
+        self._odd = -TRIES
+        return found
 
 
-def _arrays(marked: list[dict[str, Any]]) -> list[pa.Array]:
-    return [pa.array([each.get(f.name) for each in marked], f.type) for f in OBJECT_COLUMNS]
+class _OddError(ValueError):
+    """It takes a closer look."""
 
 
-def _not_finite(columns: list[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return which objects have places that are no numbers, or beyond float32."""
-    by_name = dict(zip(OBJECT_COLUMNS.names, columns, strict=True))
-    wrong: npt.NDArray[np.bool_] = ~np.isfinite(
-        by_name["bbox"].flatten().to_numpy().reshape(-1, 4)
-    ).all(axis=1)
-    for name in ("segmentation", "keypoints"):
-        if not np.isfinite(by_name[name].flatten().flatten().to_numpy()).all():
-            wrong |= [not _is_finite(each) for each in by_name[name].to_pylist()]
-    return wrong
+def _expect(fits: bool) -> None:
+    if not fits:
+        raise _OddError
 
 
-def _is_finite(value: Any) -> bool:
-    return all(map(_is_finite, value)) if isinstance(value, list) else math.isfinite(value)
+def _parsed(text: str) -> dict[str, pa.Array]:
+    import pyarrow.json as pj  # 10 ms to import, and most conversions have no COCO files
+
+    # A comma that is within an element, or in a string, leaves no JSON when it is taken out.
+    lines, commas = BETWEEN_OBJECTS.subn("}\n", text)
+    options = pj.ParseOptions(_PARSED, unexpected_field_behavior="ignore")
+    try:
+        data = pa.py_buffer(lines.encode())
+        table = pj.read_json(pa.BufferReader(data), pj.ReadOptions(block_size=BLOCK_BYTES), options)
+        table.validate(full=True)
+    except (pa.ArrowException, OverflowError) as error:
+        raise _OddError from error
+    _expect(table.num_rows == commas + 1)
+    return {name: one_chunk(table[name]) for name in table.column_names}
+
+
+def _plain_columns(parsed: dict[str, pa.Array]) -> pa.RecordBatch:
+    count = len(parsed["caption"])
+    _expect(parsed["caption"].null_count == count)
+    crowd, box = parsed["iscrowd"], parsed["bbox"]
+    _expect(bool(np.isin(crowd.drop_null().to_numpy(), (0, 1)).all()))
+    _expect(box.null_count == 0 and bool((np.diff(_offsets(box)) == 4).all()))
+    made = {
+        "image": _ids(parsed["image_id"]),
+        "id": parsed["id"],
+        "category": _ids(parsed["category_id"]),
+        "bbox": pa.FixedSizeListArray.from_arrays(
+            _float32(box), type=OBJECT_COLUMNS.field("bbox").type
+        ),
+        "area": _area(parsed["area"]),
+        "iscrowd": crowd.cast(pa.bool_()),
+        "segmentation": _polygons(parsed["segmentation"]),
+        "rle": pa.nulls(count, RLE),
+        "keypoints": _keypoints(parsed["keypoints"]),
+    }
+    return pa.record_batch([made[name] for name in OBJECT_COLUMNS.names], schema=OBJECT_COLUMNS)
+
+
+def _ids(numbers: pa.Array) -> pa.Array:
+    _expect(numbers.null_count == 0 and bool((numbers.to_numpy() != NO_ID).all()))
+    return numbers
+
+
+def _area(area: pa.Array) -> pa.Array:
+    missing = area.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(_narrow(area.fill_null(1.0).to_numpy()), pa.float32(), mask=missing)
+
+
+def _offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
+    """Return where each list begins and where the last one ends, from 0; a missing list is one of
+    nothing."""
+    lengths = np.diff(lists.offsets.to_numpy())
+    if lists.null_count:
+        lengths = np.where(lists.is_null().to_numpy(zero_copy_only=False), 0, lengths)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _float32(lists: pa.Array) -> pa.Array:
+    """Return the numbers of lists."""
+    values = lists.flatten()
+    _expect(values.null_count == 0)
+    return pa.array(_narrow(values.to_numpy()))
+
+
+def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    # -0 is 0, and -0.0 is not
+    _expect(bool((np.abs(values) <= MOST).all()) and not ((values == 0) & np.signbit(values)).any())
+    return values.astype(np.float32)
+
+
+def _polygons(objects: pa.Array) -> pa.Array:
+    polygons = objects.flatten()
+    _expect(polygons.null_count == 0)
+    offsets = _offsets(polygons)
+    lengths = np.diff(offsets)
+    _expect(bool(((lengths >= 6) & (lengths % 2 == 0)).all()))
+    inner = pa.ListArray.from_arrays(pa.array(offsets), _float32(polygons))
+    return pa.ListArray.from_arrays(pa.array(_offsets(objects)), inner, type=POLYGONS)
+
+
+def _keypoints(objects: pa.Array) -> pa.Array:
+    offsets = _offsets(objects)
+    _expect(bool((np.diff(offsets) % 3 == 0).all()))
+    points = pa.FixedSizeListArray.from_arrays(_float32(objects), type=POINTS.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets // 3), points, type=POINTS)

@@ -1,1 +1,0 @@
-"""Sources on an object store, fetched to this machine when a file is opened."""
