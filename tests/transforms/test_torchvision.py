@@ -7,19 +7,23 @@ are compared within one of Pillow and Pillow-SIMD, whose resampling and grey val
 """
 
 from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+from pictures import picture, values
 from PIL import Image
-from collections.abc import Callable
-from pictures import (picture, values)
+from torchvision_v2 import two_sample
+from torchvision_v2 import v2 as v2
+
 from shardctl.images import pixels
-from shardctl.transforms.image import (automatic, draws)
+from shardctl.transforms.image import automatic, draws
 from shardctl.transforms.image.automatic import do
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
-from torchvision_v2 import (two_sample, v2 as v2)
-from typing import Any
 
 torch = pytest.importorskip("torch")
 

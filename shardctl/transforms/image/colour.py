@@ -1,13 +1,15 @@
 """Colours: brightness, contrast, saturation, hue, grey, and the channels."""
 
 from __future__ import annotations
+
 from PIL import Image
+
 from shardctl.images import pixels
-from shardctl.images.pixels import (BACKENDS, adjust)
-from shardctl.system.options import (Number, Whole, Word, setting)
-from shardctl.transforms.base import (PixelTransform, Rng, between, drawn)
-from shardctl.transforms.image.draws import (SometimesPixels, jitter, order, whole)
-from shardctl.transforms.settings import (PROBABILITY, Span)
+from shardctl.images.pixels import BACKENDS, adjust
+from shardctl.system.options import Number, Whole, Word, setting
+from shardctl.transforms.base import PixelTransform, Rng, between, drawn
+from shardctl.transforms.image.draws import SometimesPixels, jitter, order, whole
+from shardctl.transforms.settings import PROBABILITY, Span
 
 _FACTOR = Number(0.0, 100.0)
 _AROUND_1 = Span(0.0, 100.0, alone="around", centre=1.0)

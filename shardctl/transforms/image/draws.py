@@ -1,16 +1,19 @@
 """Steps that change the values of pixels with a probability `p`."""
 
 from __future__ import annotations
+
 import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
 import numpy as np
 from PIL import Image
-from collections.abc import (Callable, Mapping)
+
 from shardctl.images.geometry import Size
 from shardctl.images.pixels import Rectangle
 from shardctl.system.options import declared_in
-from shardctl.transforms.base import (PixelTransform, Rng, between, drawn)
+from shardctl.transforms.base import PixelTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
-from typing import ClassVar
 
 Span = tuple[float, float]
 """The lowest and the highest value of a uniform distribution."""

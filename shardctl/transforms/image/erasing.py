@@ -1,14 +1,17 @@
 """Rectangles that are painted over. What is marked in the image stays."""
 
 from __future__ import annotations
-from PIL import Image
-from shardctl.images import pixels
-from shardctl.images.geometry import (BLACK, Colour)
-from shardctl.system.options import (Number, setting)
-from shardctl.transforms.base import (PixelTransform, Rng)
-from shardctl.transforms.image.draws import (SometimesPixels, rectangle)
-from shardctl.transforms.settings import (Fill, PROBABILITY, Span)
+
 from typing import Any
+
+from PIL import Image
+
+from shardctl.images import pixels
+from shardctl.images.geometry import BLACK, Colour
+from shardctl.system.options import Number, setting
+from shardctl.transforms.base import PixelTransform, Rng
+from shardctl.transforms.image.draws import SometimesPixels, rectangle
+from shardctl.transforms.settings import PROBABILITY, Fill, Span
 
 
 class Value(Fill):

@@ -1,12 +1,14 @@
 """Noise, and what compression leaves in an image."""
 
 from __future__ import annotations
+
 from PIL import Image
+
 from shardctl.images import pixels
-from shardctl.system.options import (Number, Whole, Word, setting)
-from shardctl.transforms.base import (PixelTransform, Rng, between)
-from shardctl.transforms.image.draws import (SometimesPixels, whole)
-from shardctl.transforms.settings import (PROBABILITY, SettingError, Span, WholeSpan)
+from shardctl.system.options import Number, Whole, Word, setting
+from shardctl.transforms.base import PixelTransform, Rng, between
+from shardctl.transforms.image.draws import SometimesPixels, whole
+from shardctl.transforms.settings import PROBABILITY, SettingError, Span, WholeSpan
 
 
 class GaussianNoise(PixelTransform, name="gaussian_noise"):

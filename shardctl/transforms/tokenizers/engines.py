@@ -8,19 +8,22 @@ of a second, and is remembered for this machine (huggingface.py).
 # ruff: noqa: RUF001 - characters that look like others are what is tried
 
 from __future__ import annotations
+
 import json
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice, product
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
 import numpy as np
 import pyarrow as pa
-import resource
-from collections.abc import (Callable, Mapping, Sequence)
-from functools import lru_cache
-from itertools import (islice, product)
-from pathlib import Path
-from shardctl.errors import (InputError, first_line)
+
+from shardctl.errors import InputError, first_line
 from shardctl.system.packages import installed_version
-from shardctl.transforms.tokenizers.base import (Encoded, Tokenizer, joined)
-from shardctl.transforms.tokenizers.tiktoken import (encode_by, open_core)
-from typing import (Any, ClassVar, Protocol)
+from shardctl.transforms.tokenizers.base import Encoded, Tokenizer, joined
+from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core
 
 LOOK = 4 << 20
 """Bytes of text after which it is looked at how much memory gigatoken takes."""
