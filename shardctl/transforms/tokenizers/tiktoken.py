@@ -26,9 +26,9 @@ from shardctl.transforms.tokenizers.base import (
     Ids,
     Offsets,
     Placed,
+    Tokenizer,
     TokenizerKind,
     joined,
-    none_too_long,
     of_names,
 )
 
@@ -97,11 +97,10 @@ ENCODINGS: dict[str, tuple[str, Mapping[str, int]]] = {
 words, and the special tokens with their numbers. They are as in tiktoken's own `openai_public`; a test compares them."""
 
 
-class Tiktoken:
+class Tiktoken(Tokenizer):
     """An encoding of tiktoken. Special tokens in texts are found, as `tokenizers` does."""
 
     kept_as = FILE
-    too_long = staticmethod(none_too_long)
     template: str | None = None
 
     def __init__(self, name: str, data: bytes, where: str) -> None:
@@ -116,14 +115,14 @@ class Tiktoken:
                 f"{where}: these are not the ranks of {name}: the number of {clash} belongs to "
                 "another token"
             )
-        self.files: Mapping[str, bytes] = {
+        self.files = {
             FILE: data,
             FACTS: json.dumps({"encoding": name}).encode(),
         }
         self.core, self.versions = open_core(name, pattern, ranks, self.special, where)
         self.vocabulary = max(*taken, *self.special.values()) + 1
         self.eos, self.pad = of_names(self.special, END_NAMES), of_names(self.special, PAD_NAMES)
-        self.bos: int | None = self.special.get("<|startoftext|>")
+        self.bos = self.special.get("<|startoftext|>")
         self._names = {number: token for token, number in self.special.items()}
         self._bytes = {number: token for token, number in ranks.items()} | {
             n: t.encode() for n, t in self._names.items()
