@@ -121,10 +121,7 @@ def check_labels(
             batch = batch.set_column(place, batch.schema.field(place), column)
         values = column.fill_null(0).to_numpy()
         for row in np.flatnonzero((values < 0) | (values >= len(names))).tolist():
-            message = (
-                f"its {name} is {values[row]}, but the classes have the numbers 0 to "
-                f"{len(names) - 1}; correct it"
-            )
+            message = f"its {name} is {values[row]}, and the classes are 0 to {len(names) - 1}"
             wrong.setdefault(row, Rejection("decode", "unknown-class", message))
     return batch, wrong
 

@@ -288,16 +288,12 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
     count = len(lists["bbox"])
     for member, items in lists.items():
         if len(items) != count:
-            yield (
-                f"with {count} of bbox and {len(items)} of {member}; there must be one for each "
-                "object"
-            )
+            yield (f"with {count} of bbox and {len(items)} of {member}")
             return
     for place, box in _not_boxes(lists["bbox"]):
         yield (
-            f"whose bbox[{place}] is {describe(box)}; it must be four finite numbers: x, y, "
-            "width, "
-            "height, none beyond float32"
+            f"whose bbox[{place}] is {describe(box)}; it must be four finite numbers, none beyond "
+            "float32"
         )
     most = "" if role.names is None else f" to {len(role.names) - 1}"
     for place, category in enumerate(lists["category"]):
@@ -385,11 +381,7 @@ def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
     count = len(objects["bbox"] or ())
     for member, items in objects.items():
         if items is not None and len(items) != count:
-            message = (
-                f"{name} has {count} of bbox and {len(items)} of {member}; there must be "
-                "one "
-                "for each object"
-            )
+            message = f"{name} has {count} of bbox and {len(items)} of {member}"
             raise Rejection("transform", BAD, message)
     if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
         raise Rejection(

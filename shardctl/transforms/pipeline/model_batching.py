@@ -88,11 +88,8 @@ class ModelBatcher:
         rejected = {record: each for record, each in alone.items() if isinstance(each, Rejection)}
         if not rejected:
             raise InputError(
-                f"{failed.rejection.message}. This was a call with {len(failed.records)} inputs, "
-                f"but {failed.who} works with"
-                " each of them alone. If their images differ in size, add a resize or a crop. If "
-                "they need too much memory,"
-                " set batch lower"
+                f"{failed.rejection.message}: in a call with {len(failed.records)} inputs, not with each "
+                f"alone. Resize the images to one size, or set a lower batch for {failed.who}"
             ) from failed
         self._called.update(rejected)
         return dict(rejected)

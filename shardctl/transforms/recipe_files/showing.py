@@ -30,10 +30,7 @@ def show_recipe(root: Path) -> dict[str, Any]:
     }
     steps = recipe.get("transform", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise DatasetError(
-            f"{shown}: its recipe has steps that are not tables; it was not made by shardctl "
-            "convert"
-        )
+        raise DatasetError(f"{shown}: its recipe has steps that are not tables")
     if not manifest.sources:
         raise DatasetError(f"{shown}: was written from Python (shardctl.write), with no recipe")
     _, errors = Recipe.examined(recipe)

@@ -161,7 +161,7 @@ def stop_words(language: str, who: str) -> frozenset[str]:
     if language not in known:
         raise SettingError(
             f"there are no stop words of the language {language!r}; give one of the {len(known)} "
-            "codes of two letters, such as en, de, fr or zh",
+            "codes such as en, de, fr or zh",
             "language",
             owner=who,
         )

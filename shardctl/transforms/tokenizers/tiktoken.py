@@ -112,8 +112,7 @@ class Tiktoken(Tokenizer):
         clash = next((token for token, number in self.special.items() if number in taken), None)
         if clash is not None:
             raise InputError(
-                f"{where}: these are not the ranks of {name}: the number of {clash} belongs to "
-                "another token"
+                f"{where}: these are not the ranks of {name}: the number of {clash} is taken"
             )
         self.files = {
             FILE: data,
@@ -160,9 +159,7 @@ def open_named(rest: str, folder: Path) -> Tiktoken:
     name, _, path = rest.partition(":")
     if not path:
         raise UsageError(
-            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form "
-            "tiktoken:ENCODING:FILE, as in"
-            " tiktoken:cl100k_base:cl100k_base.tiktoken"
+            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form tiktoken:ENCODING:FILE"
         )
     return Tiktoken(name, read_named(folder / path), printable(path))
 
