@@ -84,6 +84,7 @@ def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path: Path, mode: s
             assert (kept.getpalette() or [])[:9] == list(range(9))
 
 
+@pytest.mark.thorough
 @examples(40)
 @given(
     st.integers(1, 256),
@@ -552,7 +553,7 @@ def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(
     }
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("variants", [1, 2])
 def test_the_parts_of_images_are_verified_and_repaired(tmp_path: Path, variants: int) -> None:
     source = tmp_path / "in"

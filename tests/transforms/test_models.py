@@ -243,6 +243,7 @@ def test_the_object_is_made_once_in_a_process_with_its_arguments(
     assert models.MADE == [{"depth": 18, "names": ["a"]}]
 
 
+@pytest.mark.thorough
 def test_with_workers_the_object_is_never_made_in_the_command(
     source: Path, tmp_path: Path, models: Any
 ) -> None:
@@ -568,7 +569,7 @@ def test_a_record_for_which_a_model_never_ends_is_found(source: Path, tmp_path: 
     assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("3", "3")])
 def test_workers_compute_in_one_thread_unless_the_environment_says_otherwise(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str

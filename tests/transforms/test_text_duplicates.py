@@ -248,6 +248,7 @@ def test_signatures_agree_as_often_as_texts_are_alike() -> None:
     assert errors.std() < 0.045  # sqrt(J (1 - J) / 128) is 0.044 at most
 
 
+@pytest.mark.thorough
 def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path: Path) -> None:
     draw = random.Random(4)
     pairs = [
@@ -395,6 +396,7 @@ def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(
     assert cli("verify", tmp_path / "out").code == 0
 
 
+@pytest.mark.thorough
 def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path: Path) -> None:
     write(tmp_path / "in", DOCUMENTS)
     said = "4 of 12 texts are duplicates of others, and rejected (deduplicate)"
@@ -721,6 +723,7 @@ def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_end
         )
 
 
+@pytest.mark.thorough
 def test_a_file_of_which_no_record_fits_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -757,7 +760,7 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
     assert result.reasons == {"filter: duplicate": 11}
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "change"), [("document", 3), ("line", 9)])
 def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, change: int

@@ -707,6 +707,7 @@ def test_settings_that_cannot_be_are_a_sentence(
         shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
 
 
+@pytest.mark.thorough
 def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "w.txt").write_text(
         "<unk>\n" + "".join(f"w{number}\n" for number in range(1 << 16))
