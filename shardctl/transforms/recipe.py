@@ -2,45 +2,34 @@
 recipe_files/."""
 
 from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import xxhash
-
+from collections.abc import (Callable, Iterator)
+from dataclasses import (dataclass, replace)
+from functools import cached_property
+from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.image import ImageEncoding, Opened, open_image
+from shardctl.images.codecs.image import (ImageEncoding, Opened, open_image)
 from shardctl.images.geometry import Size
 from shardctl.sources.format_table import FRAME
-from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
+from shardctl.sources.formats import (CHOSEN, GIVEN, JSON, Reading)
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
 from shardctl.system.files import read_named
-from shardctl.system.options import declared_in, setting
-from shardctl.system.text import printable, unknown
-from shardctl.transforms.base import (
-    BatchTransform,
-    Filter,
-    GroupTransform,
-    ImageTransform,
-    Rng,
-    SampleTransform,
-    Transform,
-)
-from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
-from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
-from shardctl.transforms.settings import SettingError, each_of, raise_any
+from shardctl.system.options import (declared_in, setting)
+from shardctl.system.text import (printable, unknown)
+from shardctl.transforms.base import (BatchTransform, Filter, GroupTransform, ImageTransform, Rng, SampleTransform, Transform)
+from shardctl.transforms.duplicates.rule import (KEEP_ALL, OF_IMAGES, OF_TEXTS)
+from shardctl.transforms.recipe_options import (RecipeKeys, STEP_OPTIONS, UNDECIDED)
+from shardctl.transforms.settings import (SettingError, each_of, raise_any)
 from shardctl.transforms.stored_recipe import OWN
-from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
-from shardctl.transforms.text.base import TextFilter, TextStep
+from shardctl.transforms.table import (Steps, TOKEN_STEPS, TRANSFORMS)
+from shardctl.transforms.text.base import (TextFilter, TextStep)
 from shardctl.transforms.text.deduplicate import Deduplicate
+from typing import Any
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -527,8 +516,8 @@ class Recipe(RecipeKeys):
         named = f"--image-field {printable(self.image_field)}"
         if self.kind == "table" and self.image_field != NO_IMAGES:
             yield SettingError(
-                f"{named} is for --kind image; in a table, all structs of bytes and path are "
-                "images, or none with --image-field none",
+                f"{named} is for --kind image; in a table, all structs of bytes and path are images, "
+                "or none with none",
                 "image_field",
             )
         if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
@@ -547,14 +536,13 @@ class Recipe(RecipeKeys):
             )
         if name == "raw" and self.output_size is None and not self.sample_transforms:
             yield SettingError(
-                "store raw needs a recipe that names the one size of all images: add a resize to "
-                "WIDTHxHEIGHT (--resize 32x32) or a crop (--crop 32)",
+                "store raw needs a recipe that names the size of all images: add a resize to "
+                "WIDTHxHEIGHT or a crop (--crop 32)",
                 "store",
             )
         if name == "none" and not self.sample_transforms:
             yield SettingError(
-                "store none drops the images, and no function or model (--transform) makes "
-                "another field of them",
+                "store none drops the images, and nothing (--transform) makes other fields of them",
                 "store",
             )
 
@@ -575,10 +563,7 @@ class Recipe(RecipeKeys):
             if step.samples > 1 and any(_parts(each) > 1 for each in before):
                 yield f"{step.name}: only one step may make several samples of each image"
             elif step.random and several is not None:
-                yield (
-                    f"{step.name} is random and must come after {several.name}, whose samples are "
-                    "parts of the same image"
-                )
+                yield (f"{step.name} is random and must come after {several.name}")
         if isinstance(step, BatchTransform):
             if self.sample_transforms:
                 yield f"{step.name} cannot be used together with your own function"

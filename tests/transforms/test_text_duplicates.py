@@ -2,44 +2,39 @@
 work is divided."""
 
 from __future__ import annotations
-
 import errno
 import json
-import random
-import re
-import shutil
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import random
+import re
+import shardctl
+import shutil
 import xxhash
+from collections.abc import Iterable
 from conftest import examples
 from dataset_facts import sums
-from hypothesis import given
-from hypothesis import strategies as st
-from stopping import stopped_at
-
-import shardctl
-from shardctl.build.convert import Listener, discover
-from shardctl.build.shards import hashes as text_hashes
-from shardctl.build.shards import task
-from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
+from hypothesis import (given, strategies as st)
+from pathlib import Path
+from shardctl.build.convert import (Listener, discover)
+from shardctl.build.shards import (hashes as text_hashes, task)
+from shardctl.errors import (DatasetError, DiskFullError, UsageError, WorkerError)
 from shardctl.format.tables import read_rejects
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.base import Records
-from shardctl.transforms.duplicates import exact, near
-from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
+from shardctl.transforms.duplicates import (exact, near)
+from shardctl.transforms.duplicates.pieces import (pieces_of, without_pieces)
 from shardctl.transforms.duplicates.table import SCHEMA
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import TRANSFORMS
-from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
+from shardctl.transforms.text.base import (Fault, TextFilter, TextTransform)
 from shardctl.transforms.text.deduplicate import Deduplicate
+from stopping import stopped_at
+from typing import Any
 
 # --- pieces ---
 
@@ -248,6 +243,7 @@ def test_signatures_agree_as_often_as_texts_are_alike() -> None:
     assert errors.std() < 0.045  # sqrt(J (1 - J) / 128) is 0.044 at most
 
 
+@pytest.mark.thorough
 def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path: Path) -> None:
     draw = random.Random(4)
     pairs = [
@@ -395,6 +391,7 @@ def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(
     assert cli("verify", tmp_path / "out").code == 0
 
 
+@pytest.mark.thorough
 def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path: Path) -> None:
     write(tmp_path / "in", DOCUMENTS)
     said = "4 of 12 texts are duplicates of others, and rejected (deduplicate)"
@@ -468,6 +465,7 @@ def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(
         assert sums(tmp_path / str(workers)) == sums(tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_near_duplicates_are_rejected_whoever_converts(tmp_path: Path) -> None:
     draw = random.Random(8)
     pairs = [pair(draw, 80, changed) for changed in [0.0, 0.01, 0.5] * 20]
@@ -541,6 +539,7 @@ def test_texts_are_compared_as_the_steps_before_make_them(tmp_path: Path) -> Non
     assert list(convert("late", lower, step, no_b)) == ["a.jsonl#2", "a.jsonl#5"]
 
 
+@pytest.mark.thorough
 def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
     tmp_path: Path,
 ) -> None:
@@ -676,6 +675,7 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> N
     assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("rule", ["exact", "near"])
 def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
@@ -718,6 +718,7 @@ def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_end
         )
 
 
+@pytest.mark.thorough
 def test_a_file_of_which_no_record_fits_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -754,6 +755,7 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
     assert result.reasons == {"filter: duplicate": 11}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "change"), [("document", 3), ("line", 9)])
 def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, change: int

@@ -2,22 +2,19 @@
 the other."""
 
 from __future__ import annotations
-
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from PIL import Image
-
+from abc import abstractmethod
+from collections.abc import (Callable, Mapping, Sequence)
+from dataclasses import dataclass
 from shardctl.images import pixels
-from shardctl.images.geometry import Colour, Matrix, Size
+from shardctl.images.geometry import (Colour, Matrix, Size)
 from shardctl.images.pixels import mix
-from shardctl.system.options import Flag, Number, Whole, Word, setting
-from shardctl.transforms.base import ImageTransform, Rng
+from shardctl.system.options import (Flag, Number, Whole, Word, setting)
+from shardctl.transforms.base import (ImageTransform, Rng)
 from shardctl.transforms.image.draws import whole
-from shardctl.transforms.image.warp import BILINEAR, FILL, NEAREST, affine, rotation, warp_whole
+from shardctl.transforms.image.warp import (BILINEAR, FILL, NEAREST, affine, rotation, warp_whole)
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import SettingError
 
@@ -199,7 +196,7 @@ def _operation(text: str) -> Choice:
 
 
 POLICIES: Mapping[str, Sequence[Sequence[Choice]]] = {
-    dataset: [[_operation(each) for each in pair.split("+")] for pair in text.split()]
+    dataset: [tuple(map(_operation, pair.split("+"))) for pair in text.split()]
     for dataset, text in _PAIRS.items()
 }
 """The pairs of operations of AutoAugment, one of which is drawn, by the dataset that they were
