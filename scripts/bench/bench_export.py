@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import shardctl
-from shardctl.build.write.commit import finish
+from shardctl.build.write.writer import finish
 from shardctl.format.layout import Layout
 from shardctl.format.names import shard_name
 from shardctl.format.roles import Roles, Tokens

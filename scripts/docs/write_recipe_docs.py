@@ -27,7 +27,9 @@ def keys() -> str:
 
 
 def steps() -> str:
-    """Return a row for each step, and one for each of its settings."""
+    """Return a row for each step, and one for each of its settings. What an earlier step has said of
+    the same setting is left out."""
+    said = set()
     lines = ["| step | settings | default | |", "| --- | --- | --- | --- |"]
     for name, step in TRANSFORMS.items():
         picture = (
@@ -37,7 +39,9 @@ def steps() -> str:
         )
         lines.append(f"| `{name}` | | | {first_line(step)}{picture} |")
         for key, field in declared_in(step).items():
-            lines.append(f"| | `{key}` | {_default(field)} | {field.help} |")
+            text = "" if (key, field.help) in said else field.help
+            said.add((key, field.help))
+            lines.append(f"| | `{key}` | {_default(field)} | {text} |")
     return "\n".join(lines)
 
 

@@ -157,7 +157,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         for notice in made.notices:
             note(notice)
     if output.as_json:
-        from shardctl.build.preview.facts import record_of
+        from shardctl.build.preview.page import record_of
 
         print_json({**record_of(made), **written})
     else:
@@ -196,7 +196,7 @@ def _write(
 
 
 def _print(made: Preview, written: dict[str, str]) -> None:
-    from shardctl.build.preview.facts import reject_in_words
+    from shardctl.build.preview.page import reject_in_words
 
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
     click.echo(
@@ -217,7 +217,7 @@ def _print(made: Preview, written: dict[str, str]) -> None:
 def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
     """Yield a line for an input, and one for each of its samples: what it is, its size, its
     objects."""
-    from shardctl.build.preview.facts import sample_facts, size_in_words
+    from shardctl.build.preview.page import sample_facts, size_in_words
 
     for record in (tried.source, *tried.samples):
         if record is not None:

@@ -75,10 +75,10 @@ WRONG: list[tuple[list[str], int, str]] = [
     (
         ["convert", IN, OUT, "--crop", "0"],
         2,
-        "crop: size must be 224, or 320x240 for width x height, with sides of 1 to 16384 pixels; "
+        "crop must be 224, or 320x240 for width x height, with sides of 1 to 16384 pixels; "
         "it is '0'",
     ),
-    (["convert", IN, OUT, "--resize", "big"], 2, "resize: size must be 224, or 320x240"),
+    (["convert", IN, OUT, "--resize", "big"], 2, "resize must be 224, or 320x240"),
     (["convert", IN, OUT, "--resize", "99999"], 2, "with sides of 1 to 16384"),
     (["convert", IN, OUT, "--crop", "9", "--random-crop", "9"], 2, "contradict"),
     (
@@ -89,17 +89,17 @@ WRONG: list[tuple[list[str], int, str]] = [
     (
         ["convert", IN, OUT, "--store", "raw"],
         2,
-        "Add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop",
+        "add a resize to WIDTHxHEIGHT",
     ),
     (
         ["convert", IN, OUT, "--store", "raw", "--resize", "9"],
         2,
-        "store raw needs images of one size",
+        "store raw needs a recipe",
     ),
     (["convert", IN, OUT, "--store", "tiff"], 2, "store 'tiff' is not known"),
     (["convert", IN, OUT, "--compression", "rar"], 2, "compression 'rar' is not known"),
     (["convert", IN, OUT, "--flip", "2"], 2, "must be a number from 0 to 1"),
-    (["convert", IN, OUT, "--variants", "3"], 2, "nothing in the recipe is random"),
+    (["convert", IN, OUT, "--variants", "3"], 2, "no step is random"),
     (
         ["convert", IN, OUT, "--variants", "0", "--flip", "1"],
         2,
@@ -118,7 +118,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--transform", "json:nothing"], 2, "json has no nothing"),
     (["convert", IN, OUT, "--transform", "json"], 2, "not of the form module:function"),
     (["convert", IN, OUT, "--kind", "text", "--crop", "9"], 2, "crop is for images"),
-    (["convert", IN, OUT, "--kind", "text", "--store", "png"], 2, "store png is for images"),
+    (["convert", IN, OUT, "--kind", "text", "--store", "png"], 2, "store is for images"),
     (["convert", IN, OUT, "--recipe", "absent.toml"], 3, "absent.toml: no such recipe file"),
     (["convert", IN, OUT, "--recipe", "bad.toml"], 2, "bad.toml:1: not a TOML file: Invalid value"),
     (
@@ -259,7 +259,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (
         ["convert", IN, OUT, "--format", "mds"],
         3,
-        "holds no mds; --format is the format of the inputs: leave it out",
+        "holds no mds",
     ),
     (
         ["convert", "lines.jsonl", OUT, "--columns", "text"],
@@ -287,7 +287,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
         "'c4,gopher' is not one of gopher, c4, fineweb",
     ),
     (["export", READY, OUT, "--format", "parquet"], 2, "there is no option --format"),
-    (["convert", IN, OUT, "--recipe", "single.toml"], 2, "write [[transform]] with two brackets"),
+    (["convert", IN, OUT, "--recipe", "single.toml"], 2, "[[transform]] with two brackets"),
     (
         ["inspect", READY, "--where", "label == cat"],
         2,
@@ -307,17 +307,17 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (
         ["convert", LINES, OUT, *TOKENS, "--block-length", "2k"],
         2,
-        "'2k' is not a whole number; write 2000 or 2048",
+        "'2k' is not a valid integer",
     ),
     (
         ["convert", LINES, OUT, *TOKENS, "--block-length", "2,048"],
         2,
-        "'2,048' is not a whole number; write 2048",
+        "'2,048' is not a valid integer",
     ),
     (
         ["convert", LINES, OUT, *TOKENS, "--block-length", "1"],
         2,
-        "--block-length: must be a whole number from 2 on; it is 1",
+        "--block-length: 1 is not in the range x>=2",
     ),
     (
         ["convert", IN, OUT, "--workers", "-1"],
@@ -327,12 +327,12 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (
         ["convert", IN, OUT, "--flip", "half"],
         2,
-        "--flip: 'half' is not a number; write it in digits",
+        "--flip: 'half' is not a valid float",
     ),
     (
         ["convert", IN, OUT, "--variants", "two"],
         2,
-        "--variants: 'two' is not a whole number; write it in digits",
+        "--variants: 'two' is not a valid integer",
     ),
     (["convert", IN, OUT, "--max-rejects", "0.1"], 2, "for that share of them write 10%"),
     (["convert", IN, OUT, "--samples-per-shard", "0"], 2, "0 samples per shard are impossible"),
@@ -340,19 +340,19 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (
         ["bench", READY, "--consumer-rate", "fast"],
         2,
-        "is not a number; write it in digits",
+        "is not a valid float",
     ),
-    (["bench", READY, "--consumer-rate", "2500/s"], 2, "'2500/s' is not a number; write 2500"),
+    (["bench", READY, "--consumer-rate", "2500/s"], 2, "'2500/s' is not a valid float"),
     (["bench", READY, "--batch-size", "0"], 2, "a batch size of 0 is impossible"),
     (["bench", READY, "--threads", "0"], 2, "threads must be auto or a number from 1"),
-    (["demo", "d", "--images", "0"], 2, "--images: must be a whole number from 1 on; it is 0"),
+    (["demo", "d", "--images", "0"], 2, "--images: 0 is not in the range x>=1"),
     (
         ["preview", IN, "--inputs", "5000"],
         2,
-        "--inputs: must be a whole number from 1 to 1,000; it is 5,000",
+        "--inputs: 5000 is not in the range 1<=x<=1000",
     ),
-    (["tokenizer", "train", "text", "t.json", "--vocab-size", "32k"], 2, "write 32000 or 32768"),
-    (["inspect", READY, "--head", "all"], 2, "--head: 'all' is not a whole number"),
+    (["tokenizer", "train", "text", "t.json", "--vocab-size", "32k"], 2, "is not a valid integer"),
+    (["inspect", READY, "--head", "all"], 2, "--head: 'all' is not a valid integer"),
     # words
     (
         ["convert", LINES, OUT, "--kind", "jsonl"],
@@ -470,7 +470,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
         2,
         "did you mean store? `shardctl recipe schema` lists all",
     ),
-    (["convert", IN, OUT, "--recipe", "step.toml"], 2, "it is a step: give --resize, or in a file"),
+    (["convert", IN, OUT, "--recipe", "step.toml"], 2, "it is a step: write [[transform]]"),
     (
         ["convert", IN, OUT, "--recipe", "quote.toml"],
         3,
@@ -483,9 +483,9 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (
         ["convert", "photos.zip", OUT],
         3,
-        "unpack archives first: unzip photos.zip -d photos",
+        "unpack archives first",
     ),
-    (["convert", "photos.rar", OUT], 3, "unpack archives first: unrar x photos.rar"),
+    (["convert", "photos.rar", OUT], 3, "unpack archives first"),
     (["convert", "x.log", OUT], 3, "rename *.log to *.txt"),
     (["convert", READY, OUT], 3, "is a dataset of shardctl already"),
     (
@@ -608,7 +608,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.convert(IN, OUT, recipe={"resize": 256}),
         UsageError,
-        "it is a step: give resize, or in a file",
+        "it is a step: write",
     ),
     (
         lambda: shardctl.open(READY).loader(batch_size=0),
@@ -690,12 +690,12 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.convert(IN, OUT, steps=[{"name": "hflip"}]),
         UsageError,
-        "steps is a string such as 'hflip p=0.5'",
+        "steps must be a string such as 'hflip p=0.5'",
     ),  # type: ignore[list-item]
     (
         lambda: shardctl.convert(IN, OUT, transforms=len),
         UsageError,
-        "takes 'module:function', and not a function",
+        "takes 'module:function'",
     ),  # type: ignore[arg-type]
     (
         lambda: shardctl.convert(IN, OUT, recipe={"tokenizer": "t.json"}),

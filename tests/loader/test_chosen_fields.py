@@ -113,7 +113,13 @@ def test_lists_are_no_keys(tmp_path: Path) -> None:
 
 def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"key": "a", "x": 1, "image": [2, 3], "variant": true}\n')
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0)
+    made = shardctl.convert(
+        tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0
+    )
+    for name in ("key", "image", "variant"):
+        assert any(
+            f"the fields of the records are kept as __{name}__" in notice for notice in made.notices
+        )
     (sample,) = samples(tmp_path / "out")
     assert {name: sample[name] for name in ("key", "__key__", "x", "__variant__")} == {
         "key": "in.jsonl#1",

@@ -30,7 +30,11 @@ from shardctl.build.repair.manifest import (
     with_sizes,
 )
 from shardctl.build.repair.outcomes import (
+    Listener,
+    Lost,
     Outcomes,
+    RepairResult,
+    Unrepaired,
     count_classes,
     lost_samples,
     shard_facts,
@@ -45,11 +49,10 @@ from shardctl.build.repair.repair_job import (
     list_again,
     recorded_job,
 )
-from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
-from shardctl.build.write.commit import making_of, write_tables
+from shardctl.build.write.writer import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table

@@ -13,12 +13,7 @@ import pyarrow as pa
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import RecordChoice, sample_of, samples_of
-from shardctl.build.shards.rows import (
-    RejectedRecord,
-    RejectWriter,
-    SampleWriter,
-    UnitOutcome,
-)
+from shardctl.build.shards.rows import RejectedRecord, RejectWriter, SampleWriter, UnitOutcome
 from shardctl.build.shards.shard_build import BuildAgain, ShardBuild
 from shardctl.errors import Rejection
 from shardctl.format.counts import Counts
