@@ -2,34 +2,45 @@
 recipe_files/."""
 
 from __future__ import annotations
+
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import xxhash
-from collections.abc import (Callable, Iterator)
-from dataclasses import (dataclass, replace)
-from functools import cached_property
-from pathlib import Path
+
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.image import (ImageEncoding, Opened, open_image)
+from shardctl.images.codecs.image import ImageEncoding, Opened, open_image
 from shardctl.images.geometry import Size
 from shardctl.sources.format_table import FRAME
-from shardctl.sources.formats import (CHOSEN, GIVEN, JSON, Reading)
+from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
 from shardctl.system.files import read_named
-from shardctl.system.options import (declared_in, setting)
-from shardctl.system.text import (printable, unknown)
-from shardctl.transforms.base import (BatchTransform, Filter, GroupTransform, ImageTransform, Rng, SampleTransform, Transform)
-from shardctl.transforms.duplicates.rule import (KEEP_ALL, OF_IMAGES, OF_TEXTS)
-from shardctl.transforms.recipe_options import (RecipeKeys, STEP_OPTIONS, UNDECIDED)
-from shardctl.transforms.settings import (SettingError, each_of, raise_any)
+from shardctl.system.options import declared_in, setting
+from shardctl.system.text import printable, unknown
+from shardctl.transforms.base import (
+    BatchTransform,
+    Filter,
+    GroupTransform,
+    ImageTransform,
+    Rng,
+    SampleTransform,
+    Transform,
+)
+from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
+from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
+from shardctl.transforms.settings import SettingError, each_of, raise_any
 from shardctl.transforms.stored_recipe import OWN
-from shardctl.transforms.table import (Steps, TOKEN_STEPS, TRANSFORMS)
-from shardctl.transforms.text.base import (TextFilter, TextStep)
+from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
+from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
-from typing import Any
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),

@@ -2,19 +2,22 @@
 the other."""
 
 from __future__ import annotations
+
 import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from PIL import Image
-from abc import abstractmethod
-from collections.abc import (Callable, Mapping, Sequence)
-from dataclasses import dataclass
+
 from shardctl.images import pixels
-from shardctl.images.geometry import (Colour, Matrix, Size)
+from shardctl.images.geometry import Colour, Matrix, Size
 from shardctl.images.pixels import mix
-from shardctl.system.options import (Flag, Number, Whole, Word, setting)
-from shardctl.transforms.base import (ImageTransform, Rng)
+from shardctl.system.options import Flag, Number, Whole, Word, setting
+from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.image.draws import whole
-from shardctl.transforms.image.warp import (BILINEAR, FILL, NEAREST, affine, rotation, warp_whole)
+from shardctl.transforms.image.warp import BILINEAR, FILL, NEAREST, affine, rotation, warp_whole
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import SettingError
 

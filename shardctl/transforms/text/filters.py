@@ -1,24 +1,43 @@
 """Rules about texts: a value of each text, and the limits that it must keep to."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from abc import abstractmethod
-from collections.abc import (Iterable, Iterator, Mapping, Sequence)
-from dataclasses import dataclass
-from pathlib import Path
-from shardctl.errors import (InputError, Rejection)
-from shardctl.format.arrays import (Indices, TextBytes, texts_from)
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Indices, TextBytes, texts_from
 from shardctl.format.roles import Role
-from shardctl.format.token_columns import (TOKENS, is_list_of_whole_numbers, list_offsets)
-from shardctl.system.options import (Flag, Number, Whole, setting)
-from shardctl.transforms.base import (BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow, check_limits)
-from shardctl.transforms.settings import (Names, Numbers, PROBABILITY, shown_beside)
-from shardctl.transforms.text.base import (Fault, Report, TextFilter, TextStep, require_text, texts_of, unidata)
-from shardctl.transforms.text.characters import (Mask, is_ascii, parts_of_words)
-from shardctl.transforms.text.words import (Words, are_first, dense, duplicate_shares, shares)
-from typing import Any
+from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
+from shardctl.system.options import Flag, Number, Whole, setting
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    Counts,
+    EachBatch,
+    Records,
+    RejectRow,
+    check_limits,
+)
+from shardctl.transforms.settings import PROBABILITY, Names, Numbers, shown_beside
+from shardctl.transforms.text.base import (
+    Fault,
+    Report,
+    TextFilter,
+    TextStep,
+    require_text,
+    texts_of,
+    unidata,
+)
+from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
+from shardctl.transforms.text.words import Words, are_first, dense, duplicate_shares, shares
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,43 @@
 shardctl/format/packing.py."""
 
 from __future__ import annotations
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-from collections.abc import (Iterable, Iterator, Mapping)
-from dataclasses import (dataclass, replace)
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from shardctl.errors import (InputError, Rejection)
-from shardctl.format.arrays import Indices
-from shardctl.format.packing import (METHODS, Pieces, fewest_blocks, windows)
-from shardctl.format.roles import (Role, Tokens)
-from shardctl.format.token_columns import (DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, TOKENS, is_list_of_whole_numbers, list_offsets)
-from shardctl.system.options import (ValueType, Whole, Word, setting)
-from shardctl.system.text import (format_bytes, printable)
-from shardctl.transforms.base import (BatchRun, BatchTransform, Counts, EachBatch, HeldMemoryError, Records, RejectRow)
-from shardctl.transforms.settings import SettingError
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Indices
+from shardctl.format.packing import METHODS, Pieces, fewest_blocks, windows
+from shardctl.format.roles import Role, Tokens
+from shardctl.format.token_columns import (
+    DOCUMENT_KEYS,
+    DOCUMENT_LENGTHS,
+    DOCUMENT_STARTS,
+    LOSS_MASK,
+    TOKENS,
+    is_list_of_whole_numbers,
+    list_offsets,
+)
+from shardctl.system.options import ValueType, Whole, Word, setting
+from shardctl.system.text import format_bytes, printable
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    Counts,
+    EachBatch,
+    HeldMemoryError,
+    Records,
+    RejectRow,
+)
+from shardctl.transforms.settings import SettingError
 
 MOST_TOKEN = 2**32 - 1
 

@@ -2,21 +2,24 @@
 package stopwordsiso."""
 
 from __future__ import annotations
-import numpy as np
-import pyarrow as pa
-from collections.abc import (Iterable, Iterator)
+
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from shardctl.format.arrays import (Indices, bytes_of, texts_from)
-from shardctl.system.options import (Flag, Text, Word, setting)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.format.arrays import Indices, bytes_of, texts_from
+from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
-from shardctl.transforms.settings import (Names, PROBABILITY, SettingError)
-from shardctl.transforms.text.base import (TextTransform, unidata, version_of)
-from shardctl.transforms.text.characters import (Mask, parts_of_words, spaces, texts_of_kept)
-from shardctl.transforms.text.filters import (Rule, RuleFilter)
+from shardctl.transforms.settings import PROBABILITY, Names, SettingError
+from shardctl.transforms.text.base import TextTransform, unidata, version_of
+from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
+from shardctl.transforms.text.filters import Rule, RuleFilter
 from shardctl.transforms.text.words import shares
-from typing import Any
 
 LANGUAGE = setting(Text(), help="The language, by its code of ISO 639-1: en, de, zh, …")
 ALSO = setting(Names(), (), "More words that count as stop words.")
