@@ -48,7 +48,7 @@ _PUBLIC = {
     "repair": ("shardctl.build.repair", "repair"),
     "snapshot": ("shardctl.build.snapshot", "snapshot"),
     "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
-    "transform": ("shardctl.transforms.own_code", "transform"),
+    "transform": ("shardctl.transforms.custom", "transform"),
     "verify": ("shardctl.inspection.verify.verification", "verify"),
     "watch": ("shardctl.loader.watching", "watch"),
     "write": ("shardctl.build.write", "write"),

@@ -16,8 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.write.commit import finish
-from shardctl.build.write.writer import ShardSeries
+from shardctl.build.write.writer import ShardSeries, finish
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import shard_name

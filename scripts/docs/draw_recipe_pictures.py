@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from shardctl.images.codecs.image import open_image
 from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.pipeline.images import ImageSteps
+from shardctl.transforms.pipeline.samples import ImageSteps
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import TRANSFORMS
 

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shardctl.system.options import declared_in
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.schema import recipe_schema
-from shardctl.transforms.settings import default_of, first_line, settings_in
+from shardctl.transforms.recipe_files.checking import recipe_schema
+from shardctl.transforms.settings import first_line
 from shardctl.transforms.table import TRANSFORMS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,8 +20,8 @@ PAGE = DOCS / "recipes.md"
 def keys() -> str:
     """Return a row for each key of a recipe."""
     rows = [
-        f"| `{key}` | {_default(field)} | {field.metadata['doc']} |"
-        for key, field in settings_in(Recipe).items()
+        f"| `{key}` | {_default(field)} | {field.help} |"
+        for key, field in declared_in(Recipe).items()
     ]
     return "\n".join(["| key | default | |", "| --- | --- | --- |", *rows])
 
@@ -37,16 +38,15 @@ def steps() -> str:
             else ""
         )
         lines.append(f"| `{name}` | | | {first_line(step)}{picture} |")
-        for key, field in settings_in(step).items():
-            meaning = (key, field.metadata["doc"])
-            text = "" if meaning in said else field.metadata["doc"]
-            said.add(meaning)
+        for key, field in declared_in(step).items():
+            text = "" if (key, field.help) in said else field.help
+            said.add((key, field.help))
             lines.append(f"| | `{key}` | {_default(field)} | {text} |")
     return "\n".join(lines)
 
 
 def _default(field: Any) -> str:
-    default = default_of(field)
+    default = field.written_default
     return "" if default is None or default == [] else f"`{json.dumps(default)}`"
 
 

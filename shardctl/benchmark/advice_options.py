@@ -13,21 +13,19 @@ from shardctl.build.shared_options import WORKERS
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.system.options import (
-    Anything,
     FilePath,
     Flag,
+    Number,
     Option,
-    Real,
     Text,
+    ValueType,
     Whole,
     check_options,
     declared_in,
     option,
     option_as,
 )
-from shardctl.transforms.option_headings import FIELDS, READING
-from shardctl.transforms.recipe_options import RecipeOptions
-from shardctl.transforms.shortcuts import STEP_OPTIONS
+from shardctl.transforms.recipe_options import FIELDS, READING, RECIPE_OPTIONS, STEP_OPTIONS
 
 if TYPE_CHECKING:
     from shardctl.benchmark.network import Network
@@ -42,7 +40,7 @@ HEADINGS = (CONSUMER, TRIAL, NETWORK, OUTPUT)
 
 BORROWED = {
     name: each
-    for name, each in {**declared_in(RecipeOptions), **STEP_OPTIONS}.items()
+    for name, each in {**RECIPE_OPTIONS, **STEP_OPTIONS}.items()
     if each.heading in (READING, FIELDS) or name in STEP_OPTIONS
 }
 """The options of convert that are options of advise too: how inputs are read, and what is done to
@@ -89,7 +87,7 @@ class AdviceOptions:
     """
 
     consumer_rate: float | None = option(
-        Real(),
+        Number(),
         None,
         "One GPU trains on R samples per second.",
         metavar="R",
@@ -154,7 +152,7 @@ class AdviceOptions:
         heading=NETWORK,
     )
     cache_limit: int | str | None = option(
-        Anything("int | str"),
+        ValueType("int | str"),
         None,
         "Size of the local cache for data from the store, for instance 500GB. Default: no cache.",
         metavar="SIZE",

@@ -10,12 +10,12 @@ from typing import Any
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.system.options import (
-    Anything,
     FilePath,
     Flag,
     Many,
-    Real,
+    Number,
     Text,
+    ValueType,
     Whole,
     at_least,
     check_options,
@@ -146,7 +146,7 @@ class BenchOptions:
         limit=at_least(1, "there is nothing to measure in {} epochs; give at least 1"),
     )
     seconds: float | None = option(
-        Real(),
+        Number(),
         None,
         "Each run, also with a consumer, takes S seconds.  [default: 2; consumers: 5]",
         metavar="S",
@@ -173,7 +173,7 @@ class BenchOptions:
         brief="read from the disk, not from memory",
     )
     consumer_rate: float | None = option(
-        Real(),
+        Number(),
         None,
         "Simulate a GPU that trains on R samples per second, and report the share of time that it "
         "is busy.",
@@ -209,7 +209,7 @@ class BenchOptions:
         heading=CONSUMER,
     )
     consumer_timeout: float = option(
-        Real(),
+        Number(),
         CONSUMER_PATIENCE,
         "Stop with an error when your function needs longer than this for one batch.",
         metavar="SECONDS",
@@ -251,7 +251,7 @@ class BenchOptions:
         heading=READING,
     )
     cache_limit: int | str | None = option(
-        Anything("int | str"),
+        ValueType("int | str"),
         None,
         "Bytes of all datasets in the cache together, for instance 500GB.",
         metavar="SIZE",

@@ -17,21 +17,21 @@ from shardctl.benchmark.measure import (
 )
 from shardctl.benchmark.measure.result import ENOUGH, TIME_OF_THREADS, WAITS
 from shardctl.inspection.content.overview import recipe_in_words, settings_in_words
-from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import (
     absolute,
+    bars,
     command,
     data,
     figures,
+    histogram,
     page,
     paragraph,
+    percent,
     section,
     tiles,
 )
 from shardctl.system.html import Html, table
 from shardctl.system.text import counted, format_bytes
-
-RATE, SECONDS = charts.counts("samples/s"), charts.Axis("seconds")
 
 STAGE_NAMES = {
     "disk": "waiting for the disk",
@@ -102,12 +102,9 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
     if rates is None:
         few.append("throughput over time")
     else:
-        seconds = charts.Axis("seconds of reading")
-        drawn.append(
-            charts.lines(
-                "Throughput over time", {"samples/s": rates}, seconds, charts.counts("samples/s")
-            )
-        )
+        seconds, per_s = rates
+        names = [f"{each:.1f} s of reading" for each in seconds]
+        drawn.append(bars("Throughput over time", names, {"": per_s}, "samples/s"))
     if sum(result.latencies["counts"]) < FEW_BATCHES:
         few.append("the times from batch to batch")
     else:
@@ -115,17 +112,16 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
             result.latencies["edges_ms"],
             [int(count) for count in result.latencies["counts"]],
         )
-        drawn.append(
-            charts.histogram(
-                "Time from batch to batch", edges, counts, charts.Axis("ms"), "batches", log=True
-            )
-        )
+        drawn.append(histogram("Time from batch to batch, ms", edges, counts, "batches"))
     stacks = {"alone": _named(result.time)} if result.time else {}
     if result.consumer is not None:
         stacks = {"with the consumer": _named(result.consumer.time), **stacks}
         drawn.append(_utilization(result.consumer))
     if any(stacks.values()):
-        drawn.append(charts.shares("Where the loader's threads spend their time", stacks))
+        stages = list(dict.fromkeys(stage for each in stacks.values() for stage in each))
+        shares = {name: [each.get(stage, 0.0) for stage in stages] for name, each in stacks.items()}
+        title = "Where the loader's threads spend their time"
+        drawn.append(bars(title, stages, shares, written=percent))
     if few:
         read = f"{counted(result.batches, 'batch', 'batches')} in {result.seconds:,.1f} s"
         yield paragraph(
@@ -165,23 +161,21 @@ def _utilization(found: ConsumerResult) -> Html:
     """Draw what the loader's rate allows more and more GPUs, and what was measured."""
     most = max(4, found.starves_at + 2, found.gpus + 2)
     step = max(1, most // 40)
-    gpus = list(range(1, most + 1, step))
-    series = {
-        "what the loader's rate allows": (gpus, [found.utilization_of(count) for count in gpus]),
-        f"enough ({ENOUGH:.0%})": ([gpus[0], gpus[-1]], [ENOUGH, ENOUGH]),
-        "measured": ([found.gpus], [found.accelerator_utilization]),
+    gpus = sorted({found.gpus, *range(1, most + 1, step)})
+    series: dict[str, list[float | None]] = {
+        "what the loader's rate allows": [found.utilization_of(count) for count in gpus],
+        "measured": [
+            found.accelerator_utilization if count == found.gpus else None for count in gpus
+        ],
     }
-    gpus_axis = charts.counts("GPUs")
-    return charts.lines("Utilisation by number of GPUs", series, gpus_axis, charts.SHARES, top=1.0)
+    title = f"Utilisation by number of GPUs ({ENOUGH:.0%} is enough)"
+    return bars(title, [counted(count, "GPU") for count in gpus], series, written=percent)
 
 
 def _against(found: AgainstResult, result: BenchResult) -> Html:
     reader = "as it is" if result.reader is None else result.reader.library
-    chart = charts.bars(
-        "Samples per second",
-        {"": ([reader, "shardctl"], [result.samples_per_s, found.samples_per_s])},
-        RATE,
-    )
+    rates = {"": [result.samples_per_s, found.samples_per_s]}
+    chart = bars("Samples per second", [reader, "shardctl"], rates, "samples/s")
     return section(
         "The same samples with shardctl",
         paragraph(found.reading, "soft"),
@@ -198,11 +192,8 @@ def _baseline(found: BaselineResult) -> Html:
         "conversion"
         f" ({found.conversion_s:,.1f} s)."
     )
-    chart = charts.bars(
-        "An epoch",
-        {"": (["raw inputs", "shards"], [found.raw_epoch_s, found.shards_epoch_s])},
-        SECONDS,
-    )
+    epochs = {"": [found.raw_epoch_s, found.shards_epoch_s]}
+    chart = bars("An epoch", ["raw inputs", "shards"], epochs, "seconds")
     return section(
         "Shards compared with raw inputs",
         paragraph(f"{found.ratio:,.1f} times as fast from shards. {paid}"),
@@ -215,12 +206,11 @@ def _sweep(result: BenchResult) -> Html:
     split = f" --split {shlex.quote(result.split)}" if result.split else ""
     best = best_of(points)
     size = points[0].batch_size
-    by_order: dict[str, tuple[list[str], list[float]]] = {}
+    by_order: dict[str, dict[int, float]] = {}
     for point in points:
         if point.batch_size == size:
-            counts, rates = by_order.setdefault(point.shuffle, ([], []))
-            counts.append(str(point.threads))
-            rates.append(point.samples_per_s)
+            by_order.setdefault(point.shuffle, {})[point.threads] = point.samples_per_s
+    threads = sorted({count for rates in by_order.values() for count in rates})
     top = next(point for point in best if point.shuffle != "in-order")
     sizes = sorted(
         (
@@ -230,12 +220,6 @@ def _sweep(result: BenchResult) -> Html:
         ),
         key=lambda point: point.batch_size,
     )
-    by_size = {
-        points[-1].shuffle: (
-            [str(point.batch_size) for point in sizes],
-            [point.samples_per_s for point in sizes],
-        )
-    }
     return section(
         "What to change",
         paragraph(f"Best random order: {top.samples_per_s:,.0f} samples/s."),
@@ -245,8 +229,21 @@ def _sweep(result: BenchResult) -> Html:
         paragraph("The same in Python:"),
         command(f"dataset.{top.as_python(result.processes)}"),
         figures(
-            charts.columns("Orders and threads", dict(by_order), "threads", RATE),
-            charts.columns("Batch sizes", dict(by_size), "samples of a batch", RATE),
+            bars(
+                "Orders and threads",
+                [counted(count, "thread") for count in threads],
+                {
+                    order: [rates.get(count) for count in threads]
+                    for order, rates in by_order.items()
+                },
+                "samples/s",
+            ),
+            bars(
+                "Batch sizes",
+                [f"{point.batch_size} samples of a batch" for point in sizes],
+                {"": [point.samples_per_s for point in sizes]},
+                "samples/s",
+            ),
         ),
     )
 

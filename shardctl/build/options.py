@@ -19,14 +19,13 @@ from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.system.options import (
-    Anything,
     ByteSize,
     FilePath,
     Flag,
     Many,
     Option,
-    OptionType,
     SecondsOrNone,
+    ValueType,
     Whole,
     Word,
     Written,
@@ -39,17 +38,17 @@ from shardctl.system.options import (
     taken_arguments,
 )
 from shardctl.system.text import format_bytes
-from shardctl.transforms.option_headings import (
+from shardctl.transforms.recipe_options import (
     LABELS,
     OUTPUT,
+    RECIPE_OPTIONS,
     REJECTS,
     RUNNING,
     SPLITS,
+    STEP_OPTIONS,
     STORAGE,
     TARGET,
 )
-from shardctl.transforms.recipe_options import RecipeOptions
-from shardctl.transforms.shortcuts import STEP_OPTIONS
 
 if TYPE_CHECKING:
     from shardctl.system.processes.pool import Limits
@@ -61,13 +60,13 @@ LEAST_MEMORY = 256 << 20
 """A worker with all its modules has 100 MB, and needs room for the largest image."""
 
 
-class Labels(OptionType):
+class Labels(ValueType):
     """A word or a path, or a list of these."""
 
     repeats = True
     python = "str | Path | Sequence[str | Path]"
 
-    def read(self, given: tuple[str, ...]) -> str | list[str]:
+    def of_text(self, given: tuple[str, ...]) -> str | list[str]:
         """Return a text that was given once alone, else the list."""
         return list(given) if len(given) > 1 else given[0]
 
@@ -80,7 +79,7 @@ class Labels(OptionType):
             raise UsageError(f"{name} is a string or a path, or a list of these; it is {value!r}")
 
 
-class Columns(OptionType):
+class Columns(ValueType):
     """Names of columns: a string with commas between them, or a list."""
 
     python = "str | Sequence[str]"
@@ -100,7 +99,7 @@ class Seed(Whole):
     python = "int | bool | None"
     bare = "0"
 
-    def read(self, given: str) -> int | None:
+    def of_text(self, given: str) -> int | None:
         """Return the number, or None. Raises ValueError."""
         if given != "none" and not given.isdecimal():
             raise ValueError(
@@ -259,7 +258,7 @@ class Options:
         brief="worker processes, one for each core by default",
     )
     engine: str = option(
-        Anything(),
+        ValueType(),
         "local",
         "Where the shards are built: local is in processes of this machine, ray is on a Ray "
         "cluster. All nodes of the cluster"
@@ -271,7 +270,7 @@ class Options:
         heading=RUNNING,
     )
     max_rejects: str | int | None = option(
-        Anything("int | str"),
+        ValueType("int | str"),
         None,
         "Fail with exit code 1 if more inputs than this cannot be converted. Without this option, "
         "a conversion does not start"
@@ -369,7 +368,7 @@ class Options:
     )
     metrics: Sequence[str | Path] = option_as(METRICS, (), heading=RUNNING)
     part: str | None = option(
-        Anything(),
+        ValueType(),
         None,
         "Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl "
         "finish DST`. The first part"
@@ -426,7 +425,7 @@ class Options:
 def convert_options() -> dict[str, Option]:
     """Return all options of a conversion, by their names: the words of the command line and of
     Python."""
-    return {**STEP_OPTIONS, **declared_in(Options), **declared_in(RecipeOptions)}
+    return {**STEP_OPTIONS, **declared_in(Options), **RECIPE_OPTIONS}
 
 
 def chosen_options(

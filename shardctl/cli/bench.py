@@ -23,7 +23,7 @@ from shardctl.benchmark.options import (
     BenchOptions,
 )
 from shardctl.cli.command import command, option, with_same_options
-from shardctl.cli.options import option_of, options_of
+from shardctl.cli.options import OneOf, option_of, options_of
 from shardctl.cli.output import (
     Output,
     bad,
@@ -37,7 +37,6 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import OneOf
 from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
 from shardctl.system.options import declared_in

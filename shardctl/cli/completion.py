@@ -140,7 +140,7 @@ def _consumers(_: Sequence[Path]) -> dict[str, str]:
 
 
 def _recipes(_: Sequence[Path]) -> dict[str, str]:
-    from shardctl.transforms.recipe_files.ready import ready_recipes
+    from shardctl.transforms.recipe_files.reading import ready_recipes
 
     return ready_recipes()
 

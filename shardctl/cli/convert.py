@@ -18,7 +18,7 @@ from shardctl.system.files import exists
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports, reuse_memory
 from shardctl.system.text import printable
-from shardctl.transforms.option_headings import HEADINGS
+from shardctl.transforms.recipe_options import HEADINGS
 
 
 def _sources_and_destination(

@@ -6,7 +6,6 @@ import click
 
 from shardctl.cli.command import command, option
 from shardctl.cli.output import Output, output_options, print_json
-from shardctl.cli.values import WholeNumber
 from shardctl.system.text import counted, printable
 
 
@@ -14,7 +13,7 @@ from shardctl.system.text import counted, printable
 @click.argument("folder", metavar="DIR", type=click.Path())
 @option(
     "--images",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     default=300,
     show_default=True,
     metavar="N",
@@ -22,7 +21,7 @@ from shardctl.system.text import counted, printable
 )
 @option(
     "--scenes",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     default=100,
     show_default=True,
     metavar="N",
@@ -30,7 +29,7 @@ from shardctl.system.text import counted, printable
 )
 @option(
     "--texts",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     default=200,
     show_default=True,
     metavar="N",
@@ -38,7 +37,7 @@ from shardctl.system.text import counted, printable
 )
 @option(
     "--seed",
-    type=WholeNumber(min=0),
+    type=click.IntRange(min=0),
     default=0,
     show_default=True,
     metavar="S",

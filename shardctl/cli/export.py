@@ -12,9 +12,8 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
-from shardctl.cli.options import option_of, options_of, values_of
+from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
-from shardctl.cli.values import OneOf
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
 from shardctl.system.files import free_bytes

@@ -36,7 +36,6 @@ from shardctl.cli.show import (
     print_token_statistics,
     without_texts,
 )
-from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.format.manifest import kept_generations
 from shardctl.system.folders import LocalFolder
@@ -99,14 +98,14 @@ PICTURES = 64
 @option(
     "--block",
     heading=CHOICE,
-    type=WholeNumber(),
+    type=click.INT,
     metavar="N",
     help="One block of the shard; blocks are counted from 0.",
 )
 @option(
     "--row",
     heading=CHOICE,
-    type=WholeNumber(),
+    type=click.INT,
     metavar="N",
     help="One sample of the shard, or of its --block; rows are counted from 0.",
 )
@@ -128,7 +127,7 @@ PICTURES = 64
     "--head",
     heading=CHOICE,
     brief="the first N samples",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     metavar="N",
     help="The first N samples; with --where the first N that match.",
 )

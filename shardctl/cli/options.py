@@ -9,8 +9,30 @@ from typing import Any
 import click
 
 from shardctl.cli.command import Option as CommandOption
-from shardctl.cli.values import Number, OneOf, WholeNumber
-from shardctl.system.options import FilePath, Flag, Many, Option, OptionType, Real, Whole, Word
+from shardctl.system.options import FilePath, Flag, Many, Number, Option, ValueType, Whole, Word
+from shardctl.system.text import did_you_mean
+
+
+def option_name(parameter: click.Parameter | None) -> str:
+    """Return the name of an option or an argument as the user types it."""
+    if isinstance(parameter, CommandOption):
+        return parameter.spelled
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    return (parameter.human_readable_name if parameter is not None else "") or ""
+
+
+class OneOf(click.Choice[str]):
+    """One of some words. The message about another one suggests the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word."""
+        if value not in self.choices:
+            words = [str(word) for word in self.choices]
+            nearest = did_you_mean(str(value), words)
+            self.fail(f"{value!r} is not one of {', '.join(words)}{nearest}", param, ctx)
+        return str(value)
+
 
 Command = Callable[..., Any]
 
@@ -49,7 +71,7 @@ def values_of(class_: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: given[field.name] for field in dataclasses.fields(class_)}
 
 
-def reading(type_: OptionType, default: Any = None) -> Callback:
+def reading(type_: ValueType, default: Any = None) -> Callback:
     """Return a callback for an option that is read as `type_` says. It is `default` where the
     option is not given."""
 
@@ -57,7 +79,7 @@ def reading(type_: OptionType, default: Any = None) -> Callback:
         if given is None or given == ():
             return default
         try:
-            return type_.read(given)
+            return type_.of_text(given)
         except ValueError as error:
             raise click.BadParameter(str(error), context, parameter) from None
 
@@ -92,7 +114,7 @@ def _click_option(name: str, declared: Option, hidden: bool) -> Callable[[Comman
     )
 
 
-def _words(type_: OptionType) -> tuple[str, ...]:
+def _words(type_: ValueType) -> tuple[str, ...]:
     """Return the words that an option takes, if there are too many to stand behind its name."""
     type_ = type_.of if isinstance(type_, Many) else type_
     return (
@@ -102,13 +124,13 @@ def _words(type_: OptionType) -> tuple[str, ...]:
 
 def _help(declared: Option, words: tuple[str, ...]) -> str:
     listed = f" One of {', '.join(words)}." if words else ""
-    if declared.otherwise in (None, ()):
+    if declared.otherwise in (None, []):
         return f"{declared.help}{listed}"
     value = f"{declared.otherwise:,}" if isinstance(declared.otherwise, int) else declared.otherwise
     return f"{declared.help}{listed} Default: {value}."
 
 
-def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
+def _click_type(type_: ValueType, spelling: str) -> dict[str, Any]:
     """Return what click is told of a type. It reads plain numbers and words itself; of other types
     it hands over the text."""
     if isinstance(type_, Flag):
@@ -117,8 +139,9 @@ def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
         return {"type": OneOf(list(type_.words))}
     if isinstance(type_, FilePath):
         return {"type": click.Path()}
-    if type(type_).read is not OptionType.read:
+    if type(type_).of_text is not ValueType.of_text:
         return {}
     if isinstance(type_, Whole):
-        return {"type": WholeNumber(min=type_.least)}
-    return {"type": Number()} if isinstance(type_, Real) else {}
+        bounded = type_.low is not None and type_.high is None
+        return {"type": click.IntRange(min=type_.low) if bounded else click.INT}
+    return {"type": click.FLOAT} if isinstance(type_, Number) else {}

@@ -25,7 +25,6 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
@@ -94,7 +93,7 @@ REFERENCE = (
 @open_option()
 @option(
     "--inputs",
-    type=WholeNumber(1, 1000),
+    type=click.IntRange(1, 1000),
     metavar="N",
     help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
 )
@@ -107,7 +106,7 @@ REFERENCE = (
 )
 @option(
     "--variants",
-    type=WholeNumber(),
+    type=click.INT,
     metavar="K",
     help="Show K variants of every input, each with its own random numbers. Default: the number in "
     "the recipe, else 4 if the"
@@ -158,7 +157,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         for notice in made.notices:
             note(notice)
     if output.as_json:
-        from shardctl.build.preview.facts import record_of
+        from shardctl.build.preview.page import record_of
 
         print_json({**record_of(made), **written})
     else:
@@ -197,7 +196,7 @@ def _write(
 
 
 def _print(made: Preview, written: dict[str, str]) -> None:
-    from shardctl.build.preview.facts import reject_in_words
+    from shardctl.build.preview.page import reject_in_words
 
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
     click.echo(
@@ -218,7 +217,7 @@ def _print(made: Preview, written: dict[str, str]) -> None:
 def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
     """Yield a line for an input, and one for each of its samples: what it is, its size, its
     objects."""
-    from shardctl.build.preview.facts import sample_facts, size_in_words
+    from shardctl.build.preview.page import sample_facts, size_in_words
 
     for record in (tried.source, *tried.samples):
         if record is not None:

@@ -12,10 +12,11 @@ import click
 from shardctl.cli.command import Group, option
 from shardctl.cli.output import Output, output_options, print_json, print_table, warn
 from shardctl.errors import UsageError
+from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
+from shardctl.transforms.recipe_files.reading import MARK, ready_recipes, ready_text
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
@@ -145,7 +146,7 @@ def steps(name: str | None, output: Output) -> None:
 
     `shardctl help recipes` says more about them.
     """
-    from shardctl.transforms.settings import default_of, first_line, settings_in
+    from shardctl.transforms.settings import first_line
     from shardctl.transforms.table import TRANSFORMS, unknown_step
 
     if name is not None and name not in TRANSFORMS:
@@ -157,9 +158,9 @@ def steps(name: str | None, output: Output) -> None:
         else:
             print_table(rows)
         return
-    fields = settings_in(TRANSFORMS[name])
+    fields = declared_in(TRANSFORMS[name])
     settings = [
-        {"name": key, "default": default_of(field), "does": field.metadata["doc"]}
+        {"name": key, "default": field.written_default, "does": field.help}
         for key, field in fields.items()
     ]
     does = first_line(TRANSFORMS[name])
@@ -201,7 +202,7 @@ def schema(output: Output) -> None:
       #:schema ./recipe.schema.json        <- the first line of recipe.toml
     """
     with quick_imports():
-        from shardctl.transforms.recipe_files.schema import recipe_schema
+        from shardctl.transforms.recipe_files.checking import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
 

@@ -10,7 +10,7 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import Group, option
-from shardctl.cli.options import option_of, reading
+from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (
     Output,
     good,
@@ -20,7 +20,6 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.cli.values import OneOf, WholeNumber
 from shardctl.system.options import ByteSize
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.startup import quick_imports
@@ -61,7 +60,7 @@ def tokenizer() -> None:
 )
 @option(
     "--vocab-size",
-    type=WholeNumber(),
+    type=click.INT,
     default=32_768,
     show_default=True,
     metavar="N",
@@ -169,7 +168,7 @@ def show(file: str, output: Output) -> None:
     Exit codes: 0 done, 2 wrong usage, 3 no such file, or not a tokenizer.
     """
     with quick_imports():
-        from shardctl.transforms.tokenizers.showing import describe
+        from shardctl.transforms.tokenizers.table import describe
 
     found = describe(file)
     if output.as_json:

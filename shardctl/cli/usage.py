@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from shardctl.cli.values import OneOf, option_name
+from shardctl.cli.options import OneOf, option_name
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "eval")
 """Words that name a split."""
@@ -24,7 +24,8 @@ def sentence(error: click.ClickException, group: click.Group, arguments: Sequenc
             return _missing(error, context, command)
         case click.BadParameter():
             name = option_name(error.param)
-            return f"{name}: {error.message}" if name else error.message
+            message = error.message.rstrip(".")
+            return f"{name}: {message}" if name else message
         case click.BadOptionUsage():
             return _bad_use(error, context)
     said = error.format_message().rstrip(".")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.command import command, option
+from shardctl.cli.options import OneOf
 from shardctl.cli.output import Output, bad, colored, good, print_json, progress_options
-from shardctl.cli.values import OneOf
 from shardctl.format.names import MANIFEST
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable

@@ -10,6 +10,9 @@ KEPT_SHARE = 0.1
 """The part of an object's area that must be visible for it to be kept, unless a recipe says
 otherwise."""
 
+CENTRE = "center"
+"""The word in its place: keep an object if the centre of its box is still in the image."""
+
 SUFFIXES = frozenset(
     (
         ".jpg",

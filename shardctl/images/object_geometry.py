@@ -2,7 +2,7 @@
 docs/annotations.md has the rules.
 
 What has a mask, of polygons or of pixels, is judged, measured and boxed by what is left of that:
-`left_of` and `MovedMasks`.
+`cut_to` and `MovedMasks`.
 
 Coordinates are those of the corners of pixels, as in geometry.py.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.format.roles import Objects
-from shardctl.images.defaults import KEPT_SHARE
+from shardctl.images.defaults import CENTRE, KEPT_SHARE
 from shardctl.images.geometry import (
     Box,
     Displacement,
@@ -37,9 +37,6 @@ from shardctl.images.geometry import (
 from shardctl.images.polygons import Polygons
 
 Numbers = npt.NDArray[np.float64]
-
-CENTRE = "center"
-"""Keep an object if the centre of its box is still in the image."""
 
 _ROUNDING = 1e-9
 """How far a share may be off by the rounding of numbers."""
@@ -115,6 +112,105 @@ class Motion:
     def keeps_boxes(self) -> bool:
         """Whether boxes stay boxes: no rotation, no shear, no perspective."""
         return _keeps_boxes(self.matrix)
+
+    @property
+    def limits(self) -> tuple[Numbers, Numbers]:
+        """The corners of the part that is seen, (x, y) each."""
+        return np.array(self.seen[:2]), np.array(self.seen[2:])
+
+    @property
+    def mirrors(self) -> npt.NDArray[np.bool_]:
+        """Whether left and right change places, ()."""
+        return np.array(np.linalg.det(self.matrix[:2, :2]) < 0)
+
+    def points(self, points: Numbers, of: npt.NDArray[np.int64] | None = None) -> Numbers:
+        """Return where points (..., 2) go."""
+        return apply(self.matrix, points)
+
+    def boxes(self, boxes: Numbers) -> Numbers:
+        """Return the smallest boxes around the moved corners of boxes (n, 4): left, top, right,
+        bottom."""
+        left, top, right, bottom = boxes.T
+        if self.keeps_boxes:
+            m = self.matrix
+            x = np.stack([left, right]) * m[0, 0] + m[0, 2]
+            y = np.stack([top, bottom]) * m[1, 1] + m[1, 2]
+        else:
+            around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1)
+            moved = self.points(around.reshape(-1, 4, 2))
+            x, y = moved[..., 0].T, moved[..., 1].T
+        made: Numbers = np.stack(
+            [x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1
+        )
+        return made.clip(-_FAR, _FAR)
+
+    def growth(
+        self, boxes: Numbers, to: Numbers, polygons: Polygons | None, moved: Polygons | None
+    ) -> Numbers | float:
+        """Return how many times as large areas become: those of polygons where an object has some,
+        else those of boxes (n, 4)."""
+        if not (self.matrix[2, 0] or self.matrix[2, 1]):
+            return float(abs(np.linalg.det(self.matrix[:2, :2])))
+        sides = [(each[:, 2:] - each[:, :2]).prod(axis=1) for each in (to, boxes)]
+        # of what the perspective throws behind the eye, where there are no corners
+        grown = _ratio(sides[0], sides[1], np.ones(len(boxes)))
+        left, top, right, bottom = boxes.T
+        corners_ = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1)
+        outlines = Polygons.of([[each] for each in corners_])
+        for before, after in ((outlines, _moved_polygons(outlines, self)), (polygons, moved)):
+            if before is not None and after is not None:
+                areas = after.areas()
+                grown = np.where(areas > 0, _ratio(areas, before.areas(), grown), grown)
+        return grown
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """What is done to the coordinates of n things, each in an image of its own, in pixels from the
+    corner of an upright image.
+
+    (x, y) of the stored image becomes (x, y) * `scale` + `shift`. The scale of x is negative in a
+    mirrored image. Parts below `low` or above `high` are cut off. These are the edges of the image,
+    or infinite if the image stays as it is stored. Each array is (n, 2).
+    """
+
+    scale: Numbers
+    shift: Numbers
+    low: Numbers
+    high: Numbers
+
+    keeps_boxes = True
+
+    def at(self, places: npt.NDArray[np.int64]) -> Moves:
+        """Return those at these places, of which any may come several times."""
+        return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
+
+    @property
+    def limits(self) -> tuple[Numbers, Numbers]:
+        """The corners of the part that is seen, (n, 2) each."""
+        return self.low, self.high
+
+    @property
+    def mirrors(self) -> npt.NDArray[np.bool_]:
+        """Of which things left and right change places, (n,)."""
+        return np.asarray(self.scale.prod(axis=1) < 0)
+
+    def points(self, points: Numbers, of: npt.NDArray[np.int64] | None = None) -> Numbers:
+        """Return where points go: `of` says which thing each of (m, 2) is of; else they are (n, k,
+        2)."""
+        if of is None:
+            return points * self.scale[:, None] + self.shift[:, None]
+        return points * self.scale[of] + self.shift[of]
+
+    def boxes(self, boxes: Numbers) -> Numbers:
+        """Return the moved boxes (n, 4): left, top, right, bottom."""
+        one, other = (boxes[:, place : place + 2] * self.scale + self.shift for place in (0, 2))
+        return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
+
+    def growth(self, *_: Any) -> Numbers:
+        """Return how many times as large areas become, (n,)."""
+        grown: Numbers = np.abs(self.scale).prod(axis=1)
+        return grown
 
 
 def _forward(warp: Warp) -> Matrix:
@@ -273,42 +369,21 @@ class MovedMasks:
         )
 
 
-@dataclass(frozen=True)
-class Left:
-    """What is left of n objects that were moved and cut.
-
-    `within` (n, 4) is what of their boxes is in the image, and `after` (n, 4) are the boxes that
-    they get. `visible` (n,) is the share of their area that is seen, and `masked` (n,) says which
-    of them have polygons with an area. `polygons` are cut.
-    """
-
-    within: Numbers
-    after: Numbers
-    visible: Numbers
-    masked: npt.NDArray[np.bool_]
-    polygons: Polygons | None
-
-    @property
-    def are_there(self) -> npt.NDArray[np.bool_]:
-        """Which objects have something in the image, as far as their boxes and polygons say,
-        (n,)."""
-        return (self.after[:, 2:] >= self.after[:, :2]).all(axis=1) | self.masked
-
-
-def left_of(
+def cut_to(
     before: Numbers, polygons: Polygons | None, low: Numbers, high: Numbers, turned: bool = False
-) -> Left:
+) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bool_], Polygons | None]:
     """Return what of moved boxes (n, 4) and polygons lies between two corners, (x, y) for all or
     (n, 2) for each.
 
-    A box is cut. Where the polygons of an object are cut, or all is `turned`, it is the smallest
-    box around what is left of them. The visible share is that of the area of the polygons, else of
-    the box.
+    It is what of the boxes is there, and the boxes that they get, (n, 4) each; the share of their
+    area that is seen, and which have polygons with an area, (n,) each; and the cut polygons. Where
+    the polygons of an object are cut, or all is `turned`, it gets the smallest box around what is
+    left of them. The share is that of the area of the polygons, else of the box.
     """
     within = after = _between(before, low, high)
     visible, masked = _share(before, after), np.zeros(len(before), bool)
     if polygons is None or not len(polygons.points):
-        return Left(within, after, visible, masked, polygons)
+        return within, after, visible, masked, polygons
     cut, areas = polygons.cut(low, high), polygons.areas()
     masked = areas > 0
     visible = np.divide(areas if cut is polygons else cut.areas(), areas, out=visible, where=masked)
@@ -323,7 +398,60 @@ def left_of(
         visible[leaves] = np.where(nothing, 0.0, visible[leaves])
         after = after.copy()
         after[leaves] = np.where(nothing[:, None], after[leaves], around)
-    return Left(within, after, visible, masked, cut)
+    return within, after, visible, masked, cut
+
+
+MovedPlaces = tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32], Numbers, Polygons | None]
+
+
+def moved_places(
+    xywh: Numbers,
+    polygons: Polygons | None,
+    legs: Sequence[Motion | Moves],
+    rule: KeepRule,
+    masks: MovedMasks | None = None,
+    turned: bool = False,
+) -> MovedPlaces:
+    """Move the places of n objects. Return which are kept, (n,); of these, the boxes as x, y, width
+    and height, and how many times as large their areas are, (kept,); and their polygons.
+
+    A box (n, 4) becomes the smallest box around its moved corners, and is cut at the edge. Where an
+    object has polygons, or `masks` of pixels, and these are cut or `turned`, it becomes the
+    smallest box around what is left of them. Polygons are cut at the edge too.
+    """
+    whole = boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+    visible: Numbers = np.ones(len(boxes))
+    growth: Numbers = np.ones(len(boxes))
+    kept = np.ones(len(boxes), bool)
+    for leg in legs:
+        low, high = leg.limits
+        if polygons is not None and (visible < 1).any():
+            polygons = polygons.without_spikes(visible < 1)
+        moved = None if polygons is None else _moved_polygons(polygons, leg)
+        before = leg.boxes(boxes)
+        whole = before if whole is boxes else leg.boxes(whole)
+        growth = growth * leg.growth(boxes, before, polygons, moved)
+        if moved is not None and not leg.keeps_boxes:
+            before = _around(moved, before)
+        within, boxes, share, masked, polygons = cut_to(
+            before, moved, low, high, not leg.keeps_boxes
+        )
+        visible = visible * share
+        if before is not whole:
+            within = _between(whole, low, high)
+        there, seen = (boxes[:, 2:] >= boxes[:, :2]).all(axis=1) | masked, visible
+        if masks is not None:
+            there, masked = there | masks.there, masked | masks.there
+            seen = np.where(masks.there, masks.share, visible)
+        kept &= there & rule.keeps(whole, within, seen, masked)
+    times = growth * visible
+    if masks is not None:
+        boxes, times = masks.measured(boxes, growth, visible, turned)
+    if polygons is not None:
+        polygons = polygons.only(kept).without_slivers()
+    boxes = boxes[kept]
+    made = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(np.float32)
+    return kept, made, times[kept], polygons
 
 
 def moved_objects(
@@ -336,68 +464,15 @@ def moved_objects(
     """Return the objects of a sample after a motion: a struct of lists with an item for each object
     that is kept.
 
-    A box becomes the smallest box around its moved corners, and is cut at the edge. Where an object
-    has polygons, or `masks` of pixels, and these are cut or turned, it becomes the smallest box
-    around what is left of them. Polygons are cut at the edge too; keypoints that are no longer seen
-    become (0, 0, 0). In a mirrored image the keypoints of the left and of the right side change
-    their names (`role.flip`).
+    Keypoints that are no longer seen become (0, 0, 0). In a mirrored image the keypoints of the
+    left and of the right side change their names (`role.flip`).
     """
     xywh = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
     if not len(xywh) or (motion.is_still and motion.before is None):
         return dict(objects)
-    whole = boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
-    polygons = None if objects.get("segmentation") is None else Polygons.of(objects["segmentation"])
-    visible: Numbers = np.ones(len(boxes))
-    growth: Numbers | float = 1.0
-    kept = np.ones(len(boxes), bool)
-    for leg in motion.legs:
-        low, high = np.array(leg.seen[:2]), np.array(leg.seen[2:])
-        if polygons is not None and (visible < 1).any():
-            polygons = polygons.without_spikes(visible < 1)
-        moved = None if polygons is None else _moved_polygons(polygons, leg)
-        before = _moved_boxes(boxes, leg)
-        whole = before if whole is boxes else _moved_boxes(whole, leg)
-        growth = growth * _growth(boxes, before, polygons, moved, leg)
-        if moved is not None and not leg.keeps_boxes:
-            before = _around(moved, before)
-        left = left_of(before, moved, low, high, not leg.keeps_boxes)
-        visible *= left.visible
-        boxes, polygons = left.after, left.polygons
-        within = left.within if before is whole else _between(whole, low, high)
-        if masks is None:
-            kept &= left.are_there & rule.keeps(whole, within, visible, left.masked)
-        else:
-            masked, seen = left.masked | masks.there, np.where(masks.there, masks.share, visible)
-            kept &= (left.are_there | masks.there) & rule.keeps(whole, within, seen, masked)
-    if masks is None:
-        grown = np.broadcast_to(growth * visible, len(boxes))
-    else:
-        boxes, grown = masks.measured(
-            boxes, growth, visible, turned=motion.before is not None or not motion.keeps_boxes
-        )
-    places = np.flatnonzero(kept).tolist()
-    made: dict[str, Any] = {
-        name: [values[place] for place in places]
-        for name, values in objects.items()
-        if name not in _PLACES
-    }
-    made["bbox"] = _xywh(boxes[kept])
-    if "area" in objects:
-        given, times = objects["area"], grown.tolist()
-        made["area"] = [_grown(given[place], times[place]) for place in places]
-    if "segmentation" in objects:
-        made["segmentation"] = (
-            [[] for _ in places]
-            if polygons is None
-            else polygons.only(kept).without_slivers().lists()
-        )
-    if "keypoints" in objects:
-        points = objects["keypoints"] or [[]] * len(boxes)
-        made["keypoints"] = [moved_keypoints(points[place], motion, role) for place in places]
-    return {name: made[name] for name in objects}
-
-
-_PLACES = frozenset(("bbox", "area", "segmentation", "keypoints"))
+    turned = motion.before is not None or not motion.keeps_boxes
+    moved = moved_places(xywh, _all_polygons([objects]), motion.legs, rule, masks, turned)
+    return next(_of_samples([(objects, motion)], role, moved))
 
 
 Moving = tuple[Mapping[str, Any], Motion]
@@ -412,150 +487,101 @@ def moved_together(given: Sequence[Moving], role: Objects, rule: KeepRule) -> li
     than a few points.
     """
     plain = [
-        objects["bbox"] and motion.before is None and motion.keeps_boxes and not motion.is_still
+        bool(objects["bbox"])
+        and motion.before is None
+        and motion.keeps_boxes
+        and not motion.is_still
         for objects, motion in given
     ]
-    at_once = _moved_at_once(
-        [each for each, is_plain in zip(given, plain, strict=True) if is_plain], role, rule
-    )
+    several = list(compress(given, plain))
+    made: Iterator[dict[str, Any]] = iter(())
+    if several:
+        counts = [len(objects["bbox"]) for objects, _ in several]
+        matrices = np.array([motion.matrix for _, motion in several])
+        seen = np.array([motion.seen for _, motion in several])
+        moves = Moves(matrices[:, (0, 1), (0, 1)], matrices[:, :2, 2], seen[:, :2], seen[:, 2:]).at(
+            np.repeat(np.arange(len(several)), counts)
+        )
+        boxes = list(chain.from_iterable(objects["bbox"] for objects, _ in several))
+        polygons = _all_polygons([objects for objects, _ in several])
+        moved = moved_places(np.array(boxes, np.float64), polygons, [moves], rule)
+        made = _of_samples(several, role, moved)
     return [
-        next(at_once) if is_plain else moved_objects(*each, role, rule)
+        next(made) if is_plain else moved_objects(*each, role, rule)
         for each, is_plain in zip(given, plain, strict=True)
     ]
 
 
-def _moved_at_once(
-    given: Sequence[Moving], role: Objects, rule: KeepRule
+def _of_samples(
+    given: Sequence[Moving], role: Objects, moved: MovedPlaces
 ) -> Iterator[dict[str, Any]]:
-    if not given:
-        return
-    counts = np.array([len(objects["bbox"]) for objects, _ in given])
-    of_object = np.repeat(np.arange(len(given)), counts)
-    matrices = np.array([motion.matrix for _, motion in given])
-    scale, shift = matrices[:, (0, 1), (0, 1)][of_object], matrices[:, :2, 2][of_object]
-    seen = np.array([motion.seen for _, motion in given])[of_object]
-    low, high = seen[:, :2], seen[:, 2:]
-    xywh = np.array(list(chain.from_iterable(objects["bbox"] for objects, _ in given)), np.float64)
-    before: Numbers = scaled_boxes(xywh, scale, shift).clip(-_FAR, _FAR)
-    polygons = _all_polygons(given)
-    if len(polygons.points):
-        of_point = polygons.owners[polygons.of_points]
-        polygons = polygons.at(polygons.points * scale[of_point] + shift[of_point])
-    cut_boxes = left_of(before, polygons, low, high)
-    after, visible = cut_boxes.after, cut_boxes.visible
-    kept = cut_boxes.are_there & rule.keeps(before, cut_boxes.within, visible, cut_boxes.masked)
-    left = (np.abs(np.linalg.det(matrices[:, :2, :2]))[of_object] * visible)[kept].tolist()
-    boxes, outlines = (
-        _xywh(after[kept]),
-        (cut_boxes.polygons or polygons).only(kept).without_slivers().lists(),
-    )
-    stays, first, of_all = kept.tolist(), 0, 0
+    """Yield the objects of each sample, with the places that `moved_places` gave for all of
+    them."""
+    stays, boxes, times = (each.tolist() for each in moved[:3])
+    polygons = moved[3]
+    outlines = [] if polygons is None else polygons.lists()
+    first = of_all = 0
     for objects, motion in given:
-        places = [place for place in range(len(objects["bbox"])) if stays[of_all + place]]
-        end = first + len(places)
+        count = len(objects["bbox"])
+        places = [place for place in range(count) if stays[of_all + place]]
+        part = slice(first, first + len(places))
         made: dict[str, Any] = {}
         for name, values in objects.items():
             if name == "bbox":
-                made[name] = boxes[first:end]
+                made[name] = boxes[part]
             elif name == "area":
                 made[name] = [
-                    _grown(values[place], share)
-                    for place, share in zip(places, left[first:end], strict=True)
+                    None if values[place] is None else float(np.float32(values[place] * share))
+                    for place, share in zip(places, times[part], strict=True)
                 ]
             elif name == "segmentation":
-                made[name] = outlines[first:end]
+                made[name] = outlines[part]
             elif name == "keypoints":
-                points = values or [[]] * len(objects["bbox"])
+                points = values or [[]] * count
                 made[name] = [
-                    moved_keypoints(points[place], motion, role) if points[place] else []
+                    moved_keypoints(
+                        np.asarray(points[place], np.float64).reshape(-1, 3), motion.legs, role
+                    ).tolist()
+                    if points[place]
+                    else []
                     for place in places
                 ]
             else:
                 made[name] = [values[place] for place in places]
-        first, of_all = end, of_all + len(objects["bbox"])
+        first, of_all = part.stop, of_all + count
         yield made
 
 
-def _all_polygons(given: Sequence[Moving]) -> Polygons:
+def _all_polygons(given: Sequence[Mapping[str, Any]]) -> Polygons:
     return Polygons.of(
         chain.from_iterable(
-            objects.get("segmentation") or [()] * len(objects["bbox"]) for objects, _ in given
+            objects.get("segmentation") or [()] * len(objects["bbox"]) for objects in given
         )
     )
 
 
-def _grown(area: float | None, times: float) -> float | None:
-    return None if area is None else float(np.float32(area * times))
-
-
-def moved_keypoints(points: Any, motion: Motion, role: Objects) -> list[list[float]]:
-    """Return the keypoints (k, 3) of one object after a motion: x, y and v each, (0, 0, 0) for
-    those that are not seen."""
-    given = np.asarray(points, np.float64).reshape(-1, 3)
-    places, seen, mirrored = given[:, :2], given[:, 2] > 0, False
-    for leg in motion.legs:
-        places = apply(leg.matrix, places)
-        seen = seen & are_between(places, np.array(leg.seen[:2]), np.array(leg.seen[2:]))
-        mirrored ^= bool(np.linalg.det(leg.matrix[:2, :2]) < 0)
-    moved = keypoints_at(places, given[:, 2:], seen, np.array(mirrored), role)
-    return moved.tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
-
-
-def are_between(places: Numbers, low: Numbers, high: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which places (..., 2) lie between two corners, or on the edge."""
-    return np.asarray(((places >= low) & (places <= high)).all(axis=-1))
-
-
-def keypoints_at(
-    places: Numbers,
-    flags: npt.NDArray[Any],
-    seen: npt.NDArray[np.bool_],
-    mirrored: npt.NDArray[np.bool_],
-    role: Objects,
+def moved_keypoints(
+    points: npt.NDArray[Any], legs: Sequence[Motion | Moves], role: Objects
 ) -> npt.NDArray[np.float32]:
-    """Return keypoints (..., k, 3) that have come to `places` (..., k, 2) and have `flags` (..., k,
-    1), the v of x, y, v.
+    """Return keypoints, x, y and v each, after a motion: (0, 0, 0) for those that are not seen.
 
-    Those that are not `seen` (..., k) are (0, 0, 0). Where an object is `mirrored` (...), the
-    keypoints of its left and of its right side change their names.
+    They are (k, 3), of one object, or (n, k, 3), with Moves of all. Where an object is mirrored,
+    the keypoints of its left and of its right side change their names.
     """
-    exact = np.concatenate([places, flags], axis=-1)
+    places, seen = points[..., :2], points[..., 2] > 0
+    mirrored = np.zeros(points.shape[:-2], bool)
+    for leg in legs:
+        low, high = (limit[..., None, :] for limit in leg.limits)
+        places = leg.points(places)
+        seen = seen & ((places >= low) & (places <= high)).all(axis=-1)
+        mirrored = mirrored ^ leg.mirrors
+    exact = np.concatenate([places, points[..., 2:]], axis=-1)
     exact[~seen] = 0.0
     made = exact.astype(np.float32)
     # an object may have no keypoints at all
     if role.flip is not None and seen.shape[-1] and mirrored.any():
         made[mirrored] = made[mirrored][:, list(role.flip)]
     return made
-
-
-def scaled_boxes(xywh: Numbers, scale: Numbers, shift: Numbers) -> Numbers:
-    """Return boxes (n, 4) after their coordinates were scaled and shifted, (n, 2) each: left, top,
-    right, bottom.
-
-    They were left, top, width, height. A negative scale mirrors.
-    """
-    one, other = xywh[:, :2] * scale + shift, (xywh[:, :2] + xywh[:, 2:]) * scale + shift
-    return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
-
-
-def _moved_boxes(boxes: Numbers, leg: Motion) -> Numbers:
-    """Return the smallest boxes around the moved corners of boxes (n, 4): left, top, right,
-    bottom."""
-    left, top, right, bottom = boxes.T
-    if leg.keeps_boxes:
-        m = leg.matrix
-        x, y = (
-            np.stack([left, right]) * m[0, 0] + m[0, 2],
-            np.stack([top, bottom]) * m[1, 1] + m[1, 2],
-        )
-    else:
-        around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(
-            -1, 4, 2
-        )
-        moved = apply(leg.matrix, around)
-        x, y = moved[..., 0].T, moved[..., 1].T
-    made: Numbers = np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
-    return made.clip(-_FAR, _FAR)
 
 
 _FAR = 1e7
@@ -574,8 +600,10 @@ def _between(boxes: Numbers, low: Numbers, high: Numbers) -> Numbers:
     return np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
 
 
-def _moved_polygons(polygons: Polygons, leg: Motion) -> Polygons:
-    points = apply(leg.matrix, polygons.points)
+def _moved_polygons(polygons: Polygons, leg: Motion | Moves) -> Polygons:
+    if not len(polygons.points):
+        return polygons
+    points = leg.points(polygons.points, polygons.owners[polygons.of_points])
     finite = np.isfinite(points).all(axis=1)
     if finite.all():
         return polygons.at(points)
@@ -604,37 +632,7 @@ def _share(before: Numbers, after: Numbers) -> Numbers:
     return share
 
 
-def _growth(
-    boxes: Numbers,
-    moved_boxes: Numbers,
-    polygons: Polygons | None,
-    moved: Polygons | None,
-    leg: Motion,
-) -> Numbers | float:
-    """Return how many times as large areas become: those of polygons where an object has some, else
-    those of boxes (n, 4)."""
-    if not (leg.matrix[2, 0] or leg.matrix[2, 1]):
-        return float(abs(np.linalg.det(leg.matrix[:2, :2])))
-    ones = np.ones(len(boxes))
-    sides = [(boxes_[:, 2:] - boxes_[:, :2]).prod(axis=1) for boxes_ in (moved_boxes, boxes)]
-    # of what the perspective throws behind the eye, where there are no corners
-    grown = _ratio(sides[0], sides[1], ones)
-    left, top, right, bottom = boxes.T
-    corners_ = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1)
-    outlines = Polygons.of([[each] for each in corners_])
-    for before, after in ((outlines, _moved_polygons(outlines, leg)), (polygons, moved)):
-        if before is not None and after is not None:
-            areas = after.areas()
-            grown = np.where(areas > 0, _ratio(areas, before.areas(), grown), grown)
-    return grown
-
-
 def _ratio(some: Numbers, others: Numbers, otherwise: Numbers) -> Numbers:
     """Return some / others, (n,); `otherwise` where the others are nothing."""
     found: Numbers = np.divide(some, others, out=otherwise.copy(), where=others > 0)
     return found
-
-
-def _xywh(boxes: Numbers) -> list[list[float]]:
-    made = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(np.float32)
-    return made.tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type

@@ -20,7 +20,7 @@ from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.locate import GatherOptions, in_place
+from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.pictures import most_pixels
 from shardctl.loader.blocks.shards import Indices, Shards, identity
@@ -50,7 +50,7 @@ from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
-from shardctl.transforms.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.table import stored_tokenizer
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -281,9 +281,7 @@ class Dataset:
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
         shards = self._selection.shards
         chosen = None if columns is None else names("columns", columns)
-        return BatchReader(
-            shards, columns_of(shards, chosen), Transforms(decode=decode), GatherOptions()
-        )
+        return BatchReader(shards, columns_of(shards, chosen), Transforms(decode=decode))
 
     def filter(self, predicate: str | pc.Expression) -> Dataset:
         """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or
@@ -436,7 +434,7 @@ class Dataset:
         # Single samples in a random order where each is read alone, else whole blocks.
         best = (
             "global"
-            if selection.shards.is_local and in_place(selection.shards, gather)
+            if selection.shards.is_local and gather.in_place(selection.shards)
             else "window"
         )
         mode = shuffle if isinstance(shuffle, str) else best if truth("shuffle", shuffle) else None
@@ -613,9 +611,7 @@ def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Show
     blocks = np.searchsorted(shards.starts, samples, side="right")
     near = samples[blocks == blocks[0]][:LOOKED_AT]
     try:
-        table = BatchReader(shards, columns_of(shards, names), Transforms(), GatherOptions()).table(
-            near
-        )
+        table = BatchReader(shards, columns_of(shards, names)).table(near)
         values = {name: table.column(name).to_pylist() for name in names}
     except (DatasetError, UnicodeDecodeError):  # the batches tell of it, or leave it out
         return {}

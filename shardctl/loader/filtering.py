@@ -12,9 +12,7 @@ from shardctl.errors import UsageError
 from shardctl.format.roles import Roles
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.gather import Indices
-from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.pictures import HEADER_FIELDS, askable_headers, headers_of
-from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.condition import first_line, kept_rows, parse_condition, quoted
 from shardctl.loader.stream import Selection
 
@@ -77,7 +75,7 @@ def _matching(
     images = _images_for(derived, shards.layout.roles)
     read = columns_of(shards, [*columns, *dict.fromkeys(images.values())] or ["key"])
     by_name = {column.name: column for column in read}
-    samples = BatchReader(shards, read, Transforms(), GatherOptions())
+    samples = BatchReader(shards, read)
     starts = selection.starts()
     for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         places = selection.samples(np.arange(begin, end))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import whole_number
-from shardctl.system.options import Anything, AutoOrNumber, Many, Option, Whole
+from shardctl.system.options import AutoOrNumber, Many, Option, ValueType, Whole
 
 BATCH_SIZE = Option(Whole(), 256, "Samples in a batch.", metavar="N", shows_default=True)
 THREADS = Option(
@@ -149,7 +149,7 @@ def _check_targets(targets: Sequence[str | Path]) -> None:
 
 
 METRICS = Option(
-    Many(Anything("str | Path")),
+    Many(ValueType("str | Path")),
     (),
     "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT "
     "(Prometheus, on this"

@@ -391,9 +391,7 @@ def _variants(selection: Selection) -> Indices:
 
 def _column(selection: Selection, name: str) -> list[Any]:
     """Return a column of the samples, block by block."""
-    gatherer = BatchReader(
-        selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions()
-    )
+    gatherer = BatchReader(selection.shards, columns_of(selection.shards, [name]))
     starts = selection.starts().tolist()
     tables = (
         gatherer.table(selection.samples(np.arange(begin, end))) for begin, end in pairwise(starts)

@@ -42,9 +42,8 @@ from shardctl.sources import files
 from shardctl.system.files import naming_the_path, ordinary
 from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of, split_bucket
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
-from shardctl.system.scratch import scratch_folder
+from shardctl.system.scratch import OwnedFolder, scratch_folder
 from shardctl.system.sequences import evenly_spaced
-from shardctl.system.shared_folder import SharedFolder
 from shardctl.system.stores import client_of, forget_clients, parts_of
 from shardctl.system.stores.base import PIECE, Entry
 from shardctl.system.stores.listing import Keys, list_keys, under
@@ -445,7 +444,7 @@ class LocalCopies:
             int(said) if said.isdecimal() else None, None, HELD_FILES, HELD_BYTES, LEAST_HELD
         )
         with naming_the_path(Path(tempfile.gettempdir())):
-            self._shared = SharedFolder(folder)
+            self._shared = OwnedFolder(folder)
             self._cache = ObjectCache(folder, limits, lambda size: _on_disk(folder, size))
             os.makedirs(f"{folder}/{_BEGINS}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         self._stack = ExitStack()

@@ -33,10 +33,12 @@ class Family(Enum):
 
     ROWS = "rows"
     """Each at a place that its number gives; the file says their types. The row names a
-    `RowFormat`; numbered.py reads it."""
+    `RowFormat`; numbered.py
+    reads it."""
 
-    PACKAGED = "packaged"
-    """One by one, as a package of others gives them. The row names a `Format` of base.py."""
+    ENTRIES = "entries"
+    """One by one, as a package of others gives them by their numbers. The row names an
+    `EntryFormat`; framed.py reads it."""
 
 
 class Use(Enum):
@@ -326,12 +328,12 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         magic=((0, b"\x0a\x23\xd7\xce"),),
         companions=OF_EXPORT,
     ),
-    InputFormat("parquet", (".parquet",), "parquet:ParquetFile", Family.OWN, magic=((0, b"PAR1"),)),
+    InputFormat("parquet", (".parquet",), "parquet:Parquet", Family.ROWS, magic=((0, b"PAR1"),)),
     InputFormat(
         "arrow",
         (".arrow", ".arrows", ".ipc", ".feather"),
-        "arrow:ArrowFile",
-        Family.OWN,
+        "arrow:Arrow",
+        Family.ROWS,
         magic=((0, b"ARROW1\0\0"),),
         # Of Hugging Face.
         sidecars=(
@@ -361,7 +363,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "array-record",
         (".array_record",),
         "array_record:ArrayRecord",
-        Family.PACKAGED,
+        Family.ENTRIES,
         spellings=((r"(^|[._-])array_?records?(-\d+-of-\d+)?$", ".array_record"),),
         magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
         numbered=True,
@@ -380,7 +382,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "lmdb",
         (".mdb", ".lmdb"),
         "lmdb:Lmdb",
-        Family.PACKAGED,
+        Family.ENTRIES,
         magic=((16, b"\xde\xc0\xef\xbe"),),
         needs=Needs("LMDB", "the package lmdb", "lmdb"),
         sidecars=(Sidecar((".mdb",), r"lock\.mdb", Use.NOTHING, beside=("data.mdb",)),),
@@ -449,7 +451,7 @@ BINARY_SUFFIXES = TABLE_SUFFIXES - PLAIN_TEXTS
 """The endings of tables in which a column of bytes may have images. In other tables bytes are
 text."""
 
-UNDECLARED_SUFFIXES = _endings(lambda row: row.family in (Family.CONTAINER, Family.PACKAGED))
+UNDECLARED_SUFFIXES = _endings(lambda row: row.family in (Family.CONTAINER, Family.ENTRIES))
 """The endings of binary files that do not say the types of their columns."""
 
 

@@ -26,24 +26,7 @@ EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
 
 NULL_WORDS = frozenset(
-    (
-        "NA",
-        "N/A",
-        "n/a",
-        "na",
-        "<NA>",
-        "#N/A",
-        "NULL",
-        "Null",
-        "null",
-        "None",
-        "none",
-        "NaN",
-        "nan",
-        "?",
-        "-",
-        "\\N",
-    )
+    r"NA,N/A,n/a,na,<NA>,#N/A,NULL,Null,null,None,none,NaN,nan,?,-,\N".split(",")
 )
 """What people write into a cell of a table that has no value. shardctl takes none of them for that
 unless it is told to."""
@@ -118,13 +101,13 @@ def parse_line(line: bytes, list_field: str = "") -> dict[str, Any]:
             if isinstance(value, list)
             else ""
         )
-        message = f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}{of_array}"
+        message = f"a JSON object is needed, this one is {_JSON_NAMES[type(value)]}{of_array}"
         raise Rejection("decode", "not-an-object", message)
     return value
 
 
 def parse_value(line: bytes) -> Any:
-    """Parse one value of JSON. Raises Rejection (stage `decode`), whose message calls it a line."""
+    """Parse one value of JSON. Raises Rejection (stage `decode`)."""
     try:
         decoder = _CHECKED_DECODER if _may_be_out_of_range(line) else _DECODER
         value = decoder.decode(line.decode())
@@ -132,20 +115,20 @@ def parse_value(line: bytes) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise Rejection(
-            "decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file"
+            "decode", "not-utf8", f"not UTF-8 at byte {error.start} of the record; recode the file"
         ) from None
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
         message = (
             f"holds {half}, half of a pair that is one character, without the other half; "
-            "fix the line"
+            "fix the record"
         )
         raise Rejection("decode", "lone-surrogate", message) from None
     except json.JSONDecodeError as error:
-        message = f"not a line of JSON ({error.msg}, at character {error.pos + 1} of the line)"
+        message = f"not JSON ({error.msg}, at character {error.pos + 1} of the record)"
         raise Rejection("decode", "not-json", message) from None
     except ValueError as error:
-        raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
+        raise Rejection("decode", "not-json", f"not JSON ({error})") from None
     except RecursionError:
         raise _too_deep() from None
     # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but
@@ -159,7 +142,7 @@ def _too_deep() -> Rejection:
     return Rejection(
         "decode",
         "too-deep",
-        f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the line",
+        f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the record",
     )
 
 

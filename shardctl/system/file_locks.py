@@ -88,11 +88,11 @@ class ByteLocks:
 
 
 @contextmanager
-def locked(path: Path, patience: float | None = None) -> Iterator[bool]:
-    """Hold the lock (flock) of a file, which is made where it is not there. Raises StorageError.
+def locked(path: Path, patience: float | None = None) -> Iterator[int]:
+    """Hold the lock (flock) of a file, which is made where it is not there, and yield its
+    descriptor. Raises StorageError.
 
-    Yield False where another process has held it for so many seconds (None: wait as long as it
-    takes).
+    Yield 0 where another process has held it for so many seconds (None: wait as long as it takes).
     """
     try:
         descriptor = _opened(path)
@@ -105,7 +105,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[bool]:
             mine = _wait_for(descriptor, patience)
         except OSError as error:
             raise _refusal(path, error) from error
-        yield mine
+        yield descriptor if mine else 0
     finally:
         os.close(descriptor)
 

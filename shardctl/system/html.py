@@ -59,7 +59,7 @@ dark."""
 
 
 def table(
-    rows: Iterable[Sequence[Any]], header: Sequence[str] = (), look: Look = ON_A_PAGE
+    rows: Iterable[Sequence[Any]], header: Sequence[Any] = (), look: Look = ON_A_PAGE
 ) -> Html:
     """Return a table; a column of numbers is set to the right."""
     body = [list(row) for row in rows]

@@ -21,11 +21,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xxhash
 
-from shardctl.system.file_locks import lock_at_once
+from shardctl.system.file_locks import lock_at_once, locked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +169,7 @@ class ObjectCache:
     def make_room(self, size: int) -> None:
         """Count an object in, and remove those that were used least lately if there are too many.
         Raises OSError."""
-        with _flocked(f"{self.folder}/{_SPACE}") as descriptor:
+        with locked(Path(self.folder, _SPACE)) as descriptor:
             counted = os.pread(descriptor, _NOTE_BYTES, 0).split()
             taken, files = map(int, counted) if counted else (0, 0)
             most_bytes, most_files = self._limits.bytes, self._limits.files
@@ -196,9 +197,9 @@ class ObjectCache:
                 path = f"{self.folder}/{name}"
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(path)  # noqa: PTH108 - see pyproject.toml
-                    taken, files = taken - size, files - 1
+                    if lock_at_once(descriptor):
+                        os.unlink(path)  # noqa: PTH108 - see pyproject.toml
+                        taken, files = taken - size, files - 1
                 finally:
                     os.close(descriptor)
         return taken, files
@@ -310,13 +311,3 @@ def _is_version(status: os.stat_result, version: int) -> bool:
     return stat.S_ISREG(status.st_mode) and (
         not version or abs(status.st_mtime_ns - version) < 2_000_000_000
     )
-
-
-@contextlib.contextmanager
-def _flocked(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)

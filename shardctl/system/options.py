@@ -1,5 +1,5 @@
-"""Options as they are declared: a field of a dataclass says all of an option, for the command line
-and for Python.
+"""What is declared of an option, of a key of a recipe, or of a setting of a step: a field of a
+dataclass says all of it, for the command line, for Python, for files, and for editors.
 
 The command line makes its options of these fields (cli/options.py), and the dataclass checks its
 values by them. Little is imported here: `--help` does not wait for it.
@@ -8,33 +8,39 @@ values by them. Little is imported here: `--help` does not wait for it.
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real as RealNumber
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
-from shardctl.system.arguments import truth, whole_number
+from shardctl.system.arguments import truth
 from shardctl.system.text import did_you_mean, parse_size
 
 
-class OptionType(ABC):
-    """What the value of an option may be."""
+class ValueType:
+    """What a value may be. Without more it is anything; `python` is its type, as an annotation."""
 
-    python: str = "Any"
-    """The type of the value in Python, as an annotation."""
+    python: str = "str"
 
     repeats: ClassVar[bool] = False
-    """Whether the command line takes the option several times. `read` gets a tuple then."""
+    """Whether the command line takes the option several times. `of_text` gets a tuple then."""
 
     bare: ClassVar[str | None] = None
     """What the command line reads where the option has no value behind it. None: it must have
     one."""
 
-    def read(self, given: Any) -> Any:
-        """Return the value that the command line means. Raises ValueError that says what is wrong,
-        UsageError."""
+    absent: ClassVar[str | None] = None
+    """What a recipe has where the value is None."""
+
+    def __init__(self, python: str = "") -> None:
+        self.python = python or self.python
+
+    def of_text(self, given: Any) -> Any:
+        """Return the value that the command line means, as Python gives it. Raises ValueError that
+        says what is wrong, UsageError."""
         return given
 
     def shown(self, default: Any) -> Any:
@@ -46,44 +52,41 @@ class OptionType(ABC):
         words for it."""
         return value
 
-    @abstractmethod
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for a value of another type, which only Python can give."""
-
-
-class Anything(OptionType):
-    """A text on the command line; in Python, what the option's own check lets through. `python` is
-    its type, for editors."""
-
-    def __init__(self, python: str = "str") -> None:
-        self.python = python
+    def read(self, value: Any) -> Any:
+        """Return the checked value. Raises ValueError, saying what it must be, or UsageError with a
+        whole sentence."""
+        return value
 
     def check(self, name: str, value: Any) -> None:
-        """Raise nothing."""
+        """Raise UsageError for a value that `name` cannot have."""
+        try:
+            self.read(value)
+        except ValueError as error:
+            raise UsageError(f"{name} {error}; it is {value!r}") from None
+
+    def write(self, value: Any) -> Any:
+        """Return a checked value as a recipe has it."""
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """Return a JSON schema of what a recipe may have here."""
+        return {"type": "string"}
 
 
-class Text(OptionType):
+class Text(ValueType):
     """A string. `example` is one, for the message."""
-
-    python = "str"
 
     def __init__(self, example: str | None = None) -> None:
         self.example = example
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything but a string."""
+    def read(self, value: Any) -> str:
+        """Return it."""
         if callable(value):
-            raise UsageError(
-                f"{name} takes 'module:function', and not a function: worker processes import it "
-                "by its name"
-            )
+            raise ValueError("takes 'module:function': worker processes import it by its name")
         if not isinstance(value, str):
-            must = (
-                "must be a string"
-                if self.example is None
-                else f"is a string such as {self.example!r}"
-            )
-            raise UsageError(f"{name} {must}; it is {value!r}")
+            like = "" if self.example is None else f" such as {self.example!r}"
+            raise ValueError(f"must be a string{like}")
+        return value
 
 
 class Written(Text):
@@ -105,86 +108,128 @@ class Written(Text):
         return str(value) if isinstance(value, Path) and "Path" in self.python else value
 
 
-class ImageSize(OptionType):
-    """The size of an image: 224, or 320x240 for width x height; in Python also (320, 240). Steps
-    check it."""
-
-    python = "int | str | tuple[int, int]"
-
-    def take(self, name: str, value: Any) -> Any:
-        """Return width and height as a text."""
-        return "x".join(map(str, value)) if isinstance(value, tuple | list) else value
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise nothing."""
-
-
-class FilePath(OptionType):
+class FilePath(ValueType):
     """The path of a file or a folder."""
 
-    python = "str | Path"
+    def __init__(self) -> None:
+        super().__init__("str | Path")
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything but a string or a path."""
+    def read(self, value: Any) -> str | Path:
+        """Return it."""
         if not isinstance(value, str | Path):
-            raise UsageError(f"{name} must be a path; it is {value!r}")
+            raise ValueError("must be a path")
+        return value
 
 
-class Whole(OptionType):
-    """A whole number. Where there is a `least`, the command line takes none below it, and `--help`
-    says so."""
+class Whole(ValueType):
+    """A whole number within limits, both of which are allowed. Where there is only a lower one,
+    `--help` says so."""
 
     python = "int"
 
-    def __init__(self, least: int | None = None) -> None:
-        self.least = least
+    def __init__(self, low: int | None = None, high: int | None = None) -> None:
+        self.low, self.high = low, high
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything else."""
-        whole_number(name, value)
+    def read(self, value: Any) -> int:
+        """Return it as an int."""
+        try:
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
+        low = -math.inf if self.low is None else self.low
+        if number is None or not low <= number <= (math.inf if self.high is None else self.high):
+            high = "on" if self.high is None else f"to {self.high}"
+            between = "" if self.low is None else f" from {self.low} {high}"
+            raise ValueError(f"must be a whole number{between}")
+        return number
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a whole number."""
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
 
-class Real(OptionType):
-    """A number."""
+class Number(ValueType):
+    """A number within limits, both of which are allowed unless `above` says that the lower one is
+    not."""
 
     python = "float"
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything else."""
-        if isinstance(value, bool) or not isinstance(value, RealNumber):
-            raise UsageError(f"{name} must be a number; it is {value!r}")
+    def __init__(self, low: float = -math.inf, high: float = math.inf, above: bool = False) -> None:
+        self.low, self.high, self.above = low, high, above
+
+    def fits(self, number: float) -> bool:
+        """Return whether a number is finite, and within the limits."""
+        above = number > self.low or (number == self.low and not self.above)
+        return math.isfinite(number) and above and number <= self.high
+
+    def limits(self) -> str:
+        """Say what the limits are, behind the name of what has them."""
+        low, high = f"{self.low:g}", f"{self.high:g}"
+        if self.low == -math.inf:
+            return "" if self.high == math.inf else f", {high} or less"
+        if self.high == math.inf:
+            return f", over {low}" if self.above else f", {low} or more"
+        return f" over {low} and at most {high}" if self.above else f" from {low} to {high}"
+
+    def read(self, value: Any) -> float:
+        """Return it as a float."""
+        number = number_of(value)
+        if not self.fits(number):
+            raise ValueError(f"must be a number{self.limits()}")
+        return number
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a number."""
+        lower = "exclusiveMinimum" if self.above else "minimum"
+        limits = {lower: self.low, "maximum": self.high}
+        return {"type": "number"} | {key: n for key, n in limits.items() if math.isfinite(n)}
 
 
-class Flag(OptionType):
-    """True or False."""
+class Flag(ValueType):
+    """True or false."""
 
     python = "bool"
 
+    def read(self, value: Any) -> bool:
+        """Return it."""
+        if not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        return value
+
     def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything else."""
+        """Raise UsageError for anything but True and False, 0 and 1."""
         truth(name, value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a boolean."""
+        return {"type": "boolean"}
 
 
 class Off(Flag):
     """A flag that says no: the value is False where it is given, else the default."""
 
-    def read(self, given: bool) -> bool | None:
+    def of_text(self, given: bool) -> bool | None:
         """Return False, or None where the flag is not given."""
         return False if given else None
 
 
-class Word(OptionType):
+class Word(ValueType):
     """One of some words."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
         self.python = f"Literal[{', '.join(map(repr, words))}]"
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything else."""
+    def read(self, value: Any) -> str:
+        """Return it."""
         if value not in self.words:
-            listed = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
-            raise UsageError(f"{name} must be {listed}; it is {value!r}")
+            listed = ", ".join(self.words[:-1])
+            raise ValueError(f"must be {f'{listed} or ' if listed else ''}{self.words[-1]}")
+        return str(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of these words."""
+        return {"enum": list(self.words)}
 
 
 class ByteSize(Whole):
@@ -192,7 +237,7 @@ class ByteSize(Whole):
 
     python = "int | str"
 
-    def read(self, given: str) -> int:
+    def of_text(self, given: str) -> int:
         """Return the number of bytes."""
         size = parse_size(given)
         if size is None:
@@ -202,53 +247,37 @@ class ByteSize(Whole):
     def take(self, name: str, value: Any) -> Any:
         """Return the number of bytes of a text. Raises UsageError."""
         try:
-            return self.read(value) if isinstance(value, str) else value
+            return self.of_text(value) if isinstance(value, str) else value
         except ValueError as error:
             raise UsageError(f"{name}: {error}") from None
 
 
-class NumberOrText(Anything):
-    """A number where the text is one, else the text, which the reader of the option judges."""
-
-    def __init__(self) -> None:
-        super().__init__("float | str")
-
-    def read(self, given: str) -> float | str:
-        """Return the number or the text."""
-        try:
-            return float(given)
-        except ValueError:
-            return given
-
-
-class AutoOrNumber(OptionType):
+class AutoOrNumber(ValueType):
     """`auto`, or a whole number from `least` to `most`."""
 
-    python = "int | str"
-
     def __init__(self, least: int, most: int) -> None:
+        super().__init__("int | str")
         self.least, self.most = least, most
 
-    def read(self, given: str) -> int | str:
+    def of_text(self, given: str) -> int | str:
         """Return `auto` or the number."""
         if given != "auto" and not given.isdecimal():
             raise ValueError(f"{given!r} is neither auto nor a whole number from {self.least:,} on")
         return given if given == "auto" else int(given)
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything else."""
+    def read(self, value: Any) -> int | str:
+        """Return it."""
         if value != "auto" and not (type(value) is int and self.least <= value <= self.most):
-            raise UsageError(
-                f"{name} must be auto or a number from {self.least} to {self.most}; it is {value!r}"
-            )
+            raise ValueError(f"must be auto or a number from {self.least} to {self.most}")
+        return value  # type: ignore[no-any-return]  # it is one of the two
 
 
-class SecondsOrNone(Real):
+class SecondsOrNone(Number):
     """A number of seconds; None, which is `none` on the command line, for no limit."""
 
     python = "float | None"
 
-    def read(self, given: str) -> float | None:
+    def of_text(self, given: str) -> float | None:
         """Return the number, or None."""
         if given == "none":
             return None
@@ -261,19 +290,18 @@ class SecondsOrNone(Real):
         """Return the number without a point where it is whole."""
         return "none" if default is None else f"{default:g}"
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything but a number and None."""
-        if value is not None:
-            super().check(name, value)
+    def read(self, value: Any) -> Any:
+        """Return a number, or None."""
+        return value if value is None else super().read(value)
 
 
-class Many(OptionType):
+class Many(ValueType):
     """Several values of a type: an option that is given several times, a list in Python. `alone`:
     one is taken too."""
 
     repeats = True
 
-    def __init__(self, of: OptionType, alone: bool = False) -> None:
+    def __init__(self, of: ValueType, alone: bool = False) -> None:
         self.of, self.alone = of, alone
         self.python = f"{of.python} | Sequence[{of.python}]" if alone else f"Sequence[{of.python}]"
 
@@ -281,20 +309,17 @@ class Many(OptionType):
         """Return a list of the one value."""
         return [value] if self.alone and isinstance(value, str) else value
 
-    def read(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def of_text(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the values."""
-        return tuple(self.of.read(each) for each in given)
+        return tuple(self.of.of_text(each) for each in given)
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for a value alone, and for values of another type."""
-        if isinstance(value, str | Path):
-            raise UsageError(f"{name} takes a list; write {name}=[{str(value)!r}]")
+    def read(self, value: Any) -> list[Any]:
+        """Return the values."""
         if callable(value):
-            self.of.check(name, value)
-        if not isinstance(value, Sequence):
-            raise UsageError(f"{name} takes a list; it is {value!r}")
-        for each in value:
-            self.of.check(name, each)
+            self.of.read(value)
+        if isinstance(value, str | Path) or not isinstance(value, Sequence):
+            raise ValueError("takes a list")
+        return [self.of.read(each) for each in value]
 
 
 Check = Callable[[Any], None]
@@ -302,10 +327,11 @@ Check = Callable[[Any], None]
 
 
 class Option(NamedTuple):
-    """All that is declared of an option.
+    """All that is declared of an option, a key of a recipe, or a setting of a step.
 
-    - `default` is a value, or `dict` for an empty dict. `shows_default` has `--help` show it.
-    - `help` is the text in `--help`, and `metavar` stands for the value there.
+    - `default` is a value, or `dict` for an empty dict; MISSING where a setting has none.
+      `shows_default` has `--help` show it.
+    - `help` is the text in `--help` and of pages, and `metavar` stands for the value there.
     - `otherwise` is the value that holds where the option is not given and a recipe does not say it
       either; `default` is None then. `--help` names it in a sentence after `help`, unless it is
       None or empty.
@@ -314,9 +340,11 @@ class Option(NamedTuple):
     - `heading` is the line in `--help` under which the option is. The short help of `-h` has those
       with a `brief` text, which is one line.
     - `limit` raises UsageError for a value of the right type that is impossible.
+    - `omit_default` is for what recipes did not have from the start: a recipe has it only where it
+      is not the default, and so recipes of older datasets stay the same.
     """
 
-    type: OptionType
+    type: ValueType
     default: Any
     help: str
     metavar: str | None = None
@@ -326,6 +354,7 @@ class Option(NamedTuple):
     brief: str = ""
     limit: Check | None = None
     otherwise: Any = None
+    omit_default: bool = False
 
     def spelled(self, name: str) -> str:
         """Return how the option `name` is written on the command line."""
@@ -334,11 +363,8 @@ class Option(NamedTuple):
     @property
     def python(self) -> str:
         """The type of the argument in Python, as an annotation."""
-        return (
-            self.type.python
-            if self.default is not None or "None" in self.type.python
-            else f"{self.type.python} | None"
-        )
+        python = self.type.python
+        return python if self.default is not None or "None" in python else f"{python} | None"
 
     @property
     def python_default(self) -> Any:
@@ -354,8 +380,17 @@ class Option(NamedTuple):
         if value is not None and self.limit is not None:
             self.limit(value)
 
+    def write(self, value: Any) -> Any:
+        """Return a value as a recipe has it; None for what it leaves out."""
+        return self.type.absent if value is None else self.type.write(value)
 
-def option(type: OptionType, default: Any, help: str, **more: Any) -> Any:
+    @property
+    def written_default(self) -> Any:
+        """The default as a recipe has it; None where there is none."""
+        return None if self.default is dataclasses.MISSING else self.write(self.default)
+
+
+def option(type: ValueType, default: Any, help: str, **more: Any) -> Any:
     """Return a field of a dataclass of options. The arguments are those of Option."""
     return _field(Option(type, default, help, **more))
 
@@ -364,6 +399,13 @@ def option_as(declared: Option, default: Any, **more: Any) -> Any:
     """Return a field for an option that others have too, with the default that it has here, and
     what else differs."""
     return _field(declared._replace(default=default, **more))
+
+
+def setting(
+    type: ValueType, default: Any = dataclasses.MISSING, help: str = "", **more: Any
+) -> Any:
+    """Return a field of a step, or of a recipe. `default` is what `type.read` would return."""
+    return _field(Option(type, default, help, **more))
 
 
 def _field(declared: Option) -> Any:
@@ -390,6 +432,16 @@ def more_than(least: float, message: str) -> Check:
             raise UsageError(message.format(value))
 
     return check
+
+
+def number_of(value: Any) -> float:
+    """Return a number as a float, NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
 
 
 def declared_in(class_: type[Any]) -> dict[str, Option]:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,26 +17,20 @@ from shardctl.system.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_AFTER = (
-    "or|to|for|is|does|changes|accepts|helps|sets|records|removes|keeps|takes|makes|writes|reads|leaves|converts|needs|decides"
-    "|divides"
+_WORDS = (
+    "none|all|folder|source|lists|column|image|table|text|line|paragraph|local|keep|clip|stored"
+    "|pose|segment|obb|png|raw|json|drop|detect|gbk|chatml|cuda"
 )
-"""Words behind a value: `--split none makes one split`."""
-
-_NO_VALUES = "option|options|too|allows|gives|says|names|takes|makes|is"
-"""Words behind an option that are not its value, even at the end of a clause: `more than
---max-rejects allows`."""
+"""Words that messages give options as values. Any other word behind an option is no value."""
 
 _OPTION = re.compile(
     r"(?<![\w./-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
-    r"(?: ("
-    r"'[^']*'|\"[^\"]*\""
-    r"|(?!\()(?=\S*(?:[0-9:=/']|,\S))(?:[^\s,;)]|,(?=\S))*[^\s,;.:)]"
-    rf"|[A-Z]+\b|(?!(?:{_NO_VALUES})\b)\w(?:[\w.-]*\w)?(?=[,;:)]|\.?$|\.\s| \(| (?:{_AFTER})\b)"
+    r"(?:[ =]("
+    r"'[^']*'|\"[^\"]*\"|(?!\()(?=\S*(?:[0-9:=/']|[.,]\w))(?:[^\s,;)]|,(?=\S))*[^\s,;.:)]"
+    rf"|[A-Z]+\b|(?:{_WORDS})\b"
     r"))?"
 )
-"""An option, and a value behind it: in quotes, not an ordinary word, in capitals, or the last word
-of its clause."""
+"""An option, and a value behind it: in quotes, not an ordinary word, in capitals, or in _WORDS."""
 
 
 def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
@@ -72,64 +66,44 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
 
 
 def named_arguments(called: str) -> Callable[[F], F]:
-    """Return a decorator of a function that takes no `**options`: a call that it cannot take raises
-    UsageError.
-
-    For a name that it has not, the message says the one meant. `called` is the name of the function
-    in messages.
-    """
+    """Return a decorator of a function: a call that it cannot take raises UsageError, which says
+    the name that was meant. `called` is the name of the function in messages."""
 
     def add(function: F) -> F:
+        # a function with options answers wrong names itself
+        answers_names = hasattr(function, "__signature__")
         signature = inspect.signature(function)
         names = [name for name in signature.parameters if name != "self"]
 
         @functools.wraps(function)
         def call(*arguments: Any, **given: Any) -> Any:
-            check_names(called, given, names)
-            _check_places(called, signature, arguments, given)
+            wrong = [name for name in given if name not in names]
+            if wrong and not answers_names:
+                answer = did_you_mean(wrong[0], names) or f"; there are {', '.join(names)}"
+                raise UsageError(f"{called} has no argument {wrong[0]!r}{answer}")
+            try:
+                signature.bind(*arguments, **{n: v for n, v in given.items() if n in names})
+            except TypeError as error:
+                raise UsageError(
+                    f"{called}: {error}; its arguments are {', '.join(names)}"
+                ) from None
             return function(*arguments, **given)
 
-        call.__signature__ = signature  # type: ignore[attr-defined]  # for_python sees that names are answered here
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return add
 
 
-def check_names(called: str, given: Iterable[str], names: Collection[str]) -> None:
-    """Raise UsageError for a name that is none of `names`; it says which one was meant."""
-    for typed in given:
-        if typed not in names:
-            answer = did_you_mean(typed, names) or f"; there are {', '.join(names)}"
-            raise UsageError(f"{called} has no argument {typed!r}{answer}")
-
-
-def _check_places(
-    called: str, signature: inspect.Signature, arguments: Sequence[Any], given: Mapping[str, Any]
-) -> None:
-    """Raise UsageError for a call with too few arguments, or with too many that have no name."""
-    try:
-        signature.bind(
-            *arguments,
-            **{name: value for name, value in given.items() if name in signature.parameters},
-        )
-    except TypeError as error:
-        names = [name for name in signature.parameters if name != "self"]
-        raise UsageError(f"{called}: {error}; its arguments are {', '.join(names)}") from None
-
-
 def for_python(function: F, name: str) -> F:
     """Return a public function of the package, `shardctl.name`, whose messages name arguments in
     place of options."""
-    signature = inspect.signature(function)
-    parameters = signature.parameters
+    parameters = inspect.signature(function).parameters
     paths = [each for each in parameters if parameters[each].annotation == "str | Path"]
-    answers_names = hasattr(function, "__signature__")
+    checked = named_arguments(name)(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        _check_places(name, signature, arguments, options)
-        if not answers_names:
-            check_names(name, options, parameters)
         given = {**dict(zip(parameters, arguments, strict=False)), **options}
         for each in paths:
             if each in given and not isinstance(given[each], str | Path):
@@ -137,7 +111,7 @@ def for_python(function: F, name: str) -> F:
                     f"{each} must be a path or a URL; it has the type {type(given[each]).__name__}"
                 )
         try:
-            result = function(*arguments, **options)
+            result = checked(*arguments, **options)
         except ShardctlError as error:
             error.args = (in_python(str(error), function), *error.args[1:])
             raise
@@ -152,17 +126,15 @@ def _told_in_python(result: Any, function: Callable[..., Any]) -> Any:
     and notes."""
     if not dataclasses.is_dataclass(result):
         return result
-    changes = {}
+    changes: dict[str, Any] = {}
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)
         if field.name not in ("notices", "warnings", "notes"):
             told = _told_in_python(value, function)  # the estimate of a conversion has its own
+            if told is not value:
+                changes[field.name] = told
         elif (lines := tuple(in_python(line, function) for line in value)) != value:
-            told = lines
-        else:
-            told = value
-        if told is not value:
-            changes[field.name] = told
+            changes[field.name] = lines
     return dataclasses.replace(result, **changes) if changes else result  # type: ignore[type-var]  # it is not a class
 
 
@@ -174,34 +146,23 @@ def in_python(message: str, function: Callable[..., Any]) -> str:
     parameters = inspect.signature(function).parameters
 
     def argument(found: re.Match[str]) -> str:
-        name, behind = found[1].replace("-", "_"), f" {found[2]}" if found[2] else ""
-        name = next(
-            (each for each in (name, f"{name}s", name.removeprefix("no_")) if each in parameters),
-            "",
-        )
+        name, value = found[1].replace("-", "_"), found[2]
+        names = (name, f"{name}s", name.removeprefix("no_"))
+        name = next((each for each in names if each in parameters), "")
         if not name:
             return found[0]
-        if found[1].startswith("no-"):
-            return f"{name}=False{behind}"
-        if parameters[name].default is False:
-            return f"{name}=True{behind}"
-        if found[2] is None:
+        if found[1].startswith("no-") or parameters[name].default is False:
+            behind = f" {value}" if value else ""
+            return f"{name}={not found[1].startswith('no-')}{behind}"
+        if value is None:
             return name
-        value = _literal(found[2])
-        return (
-            f"{name}=[{value}]"
-            if str(parameters[name].annotation).startswith("Sequence[")
-            else f"{name}={value}"
-        )
+        # what stands for a value (FIELD, K) stays, and NA is one
+        if not re.fullmatch(r"\d+(\.\d+)?|'.*'|\".*\"|[A-Z]|[A-Z]{3,}", value):
+            value = repr(value)
+        in_list = str(parameters[name].annotation).startswith("Sequence[")
+        return f"{name}=[{value}]" if in_list else f"{name}={value}"
 
     pieces = message.split("`")
     return "`".join(
-        _OPTION.sub(argument, piece) if place % 2 == 0 else piece
-        for place, piece in enumerate(pieces)
+        piece if place % 2 else _OPTION.sub(argument, piece) for place, piece in enumerate(pieces)
     )
-
-
-def _literal(value: str) -> str:
-    """Return a value of the command line as Python writes it. What stands for a value (FIELD, K)
-    stays, and NA is one."""
-    return value if re.fullmatch(r"\d+(\.\d+)?|'.*'|\".*\"|[A-Z]|[A-Z]{3,}", value) else repr(value)

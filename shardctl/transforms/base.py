@@ -2,21 +2,113 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
 from shardctl.errors import Rejection
 from shardctl.format.roles import Role, Sample
+from shardctl.images.codecs.image import Opened, upright
+from shardctl.images.codecs.measures import SHARPNESS_SIDE
 from shardctl.images.geometry import Look, Size
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.records import BatchRun
-from shardctl.transforms.settings import Settings
+from shardctl.transforms.settings import SettingError, Settings, shown_beside
+
+
+@dataclass(frozen=True)
+class Records:
+    """Some records of one file.
+
+    `batch` has the column `key` and the fields of the records. `file` is the number of their file
+    in files.arrow; `numbers` (n,) int64 are those of the records in it, counted from 1, and 0 for a
+    file that is one record. Together they name a record in the same way before there is a plan, and
+    in every shard.
+    """
+
+    file: int
+    numbers: npt.NDArray[np.int64]
+    batch: pa.RecordBatch
+
+    def kept(self, rows: npt.NDArray[np.bool_]) -> Records:
+        """Return those of the records whose row is True in `rows`, (n,)."""
+        if rows.all():
+            return self
+        return replace(self, numbers=self.numbers[rows], batch=self.batch.filter(pa.array(rows)))
+
+    def with_column(self, name: str, values: pa.Array) -> Records:
+        """Return the records with a column in the place of the one of this name, or after the
+        others."""
+        place = self.batch.schema.get_field_index(name)
+        field = pa.field(name, values.type)
+        if place < 0:
+            return replace(self, batch=self.batch.append_column(field, values))
+        return replace(self, batch=self.batch.set_column(place, field, values))
+
+
+class HeldMemoryError(MemoryError):
+    """Memory ran out for work on many records that a step has held: none of them alone is to
+    blame."""
+
+
+RejectRow = Callable[[int, Rejection], None]
+"""Takes the row of a record among those that a step was given, and why it is rejected."""
+
+
+class BatchRun(Protocol):
+    """A batch transform at work in one shard: it may hold records back, and give them with
+    others."""
+
+    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
+        """Return what is made of some records, in order. `reject` takes those of them that become
+        nothing."""
+        ...
+
+    def finish(self) -> Iterable[Records]:
+        """Return what is made of the records that are still held, at the end of the shard."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Return what it has counted in its shard, by name: numbers that can be added up over
+        shards."""
+        ...
+
+
+class NothingHeld(ABC):
+    """The run of a step that gives at once what it makes of the records that it gets, and counts
+    nothing unless it says so."""
+
+    @abstractmethod
+    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
+        """Return what is made of some records, in order."""
+
+    def finish(self) -> Iterable[Records]:
+        """Return nothing: nothing is held."""
+        return ()
+
+    def counts(self) -> dict[str, int]:
+        """Return nothing."""
+        return {}
+
+
+class EachBatch(NothingHeld):
+    """Such a run by a function: `work` makes records of records."""
+
+    def __init__(self, work: Callable[[Records, RejectRow], Records]) -> None:
+        self._work = work
+
+    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
+        """Return what `work` makes of the records."""
+        return (self._work(records, reject),)
+
 
 # as text: np.random takes 5 ms to import, and few recipes draw
 Rng: TypeAlias = "np.random.Generator | None"
@@ -272,3 +364,50 @@ def between(span: tuple[float, float], rng: Rng) -> float:
 def settings_of(step: Transform) -> dict[str, Any]:
     """Return a step as a recipe has it."""
     return {"name": step.name, **step.settings()}
+
+
+Decoded = Callable[[], Image.Image]
+"""Gives the upright RGB picture, decoded when it is first asked for; a JPEG at a scale that is
+enough for what is measured."""
+
+
+class Filter(Transform):
+    """Rejects images that do not keep to a rule."""
+
+    @abstractmethod
+    def judge(self, opened: Opened, decoded: Decoded) -> None:
+        """Raise Rejection (stage `filter`, the error is the filter's name) for an image that does
+        not keep to the rule."""
+
+    def _reject(self, why: str) -> Rejection:
+        return Rejection("filter", self.name, why)
+
+    def _check_limits(
+        self, what: str, value: float, least: float | None, most: float | None
+    ) -> None:
+        """Raise Rejection for a value below `least` or above `most`."""
+        if least is not None and value < least:
+            raise self._reject(f"{what} {shown_beside(value, least)} is under {least:.15g}")
+        if most is not None and value > most:
+            raise self._reject(f"{what} {shown_beside(value, most)} is over {most:.15g}")
+
+    def _refuse_nothing(self) -> None:
+        """Raise SettingError if no limit is given, or the largest is below the smallest."""
+        limits = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # it is
+        if all(limit is None for limit in limits.values()):
+            raise SettingError(f"needs at least one of {', '.join(limits)}")
+        for name, most in limits.items():
+            least = limits["min" + name[3:]] if name.startswith("max") else None
+            if least is not None and most is not None and least > most:
+                raise SettingError(f"{name} {most:g} is under min{name[3:]} {least:g}", name)
+
+
+def judge(filters: Sequence[Filter], opened: Opened) -> None:
+    """Raise Rejection for the first filter whose rule an image does not keep to (stage `filter`),
+    or if it does not decode.
+
+    It is decoded only for filters that look at its pixels, once for all of them.
+    """
+    decoded = cache(lambda: upright(opened, (SHARPNESS_SIDE, SHARPNESS_SIDE)))
+    for each in filters:
+        each.judge(opened, decoded)

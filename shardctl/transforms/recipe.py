@@ -4,11 +4,11 @@ recipe_files/."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,53 +16,27 @@ import xxhash
 
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import ImageEncoding, Opened, open_image
 from shardctl.images.geometry import Size
-from shardctl.images.object_geometry import CENTRE
-from shardctl.sources.format_table import FRAME, RECORDS
+from shardctl.sources.format_table import FRAME
 from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
 from shardctl.system.files import read_named
-from shardctl.system.options import declared_in
+from shardctl.system.options import declared_in, setting
 from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import (
     BatchTransform,
+    Filter,
     GroupTransform,
     ImageTransform,
     SampleTransform,
     Transform,
 )
-from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
-from shardctl.transforms.filter import Filter
-from shardctl.transforms.recipe_options import (
-    FORMATS,
-    FRAMES,
-    KINDS,
-    TRUNCATED,
-    UNDECIDED,
-    RecipeOptions,
-)
-from shardctl.transforms.settings import (
-    PROBABILITY,
-    Auto,
-    Names,
-    Optional,
-    Parsed,
-    Report,
-    SettingError,
-    Settings,
-    SettingType,
-    Text,
-    Whole,
-    Word,
-    raise_it,
-    setting,
-    setting_as,
-    settings_in,
-)
-from shardctl.transforms.shortcuts import STEP_OPTIONS
+from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
+from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
+from shardctl.transforms.settings import SettingError, each_of, raise_any
+from shardctl.transforms.stored_recipe import OWN
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
@@ -120,7 +94,7 @@ def parse_fields(text: str) -> dict[str, str]:
     return found
 
 
-def _written_fields(text: str) -> str:
+def written_fields(text: str) -> str:
     """Return what fields are chosen, in one way."""
     return ",".join(f"{new}={old}" for old, new in parse_fields(text).items())
 
@@ -136,42 +110,10 @@ def _file_of_schema(path: Path) -> str:
         ) from None
 
 
-def _written_schema(text: str) -> str:
+def written_schema(text: str) -> str:
     """Return what a schema says, in one way: a file may change, and two ways to write the same are
     no two datasets."""
     return ",".join(f"{f.name}:{_NAMES_OF_TYPES[f.type]}" for f in parse_schema(text))
-
-
-@dataclass(frozen=True)
-class Delimiter(SettingType[str]):
-    """One character that is between the cells of a line; `tab` for a tab."""
-
-    def read(self, value: Any) -> str:
-        """Return the character."""
-        text = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else ""
-        if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
-            raise ValueError("must be one character, such as ; or |, or tab")
-        return text
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of a character, and of `tab`."""
-        return {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}
-
-
-@dataclass(frozen=True)
-class KeptShare(SettingType["float | str"]):
-    """A share of an area from 0 to 1, or `center`."""
-
-    def read(self, value: Any) -> float | str:
-        """Return the number, or the word."""
-        try:
-            return CENTRE if value == CENTRE else PROBABILITY.read(value)
-        except ValueError:
-            raise ValueError(f"must be a number from 0 to 1, or {CENTRE}") from None
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of both."""
-        return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
 
 
 DEEPEST = 16
@@ -179,37 +121,8 @@ DEEPEST = 16
 must end well."""
 
 
-def _known_encoding(name: str) -> str:
-    from shardctl.sources.formats.encodings import known_encoding
-
-    return known_encoding(name)
-
-
-_STORES = {"pattern": r"^(source|png|raw|none|(jpeg|webp)(:[0-9]{1,3})?)$"}
-_GRAYS = {"pattern": r"^(range|[^:]+:[^:]+)$"}
-_DUPLICATES = {"pattern": r"^(keep|exact|similar(:[0-9]{1,2})?|near(:[0-9.]+)?|line|paragraph)$"}
-_COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
-
-_OPTIONS = declared_in(RecipeOptions)
-
-
-_NOT_OF_RECIPES = frozenset(
-    (
-        "split",
-        "labels",
-        "shuffle",
-        "workers",
-        "shard_size",
-        "samples_per_shard",
-        "overwrite",
-        "update",
-    )
-)
-"""Options of convert that say nothing of what is done to an input."""
-
-
 @dataclass(frozen=True)
-class Recipe(Settings):
+class Recipe(RecipeKeys):
     """A checked recipe: its fields are the keys of a recipe file. `from_json` makes one, and
     decides what is left open.
 
@@ -221,46 +134,6 @@ class Recipe(Settings):
     fields where they need not be found.
     """
 
-    name: ClassVar[str] = ""
-    what: ClassVar[str] = "recipe key"
-    kind: str = setting_as(_OPTIONS["kind"], Word(KINDS))
-    store: ImageEncoding | None = setting_as(
-        _OPTIONS["store"], Optional(Parsed(ImageEncoding.parse, _STORES))
-    )
-    compression: Compression = setting_as(
-        _OPTIONS["compression"], Auto(Parsed(Compression.parse, _COMPRESSIONS))
-    )
-    seed: int = setting_as(_OPTIONS["seed"], Whole(0, 2**63 - 1))
-    group: GroupRule | None = setting_as(
-        _OPTIONS["group"], Optional(Parsed(GroupRule.parse)), later=True
-    )
-    variants: int = setting_as(_OPTIONS["variants"], Whole(1, 10_000))
-    max_pixels: int = setting_as(_OPTIONS["max_pixels"], Whole(1, 2**40))
-    truncated: str = setting_as(_OPTIONS["truncated"], Word(TRUNCATED))
-    gray16: GrayRange | None = setting_as(
-        _OPTIONS["gray16"], Optional(Parsed(GrayRange.parse, _GRAYS)), later=True
-    )
-    frames: str = setting_as(_OPTIONS["frames"], Word(FRAMES), later=True)
-    duplicates: DuplicateRule = setting_as(
-        _OPTIONS["duplicates"], Parsed(DuplicateRule.parse, _DUPLICATES), later=True
-    )
-    record: str = setting_as(_OPTIONS["record"], Word(RECORDS))
-    encoding: str = setting_as(_OPTIONS["encoding"], Parsed(_known_encoding))
-    columns: tuple[str, ...] = setting_as(_OPTIONS["columns"], Names())
-    delimiter: str | None = setting_as(_OPTIONS["delimiter"], Optional(Delimiter()))
-    null_values: tuple[str, ...] = setting_as(_OPTIONS["null_values"], Names(), later=True)
-    text_field: str | None = setting_as(_OPTIONS["text_field"], Optional(Text()))
-    label_field: str | None = setting_as(_OPTIONS["label_field"], Optional(Text()))
-    key_field: str | None = setting_as(_OPTIONS["key_field"], Optional(Text()), later=True)
-    image_field: str | None = setting_as(_OPTIONS["image_field"], Optional(Text()))
-    format: str = setting_as(_OPTIONS["format"], Word(FORMATS), later=True)
-    fields: str | None = setting_as(
-        _OPTIONS["fields"], Optional(Parsed(_written_fields)), later=True
-    )
-    schema: str | None = setting_as(_OPTIONS["schema"], Optional(Parsed(_written_schema)))
-    keep_objects: float | str = setting_as(_OPTIONS["keep_objects"], KeptShare(), later=True)
-    unmoved: tuple[str, ...] = setting_as(_OPTIONS["unmoved"], Names(), later=True)
-    mask_fields: tuple[str, ...] = setting_as(_OPTIONS["mask_fields"], Names(), later=True)
     transform: tuple[Transform, ...] = setting(
         Steps(), (), "The steps, in the order in which they are done."
     )
@@ -268,32 +141,12 @@ class Recipe(Settings):
     @classmethod
     def unknown_key(cls, key: str) -> str:
         """Say that there is no such key. What is a step is no key of its own."""
+        what = f"{cls.what} {key!r} is not known"
         if key in TRANSFORMS:
-            short = (
-                f"--{key.replace('_', '-')}"
-                if key in STEP_OPTIONS
-                else f"--step '{key} SETTING=VALUE'"
-            )
-            table = f'in a file, write [[transform]] and below it name = "{key}"'
-            return f"{cls.what} {key!r} is not known; it is a step: give {short}, or {table}"
-        if key.casefold() in (
-            "step",
-            "steps",
-            "transforms",
-            "augmentation",
-            "augmentations",
-            "augment",
-        ):
-            return (
-                f"{cls.what} {key!r} is not known; the key of the steps is transform: a list, "
-                "[[transform]] in a file"
-            )
-        if key in _NOT_OF_RECIPES or key in STEP_OPTIONS:
-            return (
-                f"{cls.what} {key!r} is not known; it is not a part of a recipe: give "
-                f"--{key.replace('_', '-')} to convert"
-            )
-        return unknown(cls.what, key, settings_in(cls), "shardctl recipe schema")
+            return f'{what}; it is a step: write [[transform]] and below it name = "{key}"'
+        if key in STEP_OPTIONS:
+            return f"{what}; give --{key.replace('_', '-')} to convert"
+        return unknown(cls.what, key, declared_in(cls), "shardctl recipe schema")
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -387,14 +240,20 @@ class Recipe(Settings):
     def reading_of(cls, given: dict[str, Any]) -> Reading:
         """Return how records are read by a recipe whose kind need not be decided yet. Raises
         SettingError."""
-        return cls(**cls.values(given, raise_it)).reading
+        return cls._of_given(given).reading
 
     @classmethod
     def image_source(cls, given: dict[str, Any]) -> str | None:
         """Return the field that a recipe chooses as the image, None if it chooses none. Raises
         SettingError."""
-        chosen = cls(**cls.values(given, raise_it)).chosen_fields
+        chosen = cls._of_given(given).chosen_fields
         return next((old for old, new in chosen.items() if new == "image"), None)
+
+    @classmethod
+    def _of_given(cls, given: dict[str, Any]) -> Recipe:
+        values, errors = cls.values(given)
+        raise_any(errors)
+        return cls(**values)
 
     @property
     def keep_truncated(self) -> bool:
@@ -484,21 +343,13 @@ class Recipe(Settings):
             np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64))
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the recipe as plain data: what the manifest records and `from_json` reads."""
-        return {
-            key: field.metadata["kind"].write(getattr(self, key))
-            for key, field in settings_in(Recipe).items()
-            if not (field.metadata["later"] and getattr(self, key) == field.default)
-        }
-
     def given(self) -> dict[str, Any]:
         """Return the keys whose values differ from their defaults, as plain data."""
-        fields = settings_in(Recipe)
+        declared = declared_in(Recipe)
         return {
             key: value
             for key, value in self.to_json().items()
-            if getattr(self, key) != fields[key].default
+            if getattr(self, key) != declared[key].default
         }
 
     @property
@@ -525,7 +376,7 @@ class Recipe(Settings):
     def without_functions(cls, record: dict[str, Any], folder: Path) -> Recipe:
         """Build a recipe that makes no sample: what a person's functions are called is known, and
         none is imported."""
-        return cls._loaded(record, folder, lambda step: step.name not in _OWN)
+        return cls._loaded(record, folder, lambda step: step.name not in OWN)
 
     @classmethod
     def _loaded(
@@ -545,38 +396,45 @@ class Recipe(Settings):
         return loaded
 
     @classmethod
-    def checked(cls, given: dict[str, Any], report: Report) -> Recipe | None:
-        """Build from what a recipe says; None if something is wrong, after telling `report` of all
-        that is.
+    def parse(cls, **given: Any) -> Recipe:
+        """Build and check a recipe; functions are not imported. Raises SettingError with all that
+        is wrong."""
+        recipe, errors = cls.examined(given)
+        raise_any(errors)
+        assert recipe is not None, "what is wrong was raised"
+        return recipe
+
+    @classmethod
+    def examined(cls, given: dict[str, Any]) -> tuple[Recipe | None, list[SettingError]]:
+        """Build from what a recipe says; None if something is wrong, beside all that is.
 
         Functions are not imported. Whether the settings fit each other is looked at only if the
         kind and the steps are right.
         """
-        errors: list[SettingError] = []
-        values = cls.values(given, errors.append)
-        recipe = None
-        if not {"kind", "transform"} & {error.key[0] for error in errors if error.key}:
-            try:
-                recipe = cls(**values)._decided()
-                errors += recipe.misfits()
-            except UsageError as error:
-                errors.append(
-                    error if isinstance(error, SettingError) else SettingError(str(error))
-                )
-        for each in errors:
-            report(each)
-        return None if errors else recipe
+        values, errors = cls.values(given)
+        if {"kind", "transform"} & {error.key[0] for error in errors if error.key}:
+            return None, errors
+        try:
+            recipe = cls(**values)._decided()
+        except UsageError as error:
+            return None, errors + each_of(error)
+        errors += recipe.misfits()
+        return None if errors else recipe, errors
 
     @classmethod
-    def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:
-        """Return those of the given values that are right, after telling `report` of the others.
-        None says nothing."""
+    def values(cls, given: dict[str, Any]) -> tuple[dict[str, Any], list[SettingError]]:
+        """Return those of the given values that are right, and what is wrong. None says
+        nothing."""
         # a manifest has None for what is left out
         said = {key: value for key, value in given.items() if value is not None}
-        if _is_deep(said.get("transform")):
+        deep = _is_deep(said.get("transform"))
+        if deep:
             del said["transform"]
-            report(SettingError(f"there are steps in steps, deeper than {DEEPEST}", "transform"))
-        return super().values(said, report)
+        values, errors = super().values(said)
+        if deep:
+            problem = f"there are steps in steps, deeper than {DEEPEST}"
+            errors.insert(0, SettingError(problem, "transform"))
+        return values, errors
 
     def _decided(self) -> Recipe:
         """Return the recipe with what was left open."""
@@ -613,234 +471,143 @@ class Recipe(Settings):
 
     def misfits(self) -> Iterator[SettingError]:
         """Yield what does not fit together, each with the key that says it."""
-        if self.kind not in (UNDECIDED, "image"):
-            if self.store is not None:
-                yield SettingError(
-                    f"store {self.store} is for images, and these inputs are {self.kind}", "store"
-                )
-            for key in self.given().keys() & {"mask_fields", "gray16", "frames"}:
-                yield SettingError(f"{key} is about images, and these inputs are {self.kind}", key)
-            for place, step in enumerate(self.transforms):
-                if isinstance(step, ImageTransform | Filter):
-                    yield _of_step(
-                        place, f"{step.name} is for images, and these inputs are {self.kind}"
-                    )
         if both := set(self.mask_fields) & set(self.unmoved):
             yield SettingError(
                 f"{printable(min(both))} is among mask_fields and unmoved: leave one of them out",
                 "unmoved",
             )
-        yield from self._misfits_of_duplicates()
+        yield from self._misfits_of_kind()
         yield from self._misfits_of_fields()
         if self.variants > 1 and not self.random:
             yield SettingError(
-                "variants above 1 would store the same sample several times: nothing in the recipe "
-                "is random",
+                "variants above 1 store the same sample several times: no step is random",
                 "variants",
             )
-        if self.store and self.store.name == "source" and (self.changes or self.gray16):
+        yield from self._misfits_of_store()
+        for place in range(len(self.transform)):
+            for problem in self._misfits_of_step(place):
+                yield SettingError(problem, "transform", place)
+
+    def _misfits_of_kind(self) -> Iterator[SettingError]:
+        """Yield what is about another kind of inputs."""
+        images, mode = self.kind in (UNDECIDED, "image"), self.duplicates.mode
+        these = f"and these inputs are {'images' if images else self.kind}"
+        if not images:
+            for key in (
+                "store",
+                *sorted(self.given().keys() & {"mask_fields", "gray16", "frames"}),
+            ):
+                if getattr(self, key) is not None:
+                    yield SettingError(f"{key} is for images, {these}", key)
+        if mode != "keep" and self.kind == "image" and self.reading.has_image_records:
+            yield SettingError(
+                f"duplicates {self.duplicates} compares images that are files, and these are "
+                "records; leave it out",
+                "duplicates",
+            )
+        elif (mode in OF_TEXTS and self.kind == "image") or (mode in OF_IMAGES and not images):
+            compares, others = ("texts", "similar") if images else ("images", "near")
+            yield SettingError(
+                f"duplicates {self.duplicates} compares {compares}, {these}; use exact or {others}",
+                "duplicates",
+            )
+
+    def _misfits_of_fields(self) -> Iterator[SettingError]:
+        if self.text_field is not None and self.text_field == self.label_field:
+            yield SettingError(
+                f"{printable(self.text_field)} cannot be the text and the label", "label_field"
+            )
+        if self.image_field is None:
+            return
+        if self.kind == "image" and self.frames == "all":
+            yield SettingError("frames is about files, and these inputs are tables", "frames")
+        named = f"--image-field {printable(self.image_field)}"
+        if self.kind == "table" and self.image_field != NO_IMAGES:
+            yield SettingError(
+                f"{named} is for --kind image; in a table, all structs of bytes and path are "
+                "images, or none with --image-field none",
+                "image_field",
+            )
+        if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
+            yield SettingError(
+                f"{named} does not fit --kind {self.kind}; leave it out", "image_field"
+            )
+
+    def _misfits_of_store(self) -> Iterator[SettingError]:
+        name = self.store.name if self.store else ""
+        if name == "source" and (self.changes or self.gray16):
             what = self.changes[0].name if self.changes else "gray16"
             yield SettingError(
                 f"store source keeps the original bytes, so {what} cannot apply; use store "
                 "jpeg:90, png, webp:80 or raw",
                 "store",
             )
-        if (
-            self.store
-            and self.store.name == "raw"
-            and self.output_size is None
-            and not self.sample_transforms
-        ):
+        if name == "raw" and self.output_size is None and not self.sample_transforms:
             yield SettingError(
-                "store raw needs images of one size, and the recipe must name this size, even if "
-                "all images already have it."
-                " Add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop "
-                "(--crop 32)",
+                "store raw needs a recipe that names the one size of all images: add a resize to "
+                "WIDTHxHEIGHT (--resize 32x32) or a crop (--crop 32)",
                 "store",
             )
-        if self.store and self.store.name == "none" and not self.sample_transforms:
+        if name == "none" and not self.sample_transforms:
             yield SettingError(
-                "store none drops the images, and the recipe does not make another field of them. "
-                "Add your own function or"
-                " model (--transform), or store the images",
+                "store none drops the images, and no function or model (--transform) makes "
+                "another field of them",
                 "store",
             )
-        yield from self._misfits_of_steps()
 
-    def _misfits_of_duplicates(self) -> Iterator[SettingError]:
-        mode, images = self.duplicates.mode, self.kind in (UNDECIDED, "image")
-        if mode == "keep":
-            return
-        if self.reading.has_image_records and self.kind == "image":
-            yield SettingError(
-                f"duplicates {self.duplicates} compares images that are files of their own, and "
-                "these inputs are records"
-                " with images; leave it out",
-                "duplicates",
-            )
-        elif self.kind == "image" and mode in OF_TEXTS:
-            problem = (
-                f"duplicates {self.duplicates} compares texts, and these inputs are images; "
-                "use exact or similar"
-            )
-            yield SettingError(problem, "duplicates")
-        elif not images and mode in OF_IMAGES:
-            problem = (
-                f"duplicates {self.duplicates} compares images, and these inputs are "
-                f"{self.kind}; use exact or near"
-            )
-            yield SettingError(problem, "duplicates")
-
-    def _misfits_of_steps(self) -> Iterator[SettingError]:
-        several = [
-            place
-            for place, step in enumerate(self.transforms)
-            if isinstance(step, ImageTransform) and step.samples > 1
-        ]
-        for place in several[1:]:
-            name = self.transforms[place].name
-            yield SettingError(
-                "only one step may make several samples of each image",
-                "transform",
-                place,
-                owner=name,
-            )
-        for place, step in enumerate(self.transforms[: several[0]] if several else ()):
-            if isinstance(step, ImageTransform) and step.random:
-                last = self.transforms[several[0]].name
-                yield _of_step(
-                    place,
-                    f"{step.name} is random and must come after {last}, whose samples are parts of "
-                    "the same image",
+    def _misfits_of_step(self, place: int) -> Iterator[str]:
+        """Yield what is wrong with a step beside the others."""
+        step, before, after = (
+            self.transform[place],
+            self.transform[:place],
+            self.transform[place + 1 :],
+        )
+        images = isinstance(step, ImageTransform | Filter)
+        if images and self.kind not in (UNDECIDED, "image"):
+            yield f"{step.name} is for images, and these inputs are {self.kind}"
+        if images and self.kind == UNDECIDED and self.batch_transforms:
+            yield f"{step.name} is for images, and {self.batch_transforms[0].name} for text"
+        if isinstance(step, ImageTransform):
+            several = next((each for each in after if _parts(each) > 1), None)
+            if step.samples > 1 and any(_parts(each) > 1 for each in before):
+                yield f"{step.name}: only one step may make several samples of each image"
+            elif step.random and several is not None:
+                yield (
+                    f"{step.name} is random and must come after {several.name}, whose samples are "
+                    "parts of the same image"
                 )
-        tables = [step.table for step in self.transforms]
-        names = [step.name for step in self.transforms]
-        for place, table in enumerate(tables):
-            if table and table in tables[:place]:
-                yield _of_step(
-                    place, f"{names[place]} of the same unit is given twice; leave one of them out"
-                )
-            made = next((name for name in names[:place] if name in TOKEN_STEPS), None)
-            if table and made is not None:
-                yield _of_step(
-                    place,
-                    f"{names[place]} must come before {made}, whose tokens are those of the whole "
-                    "text",
-                )
-        own = False
-        for place, step in enumerate(self.transforms):
-            if isinstance(step, BatchTransform) and self.sample_transforms:
-                yield _of_step(place, f"{step.name} cannot be used together with your own function")
-            if (
-                isinstance(step, BatchTransform)
-                and step.is_last
-                and place < len(self.transforms) - 1
-            ):
-                yield _of_step(
-                    place,
-                    f"{step.name} must be the last step; {self.transforms[place + 1].name} comes "
-                    "after it",
-                )
-            if isinstance(step, BatchTransform) and self.kind == "image":
-                yield _of_step(
-                    place,
-                    f"{step.name} is for text and tables, and these inputs are images; leave it "
-                    "out",
-                )
-            if (
-                isinstance(step, ImageTransform | Filter)
-                and self.kind == UNDECIDED
-                and self.batch_transforms
-            ):
-                yield _of_step(
-                    place,
-                    f"{step.name} is for images, and {self.batch_transforms[0].name} for text and "
-                    "tables",
-                )
-            if own and not isinstance(step, SampleTransform):
-                yield _of_step(
-                    place,
-                    f"{step.name} must come before your own function, which works on what the "
-                    "others have made",
-                )
-            own = own or isinstance(step, SampleTransform)
-
-    def _misfits_of_fields(self) -> Iterator[SettingError]:
-        if self.text_field is not None and self.text_field == self.label_field:
-            yield SettingError(
-                f"{printable(self.text_field)} cannot be the text and the label; name one field "
-                "for each of them",
-                "label_field",
-            )
-        if self.image_field is None:
-            return
-        if self.kind == "image" and self.frames == "all":
-            yield SettingError(
-                "frames is about images, and these inputs are tables of images", "frames"
-            )
-        if self.kind == "table" and self.image_field != NO_IMAGES:
-            yield SettingError(
-                f"--image-field {printable(self.image_field)} is for --kind image; in a table, all "
-                "structs of bytes and path"
-                " are images. With --image-field none, they are not",
-                "image_field",
-            )
-        if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
-            yield SettingError(
-                f"--image-field {printable(self.image_field)} does not fit --kind {self.kind}; "
-                "leave it out",
-                "image_field",
-            )
+        if isinstance(step, BatchTransform):
+            if self.sample_transforms:
+                yield f"{step.name} cannot be used together with your own function"
+            if step.is_last and after:
+                yield f"{step.name} must be the last step; {after[0].name} comes after it"
+            if self.kind == "image":
+                yield f"{step.name} is for text and tables, and these inputs are images"
+        if step.table:
+            if step.table in [each.table for each in before]:
+                yield f"{step.name} of the same unit is given twice; leave one of them out"
+            made = next((each.name for each in before if each.name in TOKEN_STEPS), None)
+            if made is not None:
+                yield f"{step.name} must come before {made}, which works on the whole text"
+        own = any(isinstance(each, SampleTransform) for each in before)
+        if own and not isinstance(step, SampleTransform):
+            yield f"{step.name} must come before your own function"
 
 
-KEYS = tuple(settings_in(Recipe))
+KEYS = tuple(declared_in(Recipe))
 """The keys of a recipe file."""
+
+
+def _parts(step: Transform) -> int:
+    """Return how many samples a step makes of an image."""
+    return step.samples if isinstance(step, ImageTransform) else 1
 
 
 def _is_deep(steps: Any) -> bool:
     """Return whether there are steps in steps, more than DEEPEST times."""
     level = [steps]
     for _ in range(2 * DEEPEST):  # a list of steps, and a step that has another list
-        level = [
-            item
-            for value in level
-            for item in (
-                value.values()
-                if isinstance(value, dict)
-                else value
-                if isinstance(value, list | tuple)
-                else ()
-            )
-        ]
+        tables = [value.values() for value in level if isinstance(value, dict)]
+        lists = [value for value in level if isinstance(value, list | tuple)]
+        level = [item for value in (*tables, *lists) for item in value]
     return bool(level)
-
-
-def _of_step(place: int, problem: str) -> SettingError:
-    return SettingError(problem, "transform", place)
-
-
-_OWN = ("custom", "model")
-"""The names of the steps that call a person's code."""
-
-
-def refuse_unnamed_functions(
-    recipe: dict[str, Any], named: Iterable[str], shown: str, who: str
-) -> None:
-    """Raise UsageError if the recipe of a dataset has user functions that the caller did not name.
-    `shown` is where it is."""
-    unnamed = [target for target in user_functions(recipe) if target not in named]
-    if unnamed:
-        options = " ".join(f"--transform {printable(target)}" for target in unnamed)
-        raise UsageError(
-            f"{shown}: was made with user functions, and {who} runs no code only because the "
-            "dataset names"
-            f" it; check the code, and add {options}"
-        )
-
-
-def user_functions(recipe: dict[str, Any]) -> list[str]:
-    """Return the names of the user functions in the recipe of a dataset, which is not trusted. None
-    is imported."""
-    steps = recipe.get("transform")
-    steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    return [str(step.get("target")) for step in steps if str(step.get("name")) in _OWN]

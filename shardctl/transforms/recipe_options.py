@@ -1,63 +1,167 @@
-"""The keys of a recipe that have an option: what the command line, recipe files and their pages say
-of each.
+"""The keys of a recipe that have an option, and the options that are short for steps: what the
+command line, Python, recipe files and their pages know of each.
 
-A key is a field here, and a field of the same name in `Recipe` (recipe.py). That field says what
-the value may be, and takes its default and its text from here. The command line imports this module
-before Arrow: it imports little.
+The command line imports this module before Arrow: it imports little.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
+from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
 from shardctl.system.options import (
-    Anything,
-    NumberOrText,
-    OptionType,
+    FilePath,
+    Flag,
+    Many,
+    Number,
+    Option,
     Text,
+    ValueType,
     Whole,
     Word,
     Written,
-    option,
+    declared_in,
+    setting,
 )
-from shardctl.transforms.duplicates.limits import DISTANCE, SIMILARITY
-from shardctl.transforms.option_headings import (
-    FIELDS,
-    IMAGES,
-    LABELS,
+from shardctl.transforms.duplicates.rule import DISTANCE, KEEP_ALL, SIMILARITY
+from shardctl.transforms.settings import PROBABILITY, Names, Settings, Sides
+
+if TYPE_CHECKING:
+    from shardctl.format.shard import Compression
+    from shardctl.images.codecs.deep_gray import GrayRange
+    from shardctl.images.codecs.image import ImageEncoding
+    from shardctl.sources.splits import GroupRule
+    from shardctl.transforms.duplicates.rule import DuplicateRule
+
+READING = "Reading inputs"
+FIELDS = "Fields of records"
+LABELS = "Labels and annotations"
+SPLITS = "Splits and order"
+IMAGES = "Images"
+CLEANING = "Text: cleaning and filters"
+TOKENS = "Text: tokens and packing"
+STEPS = "Recipe and any step"
+STORAGE = "How samples are stored"
+TARGET = "A dataset that exists already"
+RUNNING = "Workers and machines"
+REJECTS = "Bad inputs"
+OUTPUT = "What is printed"
+
+HEADINGS = (
     READING,
+    FIELDS,
+    LABELS,
     SPLITS,
+    IMAGES,
+    CLEANING,
+    TOKENS,
     STEPS,
     STORAGE,
+    TARGET,
+    RUNNING,
+    REJECTS,
+    OUTPUT,
 )
+
 
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
 
 KINDS = (UNDECIDED, "image", "text", "table", *FORMAT_NAMES)
 FORMATS = (UNDECIDED, *FORMAT_NAMES)
-TRUNCATED = ("reject", "keep")
-FRAMES = ("first", "all")
 
 
-def _key(type: OptionType, otherwise: Any, help: str, **more: Any) -> Any:
-    """Return the field of a key. `otherwise` is its value, as a recipe file has it, where neither
-    file nor option give one."""
-    return option(type, None, help, otherwise=otherwise, **more)
+class Parsed(Written):
+    """A string that a function, `module:name`, reads, refusing it with a sentence of its own
+    (UsageError), and `str` writes. The module is imported at the first string.
 
-
-@dataclass(init=False, repr=False, eq=False)
-class RecipeOptions:
-    """What options say of a recipe. None leaves a key as the recipe file has it.
-
-    A command joins the values with the recipe file. It makes no object of this class, which has
-    none of the methods of a dataclass: `--help` would wait 2 ms for them.
+    `pattern` is what such strings look like, for editors; the others are those of Written.
     """
 
-    kind: str | None = _key(
+    def __init__(
+        self, parse: str, pattern: str = "", python: str = "str", between: str = "="
+    ) -> None:
+        super().__init__(python, between)
+        self.parse, self.pattern = parse, pattern
+
+    def read(self, value: Any) -> Any:
+        """Return what the string says."""
+        return resolve_name(self.parse)(super().read(value))
+
+    def write(self, value: Any) -> str:
+        """Return the string."""
+        return str(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of the strings."""
+        return {"type": "string"} | ({"pattern": self.pattern} if self.pattern else {})
+
+
+class Auto(Parsed):
+    """Such a string, or `auto`: it follows from the other settings, or from the sources."""
+
+    absent = "auto"
+
+    def read(self, value: Any) -> Any:
+        """Return None for `auto`."""
+        return None if value == "auto" else super().read(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of the strings, and of `auto`."""
+        return {"anyOf": [{"const": "auto"}, super().schema()]}
+
+
+class Delimiter(Text):
+    """One character that is between the cells of a line; `tab` for a tab."""
+
+    def read(self, value: Any) -> str:
+        """Return the character."""
+        text = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else ""
+        if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
+            raise ValueError("must be one character, such as ; or |, or tab")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a character, and of `tab`."""
+        return {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}
+
+
+class KeptShare(ValueType):
+    """A share of an area from 0 to 1, or `center`."""
+
+    def __init__(self) -> None:
+        super().__init__("float | str")
+
+    def of_text(self, given: str) -> float | str:
+        """Return a number where the text is one."""
+        try:
+            return float(given)
+        except ValueError:
+            return given
+
+    def read(self, value: Any) -> float | str:
+        """Return the number, or the word."""
+        try:
+            return str(value) if value == CENTRE else PROBABILITY.read(value)
+        except ValueError:
+            raise ValueError(f"must be a number from 0 to 1, or {CENTRE}") from None
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of both."""
+        return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
+
+
+@dataclass(frozen=True)
+class RecipeKeys(Settings):
+    """The keys of a recipe that have an option. What each does: `Recipe` (recipe.py)."""
+
+    name: ClassVar[str] = ""
+    what: ClassVar[str] = "recipe key"
+    kind: str = setting(
         Word(*KINDS),
         UNDECIDED,
         "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: the "
@@ -67,104 +171,11 @@ class RecipeOptions:
         " read.",
         heading=READING,
     )
-    record: str | None = _key(
-        Word(*RECORDS),
-        "file",
-        "One sample of a text file (.txt, .md): the whole file, a line or a paragraph.",
-        heading=READING,
-    )
-    text_field: str | None = _key(
-        Text(),
-        None,
-        "Field of the records with the text. It is renamed to text.",
-        metavar="FIELD",
-        heading=FIELDS,
-        brief="the field that has the text",
-    )
-    label_field: str | None = _key(
-        Text(),
-        None,
-        "Field of the records with the label. It is renamed to label.",
-        metavar="FIELD",
-        heading=FIELDS,
-    )
-    key_field: str | None = _key(
-        Text(),
-        None,
-        "Field of the records with the keys of the samples. Each key must occur once. The field is "
-        "renamed to key. Default:"
-        " keys are made of the file and the number of the record, FILE#N.",
-        metavar="FIELD",
-        heading=FIELDS,
-    )
-    image_field: str | None = _key(
-        Text(),
-        None,
-        "Field of a table with the images: bytes, paths, or structs of both. It is renamed to "
-        "image. Default: found by its"
-        " type and name. none, with --kind table: keep structs of bytes and path unchanged.",
-        metavar="FIELD|none",
-        heading=FIELDS,
-    )
-    format: str | None = _key(
-        Word(*FORMATS),
-        UNDECIDED,
-        "Read only files of this format, such as webdataset or tfrecord. auto: files of any "
-        "format. You can also give the"
-        " format as the kind.",
-        heading=READING,
-    )
-    fields: str | None = _key(
-        Written("str | Sequence[str] | Mapping[str, str]"),
-        None,
-        "Fields of the records to keep, and their new names: "
-        "image=image/encoded,label=image/class/label. Default: all.",
-        metavar="NEW=OLD,…",
-        heading=FIELDS,
-    )
-    columns: str | None = _key(
-        Anything("str | Sequence[str]"),
-        (),
-        "Names of the columns of CSV files without a header.",
-        metavar="A,B,…",
-        heading=READING,
-    )
-    delimiter: str | None = _key(
-        Text(),
-        None,
-        "Character between the cells of CSV files, for instance ; or tab. Default: a comma, in "
-        ".tsv files a tab.",
-        metavar="C|tab",
-        heading=READING,
-    )
-    null_values: str | None = _key(
-        Anything("str | Sequence[str]"),
-        (),
-        "Texts that mean a missing value in the cells of CSV files and labels files, for instance "
-        "NA,null. Default: none"
-        " (`shardctl help inputs`).",
-        metavar="A,B,…",
-        heading=READING,
-    )
-    encoding: str | None = _key(
-        Text(),
-        "utf-8",
-        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is guessed "
-        "for each file.",
-        metavar="NAME",
-        heading=READING,
-    )
-    schema: str | None = _key(
-        Written("str | Path | Mapping[str, str]", ":"),
-        None,
-        "Types of the fields of records: NAME:TYPE,… or a file with this text. A type is string, "
-        "int64, float64 or bool. Other"
-        " fields are left out. Default: all fields, with the types found in the records.",
-        metavar="TYPES",
-        heading=FIELDS,
-    )
-    store: str | None = _key(
-        Text(),
+    store: ImageEncoding | None = setting(
+        Parsed(
+            "shardctl.images.codecs.image:ImageEncoding.parse",
+            r"^(source|png|raw|none|(jpeg|webp)(:[0-9]{1,3})?)$",
+        ),
         None,
         "How images are stored: source (the original bytes), jpeg:QUALITY, png, webp:QUALITY, raw "
         "(pixels), or none. Default:"
@@ -173,65 +184,67 @@ class RecipeOptions:
         heading=STORAGE,
         brief="raw (pixels), jpeg:90, png, webp:80 or source",
     )
-    compression: str | None = _key(
-        Text(),
-        "auto",
+    compression: Compression = setting(
+        Auto("shardctl.format.shard:Compression.parse", "^(none|lz4|zstd(:[0-9]{1,2})?)$"),
+        None,
         "Compression of the blocks: none, lz4, zstd or zstd:LEVEL. auto: zstd:3 for text and "
         "tables; images and packed tokens"
         " are not compressed.",
         metavar="HOW",
         heading=STORAGE,
     )
-    seed: int | None = _key(
-        Whole(), 0, "Seed of random steps and splits.", metavar="S", heading=SPLITS
+    seed: int = setting(
+        Whole(0, 2**63 - 1), 0, "Seed of random steps and splits.", metavar="S", heading=SPLITS
     )
-    group: str | None = _key(
-        Text(),
+    group: GroupRule | None = setting(
+        Parsed("shardctl.sources.splits:GroupRule.parse"),
         None,
         "With --split train=0.9,val=0.1: keep a group in one split. FIELD is a column of the "
         "labels file or a field of the"
         " records; REGEX finds its one (group) in the keys.",
         metavar="FIELD|REGEX",
         heading=SPLITS,
+        omit_default=True,
     )
-    variants: int | None = _key(
-        Whole(),
+    variants: int = setting(
+        Whole(1, 10_000),
         1,
         "Number of samples made of every input, each with its own random numbers.",
         metavar="K",
         heading=STEPS,
     )
-    max_pixels: int | None = _key(
-        Whole(),
-        MAX_PIXELS,
-        "Reject images with more pixels.",
-        metavar="N",
-        heading=IMAGES,
+    max_pixels: int = setting(
+        Whole(1, 2**40), MAX_PIXELS, "Reject images with more pixels.", metavar="N", heading=IMAGES
     )
-    truncated: str | None = _key(
-        Word(*TRUNCATED),
+    truncated: str = setting(
+        Word("reject", "keep"),
         "reject",
         "Truncated images: reject them, or keep the part that can be read and fill the rest with "
         "grey.",
         heading=IMAGES,
     )
-    gray16: str | None = _key(
-        Text("range"),
+    gray16: GrayRange | None = setting(
+        Parsed("shardctl.images.codecs.deep_gray:GrayRange.parse", "^(range|[^:]+:[^:]+)$"),
         None,
         "Values of deep gray that become black and white: LOW:HIGH, or range: those of each image. "
         "Default: those of its type.",
         metavar="range|LOW:HIGH",
         heading=IMAGES,
+        omit_default=True,
     )
-    frames: str | None = _key(
-        Word(*FRAMES),
+    frames: str = setting(
+        Word("first", "all"),
         "first",
         "Of animations and pages: the first, or all as samples.",
         heading=IMAGES,
+        omit_default=True,
     )
-    duplicates: str | None = _key(
-        Text("exact"),
-        "keep",
+    duplicates: DuplicateRule = setting(
+        Parsed(
+            "shardctl.transforms.duplicates.rule:DuplicateRule.parse",
+            "^(keep|exact|similar(:[0-9]{1,2})?|near(:[0-9.]+)?|line|paragraph)$",
+        ),
+        KEEP_ALL,
         "keep: keep all. exact: reject an image with the same bytes, or the same text, as an "
         "earlier one. similar or"
         " similar:BITS: reject an image that looks like an earlier one. Up to BITS of the 64 bits "
@@ -245,31 +258,372 @@ class RecipeOptions:
         metavar="WHICH",
         heading=STEPS,
         brief="reject duplicates: exact, similar or near",
+        omit_default=True,
     )
-    keep_objects: float | str | None = _key(
-        NumberOrText(),
+    record: str = setting(
+        Word(*RECORDS),
+        "file",
+        "One sample of a text file (.txt, .md): the whole file, a line or a paragraph.",
+        heading=READING,
+    )
+    format: str = setting(
+        Word(*FORMATS),
+        UNDECIDED,
+        "Read only files of this format, such as webdataset or tfrecord. auto: files of any "
+        "format. You can also give the"
+        " format as the kind.",
+        heading=READING,
+        omit_default=True,
+    )
+    columns: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Names of the columns of CSV files without a header.",
+        metavar="A,B,…",
+        heading=READING,
+    )
+    delimiter: str | None = setting(
+        Delimiter(),
+        None,
+        "Character between the cells of CSV files, for instance ; or tab. Default: a comma, in "
+        ".tsv files a tab.",
+        metavar="C|tab",
+        heading=READING,
+    )
+    null_values: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Texts that mean a missing value in the cells of CSV files and labels files, for instance "
+        "NA,null. Default: none"
+        " (`shardctl help inputs`).",
+        metavar="A,B,…",
+        heading=READING,
+        omit_default=True,
+    )
+    encoding: str = setting(
+        Parsed("shardctl.sources.formats.encodings:known_encoding"),
+        "utf-8",
+        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is guessed "
+        "for each file.",
+        metavar="NAME",
+        heading=READING,
+    )
+    text_field: str | None = setting(
+        Text(),
+        None,
+        "Field of the records with the text. It is renamed to text.",
+        metavar="FIELD",
+        heading=FIELDS,
+        brief="the field that has the text",
+    )
+    label_field: str | None = setting(
+        Text(),
+        None,
+        "Field of the records with the label. It is renamed to label.",
+        metavar="FIELD",
+        heading=FIELDS,
+    )
+    key_field: str | None = setting(
+        Text(),
+        None,
+        "Field of the records with the keys of the samples. Each key must occur once. The field is "
+        "renamed to key. Default:"
+        " keys are made of the file and the number of the record, FILE#N.",
+        metavar="FIELD",
+        heading=FIELDS,
+        omit_default=True,
+    )
+    image_field: str | None = setting(
+        Text(),
+        None,
+        "Field of a table with the images: bytes, paths, or structs of both. It is renamed to "
+        "image. Default: found by its"
+        " type and name. none, with --kind table: keep structs of bytes and path unchanged.",
+        metavar="FIELD|none",
+        heading=FIELDS,
+    )
+    fields: str | None = setting(
+        Parsed(
+            "shardctl.transforms.recipe:written_fields",
+            python="str | Sequence[str] | Mapping[str, str]",
+        ),
+        None,
+        "Fields of the records to keep, and their new names: "
+        "image=image/encoded,label=image/class/label. Default: all.",
+        metavar="NEW=OLD,…",
+        heading=FIELDS,
+        omit_default=True,
+    )
+    schema: str | None = setting(
+        Parsed(
+            "shardctl.transforms.recipe:written_schema",
+            python="str | Path | Mapping[str, str]",
+            between=":",
+        ),
+        None,
+        "Types of the fields of records: NAME:TYPE,… or a file with this text. A type is string, "
+        "int64, float64 or bool. Other"
+        " fields are left out. Default: all fields, with the types found in the records.",
+        metavar="TYPES",
+        heading=FIELDS,
+    )
+    keep_objects: float | str = setting(
+        KeptShare(),
         KEPT_SHARE,
         "When an image is cut: keep an object if at least this share of its area stays visible. "
         "center: keep an object if its"
         " centre stays visible.",
         metavar="SHARE|center",
         heading=LABELS,
+        omit_default=True,
     )
-    unmoved: str | None = _key(
-        Anything("str | Sequence[str]"),
+    unmoved: tuple[str, ...] = setting(
+        Names(),
         (),
         "Fields that are right as they are when steps move the pixels of the image. Without this, "
         "known places, masks and other"
         " images are refused, and other numbers named in a note.",
         metavar="A,B,…",
         heading=FIELDS,
+        omit_default=True,
     )
-    mask_fields: str | None = _key(
-        Anything("str | Sequence[str]"),
+    mask_fields: tuple[str, ...] = setting(
+        Names(),
         (),
         "Fields of records that are masks: images with one number for each pixel of their image. "
         "They move with it, as in the"
         " loader. Default: if steps move pixels, the fields with names and first values of masks.",
         metavar="A,B,…",
         heading=FIELDS,
+        omit_default=True,
     )
+
+
+RECIPE_OPTIONS = {
+    name: each._replace(default=None, otherwise=each.written_default)
+    for name, each in declared_in(RecipeKeys).items()
+}
+"""The options of the keys, by their names. None leaves a key as the recipe file has it."""
+
+
+class Shortcut(NamedTuple):
+    """An option that is short for a step: it gives one `setting` of it. With None as its setting it
+    stands for the step alone.
+
+    Where the option takes words, `step` may have the steps that each of them stands for.
+    """
+
+    step: str | Mapping[str, tuple[str, ...]]
+    setting: str | None
+    option: Option
+
+    def steps(self, value: Any) -> list[str]:
+        """Return the names of the steps that the option stands for with this value, in the order in
+        which they are done."""
+        if isinstance(self.step, str):
+            return [self.step]
+        return [name for word, names in self.step.items() if word in value for name in names]
+
+
+def _giving(
+    step: str, setting: str, type: ValueType, help: str, heading: str, **more: Any
+) -> Shortcut:
+    return Shortcut(step, setting, Option(type, None, help, heading=heading, **more))
+
+
+def _alone(step: str, help: str, **more: Any) -> Shortcut:
+    return Shortcut(step, None, Option(Flag(), False, help, heading=CLEANING, **more))
+
+
+_QUALITY = {
+    "gopher": ("filter_gopher", "filter_gopher_repetition"),
+    "c4": ("filter_c4",),
+    "fineweb": ("filter_fineweb",),
+}
+"""The filters that each word of --filter-quality stands for."""
+
+SHORTCUTS = {
+    "resize": _giving(
+        "resize",
+        "size",
+        Sides(),
+        "Resize the short side to N, or the image to exactly WxH.",
+        IMAGES,
+        metavar="N|WxH",
+        brief="resize the short side to N, or to WxH",
+    ),
+    "crop": _giving(
+        "crop",
+        "size",
+        Sides(),
+        "Cut out the centre.",
+        IMAGES,
+        metavar="N|WxH",
+        brief="cut out the centre",
+    ),
+    "random_crop": _giving(
+        "random_resized_crop",
+        "size",
+        Sides(),
+        "Cut out a random part and resize it (RandomResizedCrop).",
+        IMAGES,
+        metavar="N|WxH",
+    ),
+    "flip": _giving(
+        "hflip",
+        "p",
+        Number(),
+        "Mirror left to right with probability P.",
+        IMAGES,
+        metavar="P",
+    ),
+    "strip_html": _alone("html", "Remove HTML, with its scripts and styles."),
+    "unicode": _giving(
+        "normalize",
+        "unicode",
+        Text(),
+        "Bring texts into the form NFC, NFKC, NFD or NFKD.",
+        CLEANING,
+        metavar="FORM",
+    ),
+    "strip_control_chars": _alone(
+        "control_characters", "Remove control characters, but keep tabs and newlines."
+    ),
+    "whitespace": _alone(
+        "whitespace",
+        "Make each run of white space one space, and remove blank lines and spaces at the edges.",
+    ),
+    "redact": _giving(
+        "redact",
+        "patterns",
+        Written("str | Sequence[str]"),
+        "Replace personal data by placeholders: email, ip, url, phone, …",
+        CLEANING,
+        metavar="NAME,…",
+    ),
+    "lower_case": _alone("lower_case", "Make all letters lower case."),
+    "segment": _giving(
+        "segment",
+        "language",
+        Text(),
+        "Put spaces between the words of Chinese.",
+        CLEANING,
+        metavar="zh",
+    ),
+    "min_chars": _giving(
+        "filter_length",
+        "min_chars",
+        Whole(),
+        "Reject texts with fewer characters.",
+        CLEANING,
+        metavar="N",
+    ),
+    "max_chars": _giving(
+        "filter_length",
+        "max_chars",
+        Whole(),
+        "Reject texts with more characters.",
+        CLEANING,
+        metavar="N",
+    ),
+    "filter_quality": Shortcut(
+        _QUALITY,
+        None,
+        Option(
+            Many(Word(*_QUALITY), alone=True),
+            (),
+            "Reject texts by published rules about quality (`shardctl help text`). May be given "
+            "several times.",
+            heading=CLEANING,
+        ),
+    ),
+    "stop_words": _giving(
+        "stop_words",
+        "language",
+        Text(),
+        "Remove the stop words of a language: en, de, …",
+        CLEANING,
+        metavar="LANGUAGE",
+    ),
+    "tokenizer": _giving(
+        "tokenize",
+        "tokenizer",
+        Written("str | Path"),
+        "Make tokens of the texts, after all other steps except packing. Give a tokenizer.json, a "
+        "folder with one, a"
+        " SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes "
+        "(`shardctl help text`).",
+        TOKENS,
+        metavar="FILE|DIR|bytes",
+        brief="make tokens of texts",
+    ),
+    "chat_template": _giving(
+        "tokenize_chat",
+        "template",
+        Written("str | Path"),
+        "With --tokenizer: make tokens of chats, and a mask of the tokens that count for the loss. "
+        "auto:"
+        " the template in the tokenizer's folder.",
+        TOKENS,
+        metavar="auto|chatml|FILE",
+    ),
+    "block_length": _giving(
+        "pack",
+        "length",
+        Whole(2),
+        "Pack the tokens of documents into blocks of L tokens. This is the last step, after "
+        "--tokenizer.",
+        TOKENS,
+        metavar="L",
+        brief="pack tokens into blocks of L tokens",
+    ),
+    "pack": _giving(
+        "pack",
+        "method",
+        Word("concat", "bfd", "none"),
+        "How documents are packed. concat: in sequence, cut where a block ends. bfd: best-fit "
+        "decreasing; a document that fits"
+        " in a block is not cut. none: one row for each document, or for each piece of at most L "
+        "tokens.",
+        TOKENS,
+        otherwise="concat",
+    ),
+}
+"""The options that are short for steps, by their names, in the order in which the steps are done
+and `--help` lists them."""
+
+STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} | {
+    "recipe": Option(
+        FilePath(),
+        None,
+        "A recipe file (`shardctl help recipes`), or a ready recipe such as @imagenet (`shardctl "
+        "recipe list`). An option"
+        " replaces the key of the same name in the file. --resize, --crop, --random-crop and "
+        "--flip change the step in the"
+        " file.",
+        metavar="FILE.toml|@NAME",
+        heading=STEPS,
+        brief="a file with all steps and keys, or @imagenet",
+    ),
+    "steps": Option(
+        Many(Text("hflip p=0.5")),
+        (),
+        "Add any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 "
+        "fill=[0, 0, 0]'. It is done after"
+        " the steps of the recipe and of the other options. May be given several times.",
+        metavar="'NAME KEY=VALUE…'",
+        spelling="--step",
+        heading=STEPS,
+    ),
+    "transforms": Option(
+        Many(Text(), alone=True),
+        (),
+        "Your own function, called with each sample. Or your own class, such as a model: each "
+        "worker makes one object of it,"
+        " and calls it with lists of samples. May be given several times.",
+        metavar="MODULE:NAME",
+        spelling="--transform",
+        heading=STEPS,
+    ),
+}
+"""The options that say what steps are done, by their names."""

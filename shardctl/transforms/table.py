@@ -6,64 +6,35 @@ from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
 
+from shardctl.system.options import ValueType
 from shardctl.system.text import unknown
 from shardctl.transforms.base import Transform, settings_of
-from shardctl.transforms.settings import Report, SettingError, SettingType, raise_it
+from shardctl.transforms.settings import SettingError, each_of, raise_any
 
 _MODULES = {
-    "image.resize": ("resize", "letterbox", "pad"),
-    "image.crop": ("crop", "random_crop", "random_resized_crop", "five_crop", "ten_crop"),
-    "image.flip": ("hflip", "vflip"),
-    "image.warp": (
-        "rotate",
-        "random_rotation",
-        "affine",
-        "random_affine",
-        "shear",
-        "perspective",
-        "random_perspective",
-    ),
-    "image.elastic": ("elastic",),
-    "image.colour": (
-        *(
-            "adjust_brightness",
-            "adjust_contrast",
-            "adjust_saturation",
-            "adjust_hue",
-            "color_jitter",
-            "photometric_distort",
-        ),
-        *("grayscale", "channel_permutation", "channel_dropout"),
-    ),
-    "image.tones": ("autocontrast", "equalize", "posterize", "solarize", "invert"),
-    "image.blur": ("gaussian_blur", "adjust_sharpness"),
-    "image.noise": ("gaussian_noise", "salt_and_pepper", "jpeg"),
-    "image.erasing": ("erase", "random_erasing"),
-    "image.automatic": ("rand_augment", "trivial_augment", "auto_augment", "aug_mix"),
-    "image.composite": ("choice", "maybe", "sequence"),
-    "image.filters": (
-        "filter_size",
-        "filter_aspect",
-        "filter_area",
-        "filter_blur",
-        "filter_uniform",
-        "filter_date",
-    ),
-    "text.unicode": ("normalize", "lower_case", "control_characters"),
-    "text.whitespace": ("whitespace",),
-    "text.html": ("html",),
-    "text.patterns": ("redact", "replace"),
-    "text.deduplicate": ("deduplicate",),
-    "text.stop_words": ("stop_words", "filter_stop_words"),
-    "text.segment": ("segment",),
-    "text.length": ("filter_length",),
-    "text.gopher": ("filter_gopher", "filter_gopher_repetition"),
-    "text.c4": ("filter_c4",),
-    "text.fineweb": ("filter_fineweb",),
-    "text.tokens": ("tokenize",),
-    "text.chat": ("tokenize_chat",),
-    "text.pack": ("pack",),
-    "custom": ("custom", "model"),
+    "image.views": """resize letterbox pad crop random_crop random_resized_crop five_crop ten_crop
+        hflip vflip""",
+    "image.warp": """rotate random_rotation affine random_affine shear perspective
+        random_perspective elastic""",
+    "image.colour": """adjust_brightness adjust_contrast adjust_saturation adjust_hue color_jitter
+        photometric_distort grayscale channel_permutation channel_dropout autocontrast equalize
+        posterize solarize invert""",
+    "image.noise": "gaussian_blur adjust_sharpness gaussian_noise salt_and_pepper jpeg",
+    "image.erasing": "erase random_erasing",
+    "image.automatic": "rand_augment trivial_augment auto_augment aug_mix",
+    "image.composite": "choice maybe sequence",
+    "image.filters": """filter_size filter_aspect filter_area filter_blur filter_uniform
+        filter_date""",
+    "text.cleaning": "normalize lower_case control_characters whitespace html",
+    "text.patterns": "redact replace",
+    "text.deduplicate": "deduplicate",
+    "text.stop_words": "stop_words filter_stop_words segment",
+    "text.filters": """filter_length filter_gopher filter_gopher_repetition filter_c4
+        filter_fineweb""",
+    "text.tokens": "tokenize",
+    "text.chat": "tokenize_chat",
+    "text.pack": "pack",
+    "custom": "custom model",
 }
 """The modules of this package, and the names of the steps in each, in the order of the
 documentation."""
@@ -79,7 +50,7 @@ class Table(MutableMapping[str, type[Transform]]):
 
     def __init__(self) -> None:
         self._known: dict[str, type[Transform] | str] = {
-            name: module for module, names in _MODULES.items() for name in names
+            name: module for module, names in _MODULES.items() for name in names.split()
         }
 
     def __getitem__(self, name: str) -> type[Transform]:
@@ -119,38 +90,17 @@ LISTING = "shardctl recipe steps"
 
 
 def parse_step(given: Any) -> Transform:
-    """Return a step from its name and its settings. Raises SettingError, whose key is the setting
-    that is wrong."""
-    step = checked_step(given, raise_it)
-    assert step is not None, "what is wrong was raised"
-    return step
-
-
-def checked_step(given: Any, report: Report) -> Transform | None:
-    """Return a step from its name and its settings; None if something is wrong, after telling
-    `report` of all that is."""
+    """Return a step from its name and its settings. Raises SettingError with all that is wrong;
+    the key of each is the setting."""
     if not isinstance(given, dict):
-        report(
-            SettingError(
-                "a step is a table with its name and its settings, each under its own [[transform]]"
-            )
-        )
-        return None
+        raise SettingError("a step is a table with its name and its settings: [[transform]]")
     name = given.get("name")
     if name is None:
-        report(
-            SettingError(
-                f'a step needs its name, for instance name = "resize"; `{LISTING}` lists all '
-                f"{len(TRANSFORMS)}"
-            )
-        )
-    elif not isinstance(name, str) or name not in TRANSFORMS:
-        report(SettingError(unknown_step(name), "name"))
-    else:
-        return TRANSFORMS[name].checked(
-            {key: value for key, value in given.items() if key != "name"}, report
-        )
-    return None
+        raise SettingError(f'a step needs its name, such as name = "resize"; see `{LISTING}`')
+    if not isinstance(name, str) or name not in TRANSFORMS:
+        raise SettingError(unknown_step(name), "name")
+    settings = {key: value for key, value in given.items() if key != "name"}
+    return TRANSFORMS[name].parse(**settings)
 
 
 def unknown_step(name: Any) -> str:
@@ -158,35 +108,22 @@ def unknown_step(name: Any) -> str:
     return unknown("step", name, TRANSFORMS, LISTING)
 
 
-class Steps(SettingType[tuple[Transform, ...]]):
+class Steps(ValueType):
     """A list of steps, each with its `name` and its settings."""
 
     def read(self, value: Any) -> tuple[Transform, ...]:
-        """Return the steps. Raises SettingError at the first that is wrong."""
-        steps = self.checked(value, "steps", raise_it)
-        assert steps is not None, "what is wrong was raised"
-        return steps
-
-    def checked(self, value: Any, name: str, report: Report) -> tuple[Transform, ...] | None:
-        """Return the steps; None if one is wrong, after telling `report` of all that is."""
+        """Return the steps. Raises SettingError with all that is wrong."""
         if not isinstance(value, list | tuple):
-            brackets = f"; write [[{name}]] with two brackets" if isinstance(value, dict) else ""
-            report(
-                SettingError(
-                    f'{name} must be a list of steps, as in [{{name = "hflip"}}, '
-                    f'{{name = "vflip"}}]{brackets}'
-                )
-            )
-            return None
-        steps = []
+            raise ValueError("must be a list of steps: [[transform]] with two brackets")
+        steps: list[Transform] = []
+        errors: list[SettingError] = []
         for number, given in enumerate(value):
-            errors: list[SettingError] = []
-            step = checked_step(given, errors.append)
-            for error in errors:
-                report(error.within(number))
-            if step is not None:
-                steps.append(step)
-        return tuple(steps) if len(steps) == len(value) else None
+            try:
+                steps.append(parse_step(given))
+            except SettingError as error:
+                errors += each_of(error.within(number))
+        raise_any(errors)
+        return tuple(steps)
 
     def write(self, value: tuple[Transform, ...]) -> list[dict[str, Any]]:
         """Return the steps as a recipe has them."""

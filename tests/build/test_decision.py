@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from shardctl.build.convert.decision import UPDATING, Action, Wanted, decide
+from shardctl.build.convert.decision import (
+    UPDATING,
+    Action,
+    DatasetReplacedError,
+    NewDataset,
+    decide,
+)
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
@@ -22,7 +28,7 @@ PARTS = {
     "code": "c",
     "versions": "numpy 2.0, pyarrow 20.0",
 }
-WANTED = Wanted("out", PARTS, ["/in"], existing="digest")
+WANTED = NewDataset("out", PARTS, ["/in"], existing="digest")
 NAME = fingerprint(PARTS)
 
 
@@ -81,7 +87,8 @@ def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions: str)
 
 
 def test_a_dataset_with_a_part_that_is_not_known_is_another_one() -> None:
-    assert decide(WANTED, manifest(filters="of a later version"), {}).action is Action.REFUSE
+    with pytest.raises(DatasetError):
+        decide(WANTED, manifest(filters="of a later version"), {})
 
 
 def test_overwrite_creates_it_anew_also_if_it_is_up_to_date() -> None:
@@ -98,29 +105,21 @@ def test_overwrite_creates_it_anew_also_if_it_is_up_to_date() -> None:
     ],
 )
 def test_another_dataset_is_refused_with_what_differs(part: str, advice: str) -> None:
-    decision = decide(WANTED, manifest(**{part: "other"}), {})
-    assert decision.action is Action.REFUSE
-    assert isinstance(decision.refusal, DatasetError)
-    assert f"out: holds a dataset that differs in its {part}; use {advice}" in str(decision.refusal)
+    with pytest.raises(DatasetError, match=f"differs in its {part}; use {advice}"):
+        decide(WANTED, manifest(**{part: "other"}), {})
 
 
 @pytest.mark.parametrize("part", ["recipe", "settings", "code"])
 def test_an_update_follows_inputs_and_nothing_else(part: str) -> None:
-    decision = decide(
-        replace(WANTED, updates=True), manifest(**{part: "other", "inputs": "others"}), {}
-    )
-    assert f"cannot be brought up to date, since this conversion differs in its {part}" in str(
-        decision.refusal
-    )
+    there = manifest(**{part: "other", "inputs": "others"})
+    with pytest.raises(DatasetError, match=f"differs in its {part}"):
+        decide(replace(WANTED, updates=True), there, {})
 
 
 def test_versions_that_may_give_other_values_are_refused_by_an_update() -> None:
-    decision = decide(
-        replace(WANTED, updates=True),
-        manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0"),
-        {},
-    )
-    assert "other versions made it, and their values may differ" in str(decision.refusal)
+    there = manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0")
+    with pytest.raises(DatasetError, match="other versions made it"):
+        decide(replace(WANTED, updates=True), there, {})
     same = decide(
         replace(WANTED, updates=True),
         manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0"),
@@ -131,9 +130,11 @@ def test_versions_that_may_give_other_values_are_refused_by_an_update() -> None:
 
 def test_sources_that_have_moved_must_be_said() -> None:
     wanted = replace(WANTED, sources=["/new"], updates=True)
-    assert isinstance(decide(wanted, manifest(), {}).refusal, InputError)
+    with pytest.raises(InputError):
+        decide(wanted, manifest(), {})
     assert decide(replace(wanted, moved=["/in"]), manifest(), {}).action is Action.UPDATE
-    assert decide(replace(wanted, moved=["/elsewhere"]), manifest(), {}).action is Action.REFUSE
+    with pytest.raises(InputError):
+        decide(replace(wanted, moved=["/elsewhere"]), manifest(), {})
 
 
 def test_sources_may_be_appended_after_those_that_are_there() -> None:
@@ -141,13 +142,15 @@ def test_sources_may_be_appended_after_those_that_are_there() -> None:
         WANTED, parts={**PARTS, "inputs": "more"}, sources=["/in", "/more"], appends=True
     )
     assert decide(wanted, manifest(), {}).action is Action.UPDATE
-    assert decide(replace(wanted, sources=["/more"]), manifest(), {}).action is Action.REFUSE
+    with pytest.raises(InputError):
+        decide(replace(wanted, sources=["/more"]), manifest(), {})
 
 
 @pytest.mark.parametrize("option", ["updates", "appends"])
 def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option: str) -> None:
     wanted = replace(WANTED, existing="the one before", **{option: True})
-    assert decide(wanted, manifest(), {}).action is Action.LOOK_AGAIN
+    with pytest.raises(DatasetReplacedError):
+        decide(wanted, manifest(), {})
     assert (
         decide(replace(WANTED, existing="the one before"), manifest(), {}).action
         is Action.UP_TO_DATE

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from shardctl.build import snapshot as log
 from shardctl.build.convert import listener as progress
 from shardctl.build.convert.listener import Pace
 from shardctl.build.shards.marker import WorkDone
-from shardctl.build.snapshot import log
 
 
 class Clock:

@@ -21,8 +21,7 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.build.preview import Preview, make_preview
-from shardctl.build.preview.facts import record_of, steps_in_words
-from shardctl.build.preview.page import preview_page, preview_sheet
+from shardctl.build.preview.page import preview_page, preview_sheet, record_of, steps_in_words
 from shardctl.errors import InputError, UsageError
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.transforms.recipe import Recipe

@@ -563,7 +563,7 @@ def test_a_pipe_in_a_scratch_folder_holds_nothing_up(
     photos: Path, tmp_path: Path, temporary: Path
 ) -> None:
     (temporary / "shardctl-scratch-abc").mkdir()
-    os.mkfifo(temporary / "shardctl-scratch-abc" / "owner")
+    os.mkfifo(temporary / "shardctl-scratch-abc" / ".owner")
     command = [
         sys.executable,
         "-m",
@@ -589,9 +589,9 @@ def test_scratch_folders_that_may_be_in_use_stay(tmp_path: Path, temporary: Path
         "scratch_folder()\nheld.__enter__()\ndie()"
     )
     (elsewhere,) = temporary.iterdir()
-    (elsewhere / "owner").write_text("another boot")
+    (elsewhere / ".owner").write_text("another boot")
     (temporary / "shardctl-scratch-data").mkdir()
-    (temporary / "shardctl-scratch-data" / "owner").touch()
+    (temporary / "shardctl-scratch-data" / ".owner").touch()
     (temporary / "shardctl-scratch-link").symlink_to(tmp_path)
     others = set(temporary.iterdir())
     with scratch_folder() as first:

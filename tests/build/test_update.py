@@ -23,8 +23,7 @@ from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.build.commit import publish
-from shardctl.build.convert import ConvertResult, Listener, run
-from shardctl.build.convert.conversion import ExistingDataset
+from shardctl.build.convert import ConvertResult, Listener, conversion, run
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.manifest import kept_generations
 from shardctl.format.names import SHARDS, UPDATE
@@ -147,7 +146,7 @@ def test_the_quick_look_says_what_a_list_of_the_inputs_says(
         replace(convert(source, out, recipe=SMALL, update=update), seconds=0.0)
         for update in (False, True)
     ]
-    monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
+    monkeypatch.setattr(conversion, "listed_without_walk", lambda request: None)
     listed = replace(convert(source, out, recipe=SMALL), seconds=0.0)
     assert quick == [listed, listed]
     assert listed.status == "up-to-date"
@@ -224,7 +223,7 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
         convert(source, out, recipe=SMALL, split="train=0.7,val=0.3")
     happens(source)
     results = [update(source, quick, recipe=SMALL, split="train=0.7,val=0.3")]
-    monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
+    monkeypatch.setattr(conversion, "listed_without_walk", lambda request: None)
     results.append(update(source, listed, recipe=SMALL, split="train=0.7,val=0.3"))
     one, other = (replace(each, seconds=0.0, samples_per_s=0.0) for each in results)
     assert vars(one) == vars(other)
@@ -900,10 +899,7 @@ def test_another_recipe_is_refused_by_name(source: Path, tmp_path: Path, cli: An
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
-    with pytest.raises(
-        DatasetError,
-        match=r"differs in its recipe\. Use the same options and code \(.*\), or overwrite=True",
-    ):
+    with pytest.raises(DatasetError, match="differs in its recipe"):
         update(source, out, recipe=SMALL)
     with pytest.raises(DatasetError, match="differs in its settings"):
         update(source, out, samples_per_shard=7)
@@ -927,8 +923,7 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
     files_of(moved)[0].unlink()
     with pytest.raises(
         InputError,
-        match=f"was made from {source}, and {moved} is given; .* say where each was with "
-        "moved_from",
+        match="moved_from",
     ):
         update(moved, out)
     with pytest.raises(InputError, match="is said to have been"):
@@ -1167,7 +1162,7 @@ def test_a_moved_source_is_recorded_though_nothing_has_changed(
     out, moved = tmp_path / "out", tmp_path / "elsewhere"
     convert(source, out)
     shutil.move(source, moved)
-    with pytest.raises(InputError, match="say where each was with moved_from"):
+    with pytest.raises(InputError, match="moved_from"):
         update(moved, out)
     update(moved, out, moved_from=[os.path.relpath(source)])
     assert shardctl.open(out).manifest.sources == (str(moved),)

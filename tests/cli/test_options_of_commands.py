@@ -20,12 +20,6 @@ from shardctl.build.options import Options
 from shardctl.cli import cli
 from shardctl.errors import UsageError
 from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.sources.kinds import KINDS
-from shardctl.system.options import declared_in
-from shardctl.transforms import recipe_options
-from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_options import RecipeOptions
-from shardctl.transforms.settings import default_of, settings_in
 
 NEW_OPTION = """
     pace: int = option(
@@ -97,7 +91,7 @@ def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
     )
     refused = run("-m", "shardctl", "convert", "in.txt", "other", "--reading-pace", "x")
     assert refused.returncode == 2
-    assert "--reading-pace: 'x' is not a whole number" in refused.stderr
+    assert "--reading-pace: 'x' is not a valid integer" in refused.stderr
     called = run("-c", TRIAL)
     said = (
         f"{package} 1\na pace of 0 is impossible; give at least 1\npace must be a whole "
@@ -108,28 +102,22 @@ def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
 
 
 NEW_KEY = """
-    pace: str | None = _key(
-        Word("walk", "run"), "walk", "How fast the inputs are read.", spelling="--reading-pace", heading=IMAGES
+    pace: str = setting(
+        Word("walk", "run"), "walk", "How fast the inputs are read.", spelling="--reading-pace",
+        heading=IMAGES, omit_default=True
     )
-"""
-
-FIELD_OF_NEW_KEY = """    pace: str = setting_as(_OPTIONS["pace"], Word(("walk", "run")), later=True)
 """
 
 
 @pytest.mark.thorough
-def test_a_new_recipe_key_with_an_option_is_one_declaration_and_its_field(tmp_path: Path) -> None:
+def test_a_new_recipe_key_with_an_option_is_one_field(tmp_path: Path) -> None:
     package = tmp_path / "copy" / "shardctl"
     shutil.copytree(
         Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
     )
     declared = package / "transforms" / "recipe_options.py"
-    declared.write_text(declared.read_text(encoding="utf-8") + NEW_KEY, encoding="utf-8")
-    file = package / "transforms" / "recipe.py"
-    before, end, after = file.read_text(encoding="utf-8").partition(
-        "    transform: tuple[Transform, ...]"
-    )
-    file.write_text(before + FIELD_OF_NEW_KEY + end + after, encoding="utf-8")
+    before, end, after = declared.read_text(encoding="utf-8").partition("\n\n\nRECIPE_OPTIONS")
+    declared.write_text(before + NEW_KEY + end + after, encoding="utf-8")
     (tmp_path / "in.txt").write_text("one\n")
     (tmp_path / "recipe.toml").write_text('pace = "walk"\n')
 
@@ -161,20 +149,8 @@ def test_a_new_recipe_key_with_an_option_is_one_declaration_and_its_field(tmp_pa
     assert "--reading-pace: 'fly' is not one of walk, run" in refused.stderr
 
 
-def test_options_and_recipe_files_say_the_same_of_a_key() -> None:
-    keys, declared = settings_in(Recipe), declared_in(RecipeOptions)
-    assert keys.keys() - declared.keys() == {"transform"}
-    for name, option in declared.items():
-        assert option.help == keys[name].metadata["doc"]
-        assert default_of(keys[name]) == (
-            list(option.otherwise) if option.otherwise == () else option.otherwise
-        )
-    assert set(KINDS) < set(recipe_options.KINDS)
-
-
 COMMANDS = [
     ("convert", Options, ["in", "out"]),
-    ("convert", RecipeOptions, ["in", "out"]),
     ("bench", BenchOptions, ["out"]),
     ("advise", AdviceOptions, ["in"]),
     ("export", Choice, ["out", "files", "--to", "files"]),
@@ -206,7 +182,7 @@ def test_a_command_has_each_option_of_its_dataclass_with_its_default(
         ({"annotation_frame": 1}, "annotation_frame must be auto, stored or upright; it is 1"),
         ({"labels": 5}, "labels is a string or a path, or a list of these; it is 5"),
         ({"drop_columns": 5}, "drop_columns takes a list of names; it is 5"),
-        ({"split": None}, "split is a string such as 'train=0.9,val=0.1'; it is None"),
+        ({"split": None}, "split must be a string such as 'train=0.9,val=0.1'; it is None"),
         ({"workers": 1025}, "workers must be auto or a number from 0 to 1024; it is 1025"),
         (
             {"shard_size": "big"},
@@ -220,7 +196,7 @@ def test_a_command_has_each_option_of_its_dataclass_with_its_default(
         ({"input_timeout": "10"}, "input_timeout must be a number; it is '10'"),
         ({"input_timeout": 0}, "an input timeout of 0 seconds is impossible; give more, or none"),
         ({"keep_generations": -1, "update": True}, "-1 generations cannot be kept; give 0 or more"),
-        ({"moved_from": "old"}, "moved_from takes a list; write moved_from=['old']"),
+        ({"moved_from": "old"}, "moved_from takes a list; it is 'old'"),
         ({"copy_rejects": 5}, "copy_rejects must be a path; it is 5"),
         ({"shuffle": 2**63}, f"shuffle must be a whole number from 0 to 2^63-1; it is {2**63}"),
     ],

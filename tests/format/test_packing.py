@@ -23,7 +23,7 @@ from shardctl.format.packing import METHODS, Pieces, best_fit, concat, fewest_bl
 from shardctl.format.roles import Plain, Tokens
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.records import Records
+from shardctl.transforms.base import Records
 from shardctl.transforms.table import parse_step
 from shardctl.transforms.text import pack
 from shardctl.transforms.text.pack import Pack

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image as Pictures
 
-from shardctl.build.write.commit import finish
-from shardctl.build.write.writer import ShardSeries
+from shardctl.build.write.writer import ShardSeries, finish
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Image, Mask, Objects, Role, Roles
 from shardctl.format.shard import Compression

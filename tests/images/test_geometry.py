@@ -18,8 +18,9 @@ from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import decoded, open_image
 from shardctl.images.codecs.resampling import resampled, resampled_mask
 from shardctl.images.codecs.rle import inside
+from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
-from shardctl.images.object_geometry import CENTRE, KeepRule, Motion, moved_objects, moved_together
+from shardctl.images.object_geometry import KeepRule, Motion, moved_objects, moved_together
 from shardctl.images.polygons import Polygons
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image.warp import affine, perspective, rotation

@@ -23,9 +23,7 @@ from shardctl.images.codecs.image import (
     to_rgb,
 )
 from shardctl.images.geometry import View
-from shardctl.transforms.image.crop import Crop, RandomResizedCrop
-from shardctl.transforms.image.flip import HorizontalFlip
-from shardctl.transforms.image.resize import Resize
+from shardctl.transforms.image.views import Crop, HorizontalFlip, RandomResizedCrop, Resize
 
 
 def test_grey_and_one_bit_become_rgb() -> None:

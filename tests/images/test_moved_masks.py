@@ -22,8 +22,9 @@ from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.codecs.rle import inside, object_masks
+from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import View, apply
-from shardctl.images.object_geometry import CENTRE, KeepRule, Motion
+from shardctl.images.object_geometry import KeepRule, Motion
 from shardctl.transforms.pipeline.deferred_objects import Annotated
 
 SIZE = (80, 70)

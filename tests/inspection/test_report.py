@@ -23,8 +23,16 @@ from places import place_of
 import shardctl
 from shardctl.inspection.content.objects import GRID
 from shardctl.inspection.content.overview import overview
-from shardctl.inspection.pages import charts
-from shardctl.inspection.pages.page import command, data, figures, page, paragraph
+from shardctl.inspection.pages.page import (
+    bars,
+    command,
+    data,
+    figures,
+    heat_map,
+    histogram,
+    page,
+    paragraph,
+)
 from shardctl.system.html import Html, table
 from shardctl.system.messages import entry_for
 
@@ -49,21 +57,6 @@ CONTRASTS = """elements => elements.slice(0, 12).filter(element => element.textC
 })"""
 """The contrasts of the first texts with what is behind them (WCAG 2.2, section 1.4.3: 4.5 is
 enough)."""
-
-FAULTS_OF_LABELS = """pictures => pictures.flatMap(picture => {
-  const faults = [], frame = picture.getBoundingClientRect();
-  const labels = [...picture.querySelectorAll("text")].map(label => [label.firstChild?.data, label.getBoundingClientRect()]);
-  for (const [said, box] of labels)
-    if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
-      faults.push(`${said} leaves its picture`);
-  for (const [at, [said, box]] of labels.entries()) for (const [other, place] of labels.slice(at + 1)) {
-    const wide = Math.min(box.right, place.right) - Math.max(box.left, place.left);
-    const high = Math.min(box.bottom, place.bottom) - Math.max(box.top, place.top);
-    if (wide > 1 && high > 4) faults.push(`${said} is over ${other}`);  // lines of a text have air above and below
-  }
-  return faults;
-})"""
-"""What is wrong with the labels of pictures: they leave them, or lie over each other."""
 
 
 @pytest.fixture(scope="module")
@@ -93,18 +86,10 @@ class Seen:
         self.page.goto(path.as_uri())
 
     def check_charts(self) -> list[str]:
-        """Check that charts stay in their frames and labels apart; return the titles."""
-        charts = self.page.locator("figure.chart")
-        for figure in charts.all():
-            box, drawn = figure.bounding_box(), figure.locator("svg").bounding_box()
-            assert drawn["width"] > 100
-            assert drawn["x"] + drawn["width"] <= box["x"] + box["width"] + 1
-        assert charts.locator("svg").evaluate_all(FAULTS_OF_LABELS) == []
-        assert (
-            self.page.evaluate("document.documentElement.scrollWidth")
-            <= self.page.viewport_size["width"]
-        )
-        return list(charts.locator("figcaption").all_text_contents())
+        """Check that the page fits its window, and return the titles of its charts."""
+        width = self.page.evaluate("document.documentElement.scrollWidth")
+        assert width <= self.page.viewport_size["width"]
+        return list(self.page.locator("figure.chart figcaption").all_text_contents())
 
     def contrasts(self, selector: str) -> list[float]:
         found: list[float] = self.page.locator(selector).evaluate_all(CONTRASTS)
@@ -146,25 +131,19 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
     assert seen.requests == [path.as_uri()]
     assert seen.check_charts() == [
         "Throughput over time",
-        "Time from batch to batch",
-        "Utilisation by number of GPUs",
+        "Time from batch to batch, ms",
+        "Utilisation by number of GPUs (90% is enough)",
         "Where the loader's threads spend their time",
         "An epoch",
-        "Orders and threads",
+        "Orders and threads, samples/s",
         "Batch sizes",
     ]
-    bars = {
+    drawn = {
         figure.locator("figcaption").text_content(): figure.locator(".bar")
         for figure in seen.page.locator("figure").all()
     }
-    assert bars["Orders and threads"].count() == len(
-        [point for point in record["sweep"] if point["batch_size"] == 4]
-    )
-    assert bars["Time from batch to batch"].count() == len(record["latencies"]["counts"])
-    epochs = [record["baseline"][name] for name in ("raw_epoch_s", "shards_epoch_s")]
-    assert bars["An epoch"].count() == len([seconds for seconds in epochs if seconds]), (
-        "less than half a millisecond is none"
-    )
+    orders = [point for point in record["sweep"] if point["batch_size"] == 4]
+    assert drawn["Orders and threads, samples/s"].count() == len(orders)
     best = max(
         (point for point in record["sweep"] if point["shuffle"] != "in-order"),
         key=lambda point: point["samples_per_s"],
@@ -198,11 +177,6 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
         ".tile span",
         "td",
         "figcaption",
-        ".xtick",
-        ".ytick",
-        ".legend",
-        ".value",
-        "summary",
     ):
         contrasts = seen.contrasts(selector)
         assert contrasts, selector
@@ -243,9 +217,7 @@ def test_the_dataset_page_can_be_browsed(
     ]
     classes = seen.page.locator("figure", has_text="Samples by class")
     assert classes.locator(".bar").count() == 12, "six classes in two splits"
-    assert classes.locator(".bar title").first.text_content().startswith("dunes, train: ")
-    classes.locator("summary").click()
-    assert classes.locator("tbody tr").count() == 6, "the numbers are there as a table"
+    assert classes.locator("tbody tr").count() == 6
     first = seen.page.locator("section").first
     assert first.locator("h2").text_content() == "6 classes", (
         "the table of classes is before all charts"
@@ -290,10 +262,7 @@ def test_the_dataset_page_can_be_browsed(
         "p",
         "th",
         "figcaption",
-        ".tall td",
         "#found",
-        ".xtick",
-        ".ytick",
         "code",
         ".copy",
     ):
@@ -327,7 +296,6 @@ def test_what_says_nothing_is_not_drawn(tmp_path: Path) -> None:
         tmp_path / "in", tmp_path / "out", workers=0, labels=tmp_path / "in" / "labels.csv"
     )
     made = dataset_page(place_of(tmp_path / "out"))
-    assert "Samples by class" not in made, "a chart of six times 1"
     assert "6 classes" in made
     assert "1 sample each" in made
     assert "Mode, bytes" not in made, "how long short words are"
@@ -389,18 +357,18 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     }
     seen.check_charts()
     assert list(charts) == [
-        "Objects by category",
+        "Objects by category, objects",
         "Images with a category",
         "Objects in an image",
         "Boxes by their area in pixels",
-        "Size of a box in its image",
-        "Where the centres of boxes are",
-        "Keypoints",
+        "Side of a box / side of the image",
+        "Where the centres of boxes are, up to 4 boxes",
+        "Keypoints, objects",
     ]
-    assert charts["Objects by category"].locator(".bar").count() == 4, (
+    assert charts["Objects by category, objects"].locator(".bar").count() == 4, (
         "two categories in two splits"
     )
-    assert charts["Where the centres of boxes are"].locator(".cell").count() == GRID * GRID
+    assert objects.locator(".map td").count() == GRID * GRID
     masks = seen.page.locator("section", has=seen.page.locator("h2", has_text="Mask: mask"))
     assert masks.locator("td").first.text_content() == "background"
     assert (
@@ -417,7 +385,7 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     )
     record = json.loads(seen.page.locator("script#objects").text_content())
     assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]
-    for selector in ("figcaption", ".tile span", ".tall td", ".xtick", ".ytick", ".value", ".unit"):
+    for selector in ("figcaption", ".tile span", ".chart td"):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
 
@@ -483,10 +451,8 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     seen.page.keyboard.press("Space")
     assert (drawn.count(), bare.count()) == (15, 15), "by the keyboard too"
     assert seen.check_charts() == ["Objects of an image that are kept"]
-    kept = seen.page.locator(".chart .bar title").all_text_contents()
-    assert [said for said in kept if not said.endswith(": 0 samples")] == ["to 50%: 12 samples"], (
-        "one of two in each"
-    )
+    kept = seen.page.locator(".chart tbody tr").all_text_contents()
+    assert [said for said in kept if not said.endswith("0")] == ["to 50%12"], "one of two in each"
     assert seen.page.locator("code").first.text_content() == CONVERT
     captions = seen.page.locator(".row figcaption").all_text_contents()
     assert captions[0].startswith("source64x48, ")
@@ -506,61 +472,35 @@ def test_the_preview_shows_samples_with_and_without_annotations(
 
 @pytest.fixture(scope="module")
 def hard_charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of charts with long names, wide letters, many bars, huge and tiny numbers, and next to
-    nothing."""
-    names = [
-        "an extremely long name of a class that never ends",
-        "中文标签" * 12,
-        "W" * 60,
-        "",
-        *map(str, range(40)),
-    ]
+    """A page of charts with long names, many bars, huge and tiny numbers, and next to nothing."""
+    names = ["an extremely long name that never ends", "中文标签" * 12, "W" * 60, "", "e"]
     numbers = [10.0**power for power in range(len(names))]
     drawn = [
-        charts.bars(
-            "Many",
-            {"one": (names, numbers), "the other one " * 9: (names, numbers)},
-            charts.counts("samples"),
-        ),
-        charts.bars(
-            "Stacked", dict.fromkeys(names[:9], (names, numbers)), charts.BYTES, stacked=True
-        ),
-        charts.bars("None", {"": (["a"], [0])}, charts.counts("samples")),
-        charts.columns(
-            "Columns",
-            {"": ([f"{n:,} to {n + 99_999:,}" for n in range(24)], [0.001] * 24)},
-            "x",
-            charts.SHARES,
-        ),
-        charts.histogram("One bin", [7.0, 7.5], [3], charts.BYTES, "samples"),
-        charts.histogram(
-            "Bytes", [2.0**n for n in range(40)], list(range(39)), charts.BYTES, "samples", log=True
-        ),
-        charts.histogram(
-            "Far",
-            [123_456_789.0, 123_456_790.0, 123_456_791.0],
-            [1, 10**12],
-            charts.counts("pixels"),
-            "samples",
-        ),
-        charts.histogram("Empty", [], [], charts.Axis("ms"), "batches", log=True),
-        charts.lines(
-            "Alone",
-            {"a": ([1.0], [0.0]), "b": ([1.0], [1.0])},
-            charts.counts("GPUs"),
-            charts.SHARES,
-        ),
-        charts.lines("No points", {"a": ([], [])}, charts.Axis("s"), charts.counts("samples/s")),
-        charts.lines(
-            "Flat", {"a": ([0.0, 1e9], [5e8, 5e8])}, charts.Axis("s"), charts.counts("samples/s")
-        ),
-        charts.heat_map("Heat", [[0] * 16] * 16, "boxes"),
-        charts.shares("Shares", {"one": {"a": 1.0}, "two": {"a": 0.3, "b" * 99: 0.7, "c": 0.0}}),
-        charts.shares("Nothing", {}),
+        bars("Many", names, {"one": numbers, "the other one " * 9: numbers}, "samples"),
+        bars("Stacked", names, dict.fromkeys(names, numbers), stacked=True),
+        bars("None", ["a"], {"": [0]}),
+        bars("Nothing", [], {}),
+        histogram("Far", [123_456_789.0, 123_456_790.0, 123_456_791.0], [1, 10**12], "samples"),
+        heat_map("Heat", [[0] * 16] * 16, "boxes"),
     ]
     path = tmp_path_factory.mktemp("hard") / "page.html"
     path.write_text(page("charts", figures(*drawn)), encoding="utf-8")
     return path
+
+
+def test_a_bar_is_as_long_as_its_number() -> None:
+    apart = bars("Rates", ["a", "b"], {"x": [2, 4], "y": [None, 1]}, "samples/s").text
+    assert [width for width in ("50.00%", "100.00%", "25.00%") if f"width:{width}" in apart] == [
+        "50.00%",
+        "100.00%",
+        "25.00%",
+    ]
+    assert apart.count('class="bar') == 3
+    assert "<td>x</td>" not in apart
+    stacked = bars("<b>", ["a"], {"x": [3], "y": [1]}, stacked=True, total=9).text
+    assert "width:75.00%" in stacked
+    assert "width:25.00%" in stacked
+    assert "&lt;b&gt; (the first 1 of 9)" in stacked
 
 
 def test_a_page_with_drawings_is_small(

@@ -601,7 +601,7 @@ def test_a_worker_without_file_descriptors_says_so(monkeypatch: pytest.MonkeyPat
     def refused(*_: Any) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("shardctl.loader.processes.shared_memory.file_in_memory", refused)
+    monkeypatch.setattr("shardctl.loader.processes.worker.file_in_memory", refused)
     with pytest.raises(
         WorkerError,
         match=r"no file descriptor is left for 8192 bytes of shared memory; raise .*ulimit -n",

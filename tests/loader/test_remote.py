@@ -378,7 +378,7 @@ def test_a_proxy_that_sends_something_else_is_told_of(
 def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
     plain: Path, bucket: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardctl.format.on_store.block_reads.MOST_FOOTER", 20_000)
+    monkeypatch.setattr("shardctl.format.stretches.MOST_FOOTER", 20_000)
     url = upload(plain, f"{bucket}/out")
     data = bytearray((plain / "train-00001.arrow").read_bytes())
     data[-10:-6] = (len(data) - 20).to_bytes(4, "little")

@@ -20,8 +20,8 @@ from shardctl.errors import InputError
 from shardctl.format.counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
+from shardctl.system.options import Text, setting
 from shardctl.transforms.pipeline.batches import make_keys
-from shardctl.transforms.settings import Text, setting
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardctl.transforms.image import draws, policies
+from shardctl.transforms.image import automatic, draws
 
 DRAWS = 20_000
 KS = math.sqrt(-math.log(1e-6 / 2) / 2) / math.sqrt(DRAWS)
@@ -105,9 +105,9 @@ def test_rand_augment_draws_operations_with_replacement_and_signs(rng: np.random
     drawn = [
         each
         for _ in range(DRAWS // 2)
-        for each in policies.draw_rand_augment(rng, (331, 662), 2, 9, 31)
+        for each in automatic.draw_rand_augment(rng, (331, 662), 2, 9, 31)
     ]
-    assert_counts([name for name, _ in drawn], evenly(policies.RAND_AUGMENT))
+    assert_counts([name for name, _ in drawn], evenly(automatic.RAND_AUGMENT))
     signs = [
         (name, magnitude < 0)
         for name, magnitude in drawn
@@ -125,22 +125,22 @@ def test_rand_augment_draws_operations_with_replacement_and_signs(rng: np.random
 
 
 def test_trivial_augment_draws_one_operation_and_any_bin(rng: np.random.Generator) -> None:
-    drawn = [policies.draw_trivial_augment(rng, (100, 100), 31) for _ in range(DRAWS)]
+    drawn = [automatic.draw_trivial_augment(rng, (100, 100), 31) for _ in range(DRAWS)]
     assert {len(each) for each in drawn} == {1}
-    assert_counts([each[0][0] for each in drawn], evenly(policies.TRIVIAL_AUGMENT))
+    assert_counts([each[0][0] for each in drawn], evenly(automatic.TRIVIAL_AUGMENT))
     turns = [round(each[0][1] / 4.5) for each in drawn if each[0][0] == "rotate"]
     assert_counts(turns, {turn: 1 / 31 if turn == 0 else 1 / 62 for turn in range(-30, 31)})
 
 
-@pytest.mark.parametrize("policy", policies.POLICIES)
+@pytest.mark.parametrize("policy", automatic.POLICIES)
 def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
     policy: str, rng: np.random.Generator
 ) -> None:
     made = Counter(
-        name for _ in range(DRAWS) for name, _ in policies.draw_auto_augment(rng, (64, 64), policy)
+        name for _ in range(DRAWS) for name, _ in automatic.draw_auto_augment(rng, (64, 64), policy)
     )
     wanted: Counter[str] = Counter()
-    for name, probability, _ in itertools.chain(*policies.POLICIES[policy]):
+    for name, probability, _ in itertools.chain(*automatic.POLICIES[policy]):
         wanted[name] += probability / 25  # type: ignore[assignment]
     assert set(made) <= set(wanted)
     for name, mean in wanted.items():
@@ -148,24 +148,24 @@ def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
 
 
 def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng: np.random.Generator) -> None:
-    drawn = [policies.draw_aug_mix(rng, (90, 90), 3, 3, 0, 1.0, True) for _ in range(DRAWS)]
+    drawn = [automatic.draw_aug_mix(rng, (90, 90), 3, 3, 0, 1.0, True) for _ in range(DRAWS)]
     assert_uniform((mixture.weight for mixture in drawn), 0, 1)  # Beta(1, 1)
     for at in range(3):  # a part of Dirichlet(1, 1, 1) is Beta(1, 2)
         shares = (mixture.chains[at][0] / (1 - mixture.weight) for mixture in drawn)
         assert_distributed(shares, lambda x: 1 - (1 - x) ** 2)
     assert_counts([len(mixture.chains[0][1]) for mixture in drawn], evenly((1, 2, 3)))
     operations = [operation for mixture in drawn for operation in mixture.chains[1][1]]
-    assert_counts([name for name, _ in operations], evenly(policies.AUG_MIX))
+    assert_counts([name for name, _ in operations], evenly(automatic.AUG_MIX))
     turns = [round(magnitude / (30 / 9)) for name, magnitude in operations if name == "rotate"]
     assert_counts(turns, {0: 1 / 3, 1: 1 / 6, -1: 1 / 6, 2: 1 / 6, -2: 1 / 6})
     assert {
-        len(chain) for _, chain in policies.draw_aug_mix(rng, (9, 9), 10, 5, 4, 1.0, False).chains
+        len(chain) for _, chain in automatic.draw_aug_mix(rng, (9, 9), 10, 5, 4, 1.0, False).chains
     } == {4}
 
 
 def test_no_policy_names_an_operation_that_it_has_not() -> None:
-    for pairs in policies.POLICIES.values():
+    for pairs in automatic.POLICIES.values():
         assert len(pairs) == 25
         for name, probability, index in itertools.chain(*pairs):
-            assert (policies.AUTO_AUGMENT[name] is None) == (index is None)
+            assert (automatic.AUTO_AUGMENT[name] is None) == (index is None)
             assert 0 <= probability <= 1

@@ -251,7 +251,7 @@ def test_repair_brings_back_the_same_samples_and_rejects(
         ),
         (
             {"duplicates": "exact", "image_field": "photo"},
-            "files of their own, and these inputs are records with images",
+            "compares images that are files",
         ),
     ],
 )

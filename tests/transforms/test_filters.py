@@ -22,8 +22,7 @@ import shardctl
 from shardctl.errors import Rejection, UsageError
 from shardctl.images.codecs.image import Opened, open_image, upright
 from shardctl.images.codecs.measures import blur_score, phash, taken_at, uniformity
-from shardctl.transforms.base import settings_of
-from shardctl.transforms.filter import judge
+from shardctl.transforms.base import judge, settings_of
 from shardctl.transforms.table import parse_step
 
 DATE_TIME, EXIF_BLOCK, DATE_TIME_ORIGINAL, ORIENTATION = 0x0132, 0x8769, 0x9003, 0x0112

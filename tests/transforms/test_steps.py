@@ -24,9 +24,8 @@ from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.base import BatchTransform, settings_of
-from shardctl.transforms.records import Records, RejectRow
-from shardctl.transforms.settings import Whole, setting
+from shardctl.system.options import Whole, setting
+from shardctl.transforms.base import BatchTransform, Records, RejectRow, settings_of
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
 FUNCTIONS = """

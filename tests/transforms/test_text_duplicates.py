@@ -33,11 +33,11 @@ from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.duplicates import exact, near, runs
+from shardctl.transforms.base import Records
+from shardctl.transforms.duplicates import exact, near
 from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
 from shardctl.transforms.duplicates.table import SCHEMA
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.records import Records
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 from shardctl.transforms.text.deduplicate import Deduplicate
@@ -154,9 +154,9 @@ def test_the_first_of_equal_hashes_is_kept_in_whichever_order_they_come(
     order = list(range(len(rows)))
     draw.shuffle(order)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "CHUNK_BYTES", chunk_bytes)
-        patch.setattr(runs, "HELD_BYTES", 200)
-        held = runs.Runs(tmp_path_factory.mktemp("runs") / "r", exact.HASHED)
+        patch.setattr(exact, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(exact, "HELD_BYTES", 200)
+        held = exact.Runs(tmp_path_factory.mktemp("runs") / "r", exact.HASHED)
         for part in np.array_split(rows[order], 4):
             exact.add_hashes(held, part)
         held.flush()
@@ -228,7 +228,7 @@ def compared(
     found, sketches, held = (
         near.Components(len(texts)),
         near.Sketches(folder / "s", len(texts)),
-        runs.Runs(folder / "r", near.BANDED),
+        exact.Runs(folder / "r", near.BANDED),
     )
     sketches.add(np.arange(len(texts)), *near.sketches_of(shingles, starts))
     sketches.finish()
@@ -855,7 +855,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: P
         ),
         (
             {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "deduplicate"}]},
-            "deduplicate must come before tokenize, whose tokens are those of the whole text",
+            "deduplicate must come before tokenize",
         ),
     ],
 )

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.system.packages import to_install
-from shardctl.transforms.records import Records
+from shardctl.transforms.base import Records
 from shardctl.transforms.table import TRANSFORMS, parse_step
 from shardctl.transforms.text.base import TextStep
 from shardctl.transforms.text.patterns import PATTERNS
@@ -997,4 +997,4 @@ def test_a_recipe_for_texts_is_described_as_one(cli: Any, tmp_path: Path) -> Non
     recipe.write_text('[[transform]]\nname = "hflip"\n[[transform]]\nname = "lower_case"\n')
     ran = cli("recipe", "check", recipe)
     assert ran.code == 1
-    assert "hflip is for images, and lower_case for text and tables" in ran.out + ran.err
+    assert "hflip is for images, and lower_case for text" in ran.out + ran.err

@@ -90,10 +90,9 @@ def test_any_texts_come_back_from_blocks(corpus: Path, texts: list[str], method:
         "".join(json.dumps({"text": text}) + "\n" for text in [*texts, "one that stays"])
     )
     steps = to_blocks(str(corpus / "tokenizer.json"), 8, method)
-    shardctl.convert(source, folder / "out", recipe={"transform": steps}, workers=0, overwrite=True)
-    shardctl.convert(
-        source, folder / "cleaned", recipe={"transform": CLEANING}, workers=0, overwrite=True
-    )
+    for name, transform in (("out", steps), ("cleaned", CLEANING)):
+        options = {"workers": 0, "overwrite": True, "max_rejects": "100%"}
+        shardctl.convert(source, folder / name, recipe={"transform": transform}, **options)
     cleaned = {sample["key"]: sample["text"] for sample in shardctl.open(folder / "cleaned")}
     assert_decodes_to(folder / "out", {key: text for key, text in cleaned.items() if text})
 

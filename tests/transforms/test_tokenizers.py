@@ -26,7 +26,7 @@ from shardctl.build.train_tokenizer import KINDS, SPECIAL
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.tokenizers import huggingface, proof
+from shardctl.transforms.tokenizers import engines, huggingface
 from shardctl.transforms.tokenizers.base import Placing, Tokenizer
 from shardctl.transforms.tokenizers.engines import ENGINES, Engine
 from shardctl.transforms.tokenizers.huggingface import HuggingFace, pieces_of
@@ -175,15 +175,15 @@ def test_all_kinds_of_unicode_come_back_and_are_numbers_of_tokens(
     sibling: tuple[Tokenizer, bool],
 ) -> None:
     tokenizer, exact = sibling
-    texts = list(proof.strings())
+    texts = list(engines.strings())
     ids = each(tokenizer, texts)
     assert max(max(row, default=0) for row in ids) < tokenizer.vocabulary
     assert ids[0] == []
     if exact:
         assert [tokenizer.decode(row) for row in ids] == texts
-        assert proof.not_given_back(tokenizer) is None
+        assert engines.not_given_back(tokenizer) is None
     else:
-        assert proof.not_given_back(tokenizer) is not None
+        assert engines.not_given_back(tokenizer) is not None
 
 
 @given(TEXTS)
@@ -219,7 +219,7 @@ def test_tokens_have_names_and_names_have_numbers(sibling: tuple[Tokenizer, bool
     for name, number in tokenizer.special.items():
         assert tokenizer.number(name) == number
         assert tokenizer.token(number) == name
-    used = {number for row in each(tokenizer, proof.strings()[:300]) for number in row}
+    used = {number for row in each(tokenizer, engines.strings()[:300]) for number in row}
     assert all(tokenizer.token(number) for number in used)
     assert tokenizer.number("no such token at all") is None
     for wrong in (-1, 10**9):
@@ -248,7 +248,7 @@ def test_places_by_bytes_are_those_that_the_package_tells(bpe: bytes) -> None:
     tokenizer = open_tokenizer(bpe)
     assert isinstance(tokenizer, HuggingFace)
     own = tokenizers.Tokenizer.from_buffer(bpe)
-    texts = [text for text in proof.with_tokens(SPECIAL, ["the"]) if text]
+    texts = [text for text in engines.with_tokens(SPECIAL, ["the"]) if text]
     for text, placed in zip(texts, tokenizer.place(texts), strict=True):
         right = own.encode(text)
         assert placed.ids.tolist() == right.ids
@@ -292,7 +292,7 @@ def test_tokens_that_a_tokenizer_adds_are_added_by_engines_too(bpe: bytes) -> No
     found = open_tokenizer(own.to_str())
     assert each(found, ["the", "", "文"]) == [own.encode(text).ids for text in ("the", "", "文")]
     assert each(found, [""]) == [[2, 0]]
-    assert proof.not_given_back(found) is None
+    assert engines.not_given_back(found) is None
 
 
 def test_an_engine_that_differs_is_not_used(bpe: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,7 +583,7 @@ def jsonl(path: Path, records: Sequence[dict[str, Any]]) -> Path:
 def documents(path: Path) -> Path:
     """Write texts of many kinds, some of them empty or missing, in two files."""
     path.mkdir()
-    texts = [text for group in corpus_texts()[:2] for text in group] + list(proof.strings()[1:90])
+    texts = [text for group in corpus_texts()[:2] for text in group] + list(engines.strings()[1:90])
     jsonl(path / "a.jsonl", [{"text": text, "n": number} for number, text in enumerate(texts)])
     jsonl(
         path / "b.jsonl",
@@ -616,7 +616,7 @@ def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(
     tokenizer = open_tokenizer(str(folder))
     texts = (
         [text for group in corpus_texts()[:2] for text in group]
-        + list(proof.strings()[1:90])
+        + list(engines.strings()[1:90])
         + ["the last\n"]
     )
     assert [tokenizer.decode(sample["tokens"]) for sample in ds] == texts

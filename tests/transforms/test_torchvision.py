@@ -20,7 +20,7 @@ from torchvision_v2 import two_sample
 from torchvision_v2 import v2 as v2
 
 from shardctl.images import pixels
-from shardctl.transforms.image import draws, policies
+from shardctl.transforms.image import automatic, draws
 from shardctl.transforms.image.automatic import do
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
@@ -148,15 +148,15 @@ def named(theirs: str) -> str:
 @pytest.mark.parametrize(
     ("ours", "theirs", "bins"),
     [
-        (policies.RAND_AUGMENT, "RandAugment", 31),
-        (policies.RAND_AUGMENT, "RandAugment", 11),
-        (policies.TRIVIAL_AUGMENT, "TrivialAugmentWide", 31),
-        (policies.AUTO_AUGMENT, "AutoAugment", policies.AUTO_AUGMENT_BINS),
-        (policies.AUG_MIX, "AugMix", policies.AUG_MIX_BINS),
+        (automatic.RAND_AUGMENT, "RandAugment", 31),
+        (automatic.RAND_AUGMENT, "RandAugment", 11),
+        (automatic.TRIVIAL_AUGMENT, "TrivialAugmentWide", 31),
+        (automatic.AUTO_AUGMENT, "AutoAugment", automatic.AUTO_AUGMENT_BINS),
+        (automatic.AUG_MIX, "AugMix", automatic.AUG_MIX_BINS),
     ],
 )
 def test_the_operations_of_a_policy_and_their_magnitudes(
-    ours: policies.Space, theirs: str, bins: int, v2: Any
+    ours: automatic.Space, theirs: str, bins: int, v2: Any
 ) -> None:
     space = getattr(v2, theirs)._AUGMENTATION_SPACE
     assert set(ours) == {named(name) for name in space}
@@ -176,21 +176,21 @@ def test_the_operations_of_a_policy_and_their_magnitudes(
 
 
 def test_the_part_of_aug_mix_without_colours(v2: Any) -> None:
-    assert set(policies.AUG_MIX_PART) == {
+    assert set(automatic.AUG_MIX_PART) == {
         named(name) for name in v2.AugMix._PARTIAL_AUGMENTATION_SPACE
     }
 
 
-@pytest.mark.parametrize("policy", policies.POLICIES)
+@pytest.mark.parametrize("policy", automatic.POLICIES)
 def test_the_pairs_of_auto_augment(policy: str, v2: Any) -> None:
     theirs = v2.AutoAugment(v2.AutoAugmentPolicy(policy))._policies
     assert [tuple((named(name), p, index) for name, p, index in pair) for pair in theirs] == [
-        *policies.POLICIES[policy]
+        *automatic.POLICIES[policy]
     ]
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-@pytest.mark.parametrize("name", sorted({*policies.TRIVIAL_AUGMENT, *policies.AUTO_AUGMENT}))
+@pytest.mark.parametrize("name", sorted({*automatic.TRIVIAL_AUGMENT, *automatic.AUTO_AUGMENT}))
 def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
     name: str, interpolation: str, v2: Any
 ) -> None:
@@ -198,7 +198,7 @@ def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
     theirs = {ours: name for name, ours in NAMES.items()}.get(name, name.capitalize())
     how = v2.InterpolationMode(interpolation)
     image = picture(1, 101, 77)
-    for space in (policies.RAND_AUGMENT, policies.TRIVIAL_AUGMENT, policies.AUTO_AUGMENT):
+    for space in (automatic.RAND_AUGMENT, automatic.TRIVIAL_AUGMENT, automatic.AUTO_AUGMENT):
         strengths = space.get(name)
         signs = (1, -1) if strengths is not None and strengths.signed else (1,)
         for index in (0, 1, 9, 17, 30) if strengths is not None else (0,):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from shardctl.build.notices import notice
 from shardctl.build.plan.labels import LABEL, Labelling, side_fields
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import KEY, objects_of_records
@@ -57,10 +58,7 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         for f in fields
         if pa.types.is_binary(f.type) and "." in f.name and f.name.endswith(tuple(SUFFIXES))
     ]:
-        listing.notices.append(
-            f"{some(members)}: images by name, kept as bytes, as not every sample must have all of "
-            "them"
-        )
+        listing.note("images-as-bytes", names=some(members))
     if recipe.kind == "image":
         return with_masks(
             mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing
@@ -76,13 +74,9 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
             raise UsageError(
                 f"{name} is not for records with images ({some(kept)}); use --image-field none"
             )
-        what = "the column {} holds images" if len(kept) == 1 else "the columns {} hold images"
-        notice = (
-            f"{what.format(', '.join(map(printable, kept)))}; --image-field none keeps the "
-            "structs as they are"
-        )
-        if notice not in listing.notices:
-            listing.notices.append(notice)
+        said = notice("columns-of-images", names=", ".join(map(printable, kept)))
+        if said not in listing.notices:
+            listing.notices.append(said)
     return with_masks(fields, recipe, listing) if kept else fields
 
 
@@ -381,12 +375,7 @@ def said_by_exports(
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
-        notice = (
-            f"the role of {some(lost)} is left out: only some of the sources are exports "
-            "with "
-            "this role in shardctl.json"
-        )
-        listing.notices.append(notice)
+        listing.note("roles-left-out", names=some(lost))
     return {name: said for name, said in together.items() if name not in lost}
 
 
@@ -547,14 +536,9 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
             f"{some(first)}"
         )
     if left_out:
-        listing.notices.append(
-            f"left out: the fields {some(left_out)}, which the schema does not name"
-        )
+        listing.note("fields-left-out", names=some(left_out))
     if first and missing:
-        listing.notices.append(
-            f"the first records have no field {some(missing)}, which the schema names: it is empty "
-            "there"
-        )
+        listing.note("fields-missing", names=some(missing))
 
 
 def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> None:
@@ -582,10 +566,8 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
             f" ({columns}); write the files with these columns, or leave them out with --labels "
             "none"
         )
-    files = int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum())
-    listing.notices.append(
-        f"left out: {columns}, which only the folders of {counted(files, 'file')} have"
-    )
+    files = counted(int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum()), "file")
+    listing.note("partitions-left-out", columns=columns, files=files)
 
 
 def names_left_out(types: Types, layout: Layout, recipe: Recipe) -> list[str]:

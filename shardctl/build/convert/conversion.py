@@ -1,5 +1,5 @@
-"""A conversion whose kind of samples is settled: what was requested, and who does it, where, since
-when."""
+"""A conversion whose kind of samples is settled: what was requested, who does it, where, since
+when; the dataset that is there already, and the inputs, found and named before any is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from shardctl.build.convert.decision import why_written
+from shardctl.build.convert.decision import DatasetReplacedError, why_written
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.request import ConvertRequest
@@ -38,61 +38,39 @@ from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
 
-@dataclass(frozen=True)
 class Conversion:
-    """One call of `convert`. `notices` say how the kind of the samples was found.
+    """One call of `convert`. `notices` say how the kind of the samples was found; `held` is the
+    lease of the target where the caller has it.
 
-    `existing` is the dataset that is at the target already, `held` its lease where the caller has
-    that. `known` are the inputs where these are surely those of that dataset.
+    Another process may replace the dataset that is at the target at any time that this one holds no
+    lease.
     """
 
-    request: ConvertRequest
-    recipe: Recipe
-    target: Target
-    existing: ExistingDataset
-    engine: Engine
-    listener: Listener
-    notices: tuple[str, ...]
-    started: float
-    held: WriteLease | None = None
-    known: Known | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         request: ConvertRequest,
         listener: Listener,
         engine: Engine,
         target: Target,
-        held: WriteLease | None,
-    ) -> Conversion:
+        held: WriteLease | None = None,
+    ) -> None:
         """Settle the kind of the samples by a look at the sources. Raises InputError, UsageError,
         StoreError, InstallError."""
-        started, given = time.monotonic(), dict(request.recipe)
+        self.request, self.listener, self.engine, self.target = request, listener, engine, target
+        self.held, self.started = held, time.monotonic()
+        self._before: PreviousDataset | None = None
+        given, self.notices = dict(request.recipe), list[str]()
         check_sources(request.roots, target.folder.shown())
         list_all((root.text for root in request.roots), listener.listing)
-        existing = ExistingDataset(request.folder)
-        known = None if held is not None else existing.known(request)
-        if known is not None:
-            listener.listing(len(known.listing))
-        notices = (
-            [] if known is not None else settle_kind(given, request.roots, engine, request.labels)
-        )
-        recipe = Recipe.from_json(given) if known is None else known.recipe
-        if recipe.kind == "image":
+        self.unwalked = listed_without_walk(request) if held is None else None
+        if self.unwalked is not None:
+            self.recipe = self.unwalked[0]
+            listener.listing(len(self.unwalked[1]))
+        else:
+            self.notices = settle_kind(given, request.roots, engine, request.labels)
+            self.recipe = Recipe.from_json(given)
+        if self.recipe.kind == "image":
             backend.require_one()
-        return cls(
-            request,
-            recipe,
-            target,
-            existing,
-            engine,
-            listener,
-            tuple(notices),
-            started,
-            held,
-            known,
-        )
 
     @property
     def options(self) -> Options:
@@ -101,7 +79,8 @@ class Conversion:
 
     @property
     def folder(self) -> LocalFolder:
-        """The folder of the dataset, or the one with the work on it."""
+        """The folder of the dataset; of one on a store, a folder of this machine with the work on
+        it."""
         return self.request.folder
 
     @property
@@ -131,101 +110,79 @@ class Conversion:
 
         return self.target.lease(wait if self.options.if_running == "wait" else None)
 
-
-# --- the dataset that is at the target of a conversion already ---
-
-
-@dataclass(frozen=True)
-class Known:
-    """The inputs of a conversion that are known from the existing dataset. `existing` is its
-    digest."""
-
-    recipe: Recipe
-    listing: Listing
-    parts: dict[str, str]
-    existing: str
-
-
-class ExistingDataset:
-    """The dataset in a folder, if there is one. Another process may replace it at any time that
-    this one holds no lease."""
-
-    def __init__(self, folder: LocalFolder) -> None:
-        self._folder = folder
-        self._before: PreviousDataset | None = None
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a dataset now."""
+        return self.folder.path(MANIFEST).exists()
 
     def manifest(self) -> Manifest | None:
         """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
-        return Manifest.load(self._folder) if self.is_there() else None
+        return Manifest.load(self.folder) if self.is_there else None
 
-    def is_there(self) -> bool:
-        """Return whether there is a dataset now."""
-        return self._folder.path(MANIFEST).exists()
+    def before(self, manifest: Manifest) -> PreviousDataset:
+        """Return the dataset of a manifest with its tables, which are hashed once: they may be
+        large.
 
-    def digest(self) -> str:
-        """Return what stands for the dataset as it is now, "" if there is none."""
-        manifest = self.manifest()
-        return "" if manifest is None else manifest.files[CHECKSUMS].sha256
-
-    def known(self, request: ConvertRequest) -> Known | None:
-        """Return the inputs of a conversion if they are surely those of this dataset, told in the
-        time of a bare walk.
-
-        None where they must be listed anew. Those of an update are as they are now: some may have
-        come, gone or changed.
-        """
-        options = request.options
-        others = (
-            options.overwrite
-            or options.append
-            or options.explain
-            or options.moved_from
-            or options.part is not None
-        )
-        if others or options.copy_rejects is not None or self._folder.url:
-            return None
-        with contextlib.suppress(DatasetError):  # what is wrong with it is said later
-            manifest = self.manifest()
-            # the inputs are one record each
-            of_files = manifest is not None and manifest.records is None
-            find = find_changed if options.update else find_unchanged
-            inputs = find(request, manifest) if manifest is not None and of_files else None
-            listing = None if inputs is None else inputs.listing(request)
-            if manifest is not None and inputs is not None and listing is not None:
-                settings = request.recorded_settings(inputs.recipe)
-                parts = {
-                    **manifest.fingerprint_parts,
-                    **parts_without_sources(inputs.recipe, settings),
-                }
-                if inputs.listed.changed:
-                    parts["inputs"] = inputs_digest(listing, settings)
-                return Known(inputs.recipe, listing, parts, inputs.dataset)
-        return None
-
-    def is_replaced(self, manifest: Manifest) -> bool:
-        """Return whether the dataset is not the one of this manifest any more."""
-        return self.manifest() != manifest
-
-    def before(self, manifest: Manifest) -> PreviousDataset | None:
-        """Return the dataset of a manifest with its tables, None if another one has taken its
-        place.
-
-        The tables are hashed once: they may be large. Raises DatasetError if one is damaged.
+        Raises DatasetReplacedError if another one has taken its place, DatasetError if a table is
+        damaged.
         """
         if self._before is None or self._before.manifest != manifest:
             try:
-                self._before = PreviousDataset(self._folder, manifest)
+                self._before = PreviousDataset(self.folder, manifest)
             except DatasetError:
-                if (now := self.manifest()) is not None and now != manifest:
-                    return None  # the tables are those of the dataset that has taken its place
+                self.refuse_replaced(manifest)
                 raise
         return self._before
+
+    def refuse_replaced(self, manifest: Manifest) -> None:
+        """Raise DatasetReplacedError if another dataset has taken the place of that of a
+        manifest."""
+        if self.manifest() != manifest:
+            raise DatasetReplacedError
+
+
+def listed_without_walk(
+    request: ConvertRequest,
+) -> tuple[Recipe, Listing, dict[str, str], str] | None:
+    """Return the recipe, the inputs and the parts of the fingerprint if the inputs are surely those
+    of the dataset that is there, told in the time of a bare walk; and the digest of that.
+
+    None where they must be listed anew. Those of an update are as they are now: some may have come,
+    gone or changed.
+    """
+    options, folder = request.options, request.folder
+    others = (
+        options.overwrite
+        or options.append
+        or options.explain
+        or options.moved_from
+        or options.part is not None
+        or options.copy_rejects is not None
+    )
+    if others or folder.url or not folder.path(MANIFEST).exists():
+        return None
+    with contextlib.suppress(DatasetError):  # what is wrong with it is said later
+        manifest = Manifest.load(folder)
+        find = find_changed if options.update else find_unchanged
+        # only inputs that are one record each are told so
+        found = find(request, manifest) if manifest.records is None else None
+        listing = None if found is None else found.listing(request)
+        if found is not None and listing is not None:
+            settings = request.recorded_settings(found.recipe)
+            parts = {
+                **manifest.fingerprint_parts,
+                **parts_without_sources(found.recipe, settings),
+            }
+            if found.listed.changed:
+                parts["inputs"] = inputs_digest(listing, settings)
+            return found.recipe, listing, parts, found.dataset
+    return None
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs as they were listed. `roots` are the sources, `bases` the folders that paths are
-    relative to.
+    """The inputs as they were listed. `sources` are the absolute paths of the sources, or their
+    URLs, `bases` the folders that paths are relative to.
 
     `parts` are those of the fingerprint. `existing` is the digest of the dataset that was at the
     target when the inputs were listed, "" if there was none. `scratch` is a folder for what a plan
@@ -233,121 +190,96 @@ class Inputs:
     """
 
     listing: Listing
-    roots: tuple[SourceRoot, ...]
+    sources: list[str]
     bases: tuple[Root, ...]
     parts: dict[str, str]
     existing: str
     scratch: Path
 
-    @property
-    def sources(self) -> list[str]:
-        """The absolute paths of the sources, or their URLs."""
-        return [root.recorded for root in self.roots]
 
+def discover(conversion: Conversion, scratch: Path) -> Inputs:
+    """List the inputs. `scratch` is a folder for the list.
 
-def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
-    """List the inputs; None if another dataset has taken the place of the one that inputs are
-    appended to.
-
-    `scratch` is a folder for the list. Raises InputError, UsageError, StoreError.
+    Raises DatasetReplacedError if another dataset has taken the place of the one that inputs are
+    appended to, InputError, UsageError, StoreError.
     """
-    options = conversion.options
+    options, recipe, request = conversion.options, conversion.recipe, conversion.request
     if options.update or options.append or options.explain or options.copy_rejects is not None:
         conversion.target.fetch_dataset()
-    if options.overwrite or not conversion.existing.is_there():
+    if options.overwrite or not conversion.is_there:
         # a second process imports the modules of the workers while the inputs are listed
         conversion.engine.prepare()
-    existing, roots, known = conversion.existing.digest(), conversion.request.roots, None
-    bases = _bases(conversion)
-    if options.append and (manifest := conversion.existing.manifest()) is not None:
+    manifest, roots, known = conversion.manifest(), request.roots, None
+    existing = "" if manifest is None else manifest.files[CHECKSUMS].sha256
+    # their devices count where the workers are on this machine
+    base_of = Root.of if engines.is_here(options.engine) else Root.anywhere
+    bases = tuple(base_of(root.base) for root in roots)
+    if options.append and manifest is not None:
         if (written := why_written(conversion.folder.text, manifest)) is not None:
             raise written
-        before = conversion.existing.before(manifest)
-        if before is None:
-            return None
-        appending = Appending(before, roots, conversion.rules.labels)
-        roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
-    as_before = conversion.known
-    if as_before is not None and as_before.existing == existing:
-        return Inputs(as_before.listing.fresh(), roots, bases, as_before.parts, existing, scratch)
-    listing = _listed(conversion, roots, scratch / "listing.arrow", known)
-    parts = fingerprint_parts(
-        listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe)
+        appending = Appending(conversion.before(manifest), roots, conversion.rules.labels)
+        # some sources may be gone: nothing is read of those that were not given
+        roots = tuple(map(SourceRoot, appending.sources))
+        bases = tuple(map(Root.anywhere, map(folder_of, appending.sources)))
+        known = KnownFiles(appending.form, appending.files, appending.walk)
+    sources = [root.recorded for root in roots]
+    if conversion.unwalked is not None and conversion.unwalked[3] == existing:
+        _, listing, parts, _ = conversion.unwalked
+        return Inputs(listing.fresh(), sources, bases, parts, existing, scratch)
+    listing = list_files(
+        roots,
+        KINDS[recipe.kind],
+        recipe.reading,
+        conversion.rules.labels,
+        scratch / "listing.arrow",
+        conversion.listener.listing,
+        known,
     )
-    return Inputs(listing, roots, bases, parts, existing, scratch)
-
-
-def _bases(conversion: Conversion) -> tuple[Root, ...]:
-    """Return the folders of the sources. Their devices count where the workers are on this
-    machine."""
-    of = Root.of if engines.is_here(conversion.options.engine) else Root.anywhere
-    return tuple(of(root.base) for root in conversion.request.roots)
-
-
-def _listed(
-    conversion: Conversion, roots: tuple[SourceRoot, ...], path: Path, known: KnownFiles | None
-) -> Listing:
-    recipe, rules = conversion.recipe, conversion.rules
-    kind, said = KINDS[recipe.kind], conversion.listener.listing
-    listing = list_files(roots, kind, recipe.reading, rules.labels, path, said, known)
     listing.notices[:0] = conversion.notices
-    return listing
-
-
-Place = tuple[int, str]
-"""Where a source lies in the sources of the dataset: the number of one of these, and the path below
-it, "" for all of it."""
+    parts = fingerprint_parts(listing, recipe, request.recorded_settings(recipe))
+    return Inputs(listing, sources, bases, parts, existing, scratch)
 
 
 class Appending:
-    """Sources of which the inputs are added to a dataset. Raises InputError for one whose labels
-    are in files."""
+    """Sources of which the inputs are added to a dataset, without a look at those that it has.
+    Raises InputError for sources whose labels are in files.
+
+    `sources` are those of the dataset afterwards: those that it has, and the given ones that are in
+    none of these.
+    """
 
     def __init__(
         self, before: PreviousDataset, given: Sequence[SourceRoot], rule: LabelRule
     ) -> None:
-        self._before, self._given = before, given
+        self._before = before
+        self.form = Form.ONE if before.manifest.records is None else Form.MANY
         if rule.mode == "file" or rule.annotations or "columns" in before.files.column_names:
             raise InputError(
                 "--append cannot tell what labels files and annotations say of inputs that it does "
                 "not look at; use --update"
             )
-        recorded = list(before.manifest.sources)
-        self._places: list[Place] = []
+        self.sources = list(before.manifest.sources)
+        self._given: list[tuple[int, str, SourceRoot]] = []
+        """Each with the number of the source that it lies in, and the path below that, "" for all
+        of it."""
         for root in given:
-            place = root.recorded
-            lies = ((number, path_below(place, source)) for number, source in enumerate(recorded))
+            at = root.recorded
+            lies = ((number, path_below(at, source)) for number, source in enumerate(self.sources))
             found, below = next(
-                ((number, path) for number, path in lies if path is not None), (len(recorded), "")
+                ((number, path) for number, path in lies if path is not None),
+                (len(self.sources), ""),
             )
-            if found == len(recorded):
-                recorded.append(place)
+            if found == len(self.sources):
+                self.sources.append(at)
             if any(map(is_hidden, filter(None, below.split("/")))):
                 raise InputError(
                     f"{printable(root.text)}: is in a hidden folder of "
-                    f"{printable(recorded[found])}; give it another name"
+                    f"{printable(self.sources[found])}; give it another name"
                 )
-            self._places.append((found, below))
-        self.sources = recorded
-        """The sources of the dataset afterwards: those that it has, and the given ones that are in
-        none of these."""
+            self._given.append((found, below, root))
 
-    @property
-    def roots(self) -> tuple[SourceRoot, ...]:
-        """The same sources. Some may be gone: nothing is read of those that were not given."""
-        return tuple(map(SourceRoot, self.sources))
-
-    @property
-    def bases(self) -> tuple[Root, ...]:
-        """The folders that paths of files are relative to."""
-        return tuple(map(Root.anywhere, map(folder_of, self.sources)))
-
-    def known(self) -> KnownFiles:
-        """Return the files of the dataset, and the walk that finds new ones."""
-        form = Form.ONE if self._before.manifest.records is None else Form.MANY
-        return KnownFiles(form, self._recorded, self._walk)
-
-    def _recorded(self) -> Iterator[FoundFile]:
+    def files(self) -> Iterator[FoundFile]:
+        """Yield the files of the dataset, in the order of a walk."""
         table, times, first = self._before.files, self._before.state.mtime_ns, 0
         begins = list(map(within, self.sources))
         for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
@@ -360,27 +292,14 @@ class Appending:
                 )
             first += batch.num_rows
 
-    def _walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
+    def walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
         """Yield the files in the given sources, by their paths in the sources of the dataset, in
         the order of these."""
-        for place, root in sorted(zip(self._places, self._given, strict=True)):
-            number, below = place
-            if not root.is_folder and below:
-                folder, _, _ = below.rpartition("/")
-                yield from (
-                    file._replace(root=number, path=below, folder=folder)
-                    for file in walk([root], notice)
-                )
-                continue
+        for number, below, root in sorted(self._given, key=lambda each: each[:2]):
             for file in walk([root], notice):
-                folder = "/".join(part for part in (below, file.folder) if part)
-                path = f"{below}/{file.path}" if below else file.path
+                if not root.is_folder and below:
+                    folder, path = below.rpartition("/")[0], below
+                else:
+                    folder = "/".join(part for part in (below, file.folder) if part)
+                    path = f"{below}/{file.path}" if below else file.path
                 yield file._replace(root=number, path=path, folder=folder)
-
-
-def refuse_anew(why: str, folder: LocalFolder) -> InputError:
-    """Return the error where an addition would change all shards."""
-    return InputError(
-        f"{folder.shown()}: --append only adds shards, but these inputs would change all shards, "
-        f"since {why}; use --update"
-    )

@@ -3,13 +3,11 @@ the cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.columns import (
@@ -31,6 +29,7 @@ from shardctl.build.convert.columns import (
     without_key,
 )
 from shardctl.build.convert.discover import Discovery
+from shardctl.build.convert.listener import Listener
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
     Labelling,
@@ -42,7 +41,7 @@ from shardctl.build.plan.labels import (
 )
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, Units, order_units
-from shardctl.build.plan.splits import look_inside, split_files
+from shardctl.build.plan.splits import Splitting, look_inside, split_files
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
@@ -57,9 +56,7 @@ from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
-from shardctl.system.progress import Report
 from shardctl.system.text import counted, printable
-from shardctl.transforms.duplicates.pictures import Repeats
 from shardctl.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -120,6 +117,45 @@ EMPTY = Layout("", pa.schema([]))
 
 
 @dataclass(frozen=True)
+class Material:
+    """What a plan is made from. The plan adds notices to `listing`, and may take columns from its
+    labels files. `roots` are the folders that paths are relative to; `folder` is for scratch, and
+    only this process reads it."""
+
+    listing: Listing
+    recipe: Recipe
+    rules: PlanRules
+    options: Options
+    roots: tuple[Root, ...]
+    engine: Engine
+    folder: Path
+    listener: Listener
+
+    @property
+    def discovery(self) -> Discovery:
+        """What looks into the files."""
+        recipe, shuffled = self.recipe, self.rules.shuffle is not None
+        scanning = self.listener.scanning
+        return Discovery(self.listing, recipe.reading, shuffled, self.engine, scanning)
+
+    def splitting(self) -> Splitting:
+        """Divide the files. Raises InputError."""
+        rules = self.rules
+        return split_files(self.listing, rules.split, rules.seed, rules.by_key, rules.group)
+
+    def job(self, fields: pa.Schema | None, by_field: bool) -> Job:
+        """Return a job that reads records as these columns."""
+        return Job(
+            self.folder, self.roots, self.recipe, EMPTY, (), fields=fields, by_field=by_field
+        )
+
+    def shards_of(self, rows: int, sample_bytes: float) -> int:
+        """Return the number of shards of a split with `rows` rows."""
+        fewest = SMALLEST_SHARD_BLOCKS if self.recipe.joins else SMALLEST_SHARD_ROWS
+        return shards_of(rows, sample_bytes, self.options, fewest)
+
+
+@dataclass(frozen=True)
 class ConversionPlan:
     """A new dataset that is decided on and not begun: what makes the rows of its plan, and its job
     but for the folder.
@@ -145,29 +181,19 @@ class ConversionPlan:
         shuffle: int | None,
     ) -> DatasetJob:
         """Return the job in its folder."""
-        probe, draw = self.probe, self.planner.order.draw
+        probe, planner = self.probe, self.planner
         costs = Costs(
             sample_bytes=self.sample_bytes,
             samples_per_record=probe.samples_per_record,
-            record_seconds=probe.record_seconds
-            + probe.unit_seconds / self.planner.records_per_unit,
+            record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
             shard_bytes=probe.shard_bytes,
             probed=probe.records,
             probe_rejects=probe.rejected,
         )
-        reading = RecordReading(self.fields, self.labelling.by_field, draw=draw)
+        reading = RecordReading(self.fields, self.labelling.by_field, draw=planner.order.draw)
         lineage = Lineage(parts, beside=self.listing.digest_beside)
-        return plan_job(
-            folder,
-            roots,
-            recipe,
-            probe.layout,
-            self.splits,
-            reading,
-            lineage,
-            shuffle=shuffle,
-            costs=costs,
-        )
+        of_job = (folder, roots, recipe, probe.layout, self.splits, reading, lineage)
+        return plan_job(*of_job, shuffle=shuffle, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""
@@ -177,32 +203,25 @@ class ConversionPlan:
             copy_file(each.table, folder / each.table.name)
 
 
-def plan_conversion(
-    listing: Listing,
-    recipe: Recipe,
-    rules: PlanRules,
-    options: Options,
-    roots: tuple[Root, ...],
-    engine: Engine,
-    folder: Path,
-    all_types: bool,
-    comparing: Callable[[int], None],
-    scanning: Report,
-) -> ConversionPlan:
-    """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this
-    process reads it.
+def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
+    """Plan a conversion, having probed some of its records.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that
-    is enough. Raises InputError. `comparing` is told how many inputs have been looked at for
-    duplicates, `scanning` is called with (pieces of files scanned, pieces).
+    is enough. Raises InputError.
     """
-    discovery = Discovery(listing, recipe.reading, rules.shuffle is not None, engine, scanning)
+    listing, recipe, rules, engine = (
+        material.listing,
+        material.recipe,
+        material.rules,
+        material.engine,
+    )
+    discovery, comparing = material.discovery, material.listener.comparing
     units = discovery.find_units()
     if recipe.duplicates.mode != "keep":
         # which most conversions never need
         from shardctl.build.convert.duplicates import without_repeats
 
-        units = without_repeats(discovery, units, recipe, roots, comparing)
+        units = without_repeats(discovery, units, recipe, material.roots, comparing)
     types = None
     held: list[str] = []  # nothing that could be read
     if listing.whole:
@@ -216,7 +235,7 @@ def plan_conversion(
         held = types.found().names
     if held:
         refuse_partitions(listing, rules.labels.mode, held)
-    splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
+    splitting = material.splitting()
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
@@ -224,83 +243,92 @@ def plan_conversion(
         fields = recipe.with_json(fields if labelling.by_field else without_folders(fields))
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
-            listing.notices.append(
-                "the field split of the records is kept as a field; it does not decide the splits"
-            )
+            listing.note("field-split-kept")
     fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
-    probe_job = Job(folder, roots, recipe, EMPTY, (), fields=fields, by_field=labelling.by_field)
-    for name, other in probe_job.set_apart.items():
-        listing.notices.append(
-            f"the field {name} of the records is kept as {other}: shardctl makes a field {name} "
-            "itself"
-        )
+    job = material.job(fields, labelling.by_field)
+    if apart := job.set_apart:
+        names, others = some(list(apart)), some(list(apart.values()))
+        listing.note("kept-under-another-name", names=names, others=others)
     if fields is not None and splitting.draw is not None:
         refuse_groups(fields, recipe, types)
     planner = Planner(units, order_units(units, splitting, rules.shuffle))
-    probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
+    job = replace(job, layout=layout_before_functions(job, labelling, listing))
     if rules.labels.classes is not None:
-        refuse_other_names(probe_job.layout.roles.by_name, rules.labels.classes)
+        refuse_other_names(job.layout.roles.by_name, rules.labels.classes)
     compared: list[Compared] = []
     if recipe.compares_texts:
         from shardctl.build.convert.duplicates import compare_texts, without_comparing  # the same
 
-        compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
-        probe_job = replace(probe_job, recipe=without_comparing(recipe))
+        compared = compare_texts(job, listing, labelling, units, engine, comparing)
+        job = replace(job, recipe=without_comparing(recipe))
+    probe = _of_all(_probe(material, job, planner, labelling), units, compared)
+    if fields is not None:
+        if marked_masks(fields):
+            fields = with_bits(fields, probe.layout, job.renames)
+            masks = [job.renames.get(name, name) for name in marked_masks(fields)]
+            if masks := [name for name in masks if name not in recipe.mask_fields]:
+                moved = "moved" if recipe.moving else "moved by the loader"
+                facts = {"names": some(masks), "moved": moved, "option": ",".join(masks)}
+                listing.note("masks-by-name", **facts)
+        fields = with_said(fields, FRAME, probe.frames)
+    listing.warnings += probe.warnings
+    listing.notices += probe.notices
+    for each in compared:
+        listing.notices += each.notices()
+    if units.repeats is not None:
+        dropped, count = int(units.repeats.dropped.sum()), counted(len(listing), "input")
+        facts = {"what": "rejected", "rule": f"--duplicates {recipe.duplicates}"}
+        listing.note("duplicates", dropped=dropped, count=count, **facts)
+    sample_bytes = _sample_bytes(probe, recipe, listing)
+    splits = []
+    for name, records, expected in zip(
+        splitting.names, planner.records, planner.split_records, strict=True
+    ):
+        shards = material.shards_of(round(expected * probe.samples_per_record), sample_bytes)
+        splits.append(SplitPlan(name, records, expected, shards))
+    if types is not None:
+        listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
+        if (only := types.only_column()) and (mark := separator_in([only])):
+            listing.note("one-column", column=printable(only), mark=mark)
+        if types.has_unnamed():
+            listing.note("unnamed-column", name=UNNAMED)
+        listing.notices += names_left_out(types, probe.layout, recipe)
+        if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
+            listing.notices.append(null_label_notice(words, ""))
+    if recipe.reading.encoding == DETECT and (found := discovery.encodings()):
+        shown = (
+            f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
+        )
+        listing.note("encodings", found=", ".join(shown))
+    listing.notices += [said for step in recipe.transforms for said in step.notices()]
+    return ConversionPlan(
+        listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared
+    )
+
+
+def _probe(material: Material, job: Job, planner: Planner, labelling: Labelling) -> Probe:
+    """Try some records of a job: if most fail, others from all over the inputs, as the first ones
+    of a file may be unlike all others. They are always the same ones."""
+    folder, listing, recipe = material.folder, material.listing, material.recipe
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
-    if probe_job.has_images:
+    if job.has_images:
         run = PROBE_IMAGE_RUN
     elif recipe.batch_transforms:
         some, run = min(some, PROBED_BY_STEPS), min(run, PROBED_BY_STEPS)
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = engine.probe(probe_job)
-    # the first records of a file may be unlike all others
-    if is_failing(probe) and probe.records < planner.inputs:
-        write_files(
-            folder / FILES,
-            listing,
-            labelling,
-            _write_widely(planner, folder, recipe, listing, probe_job.has_images),
-        )
-        probe = engine.probe(replace(probe_job))
-    probe = _of_all(probe, units, compared)
-    if fields is not None:
-        if marked_masks(fields):
-            fields = with_bits(fields, probe.layout, probe_job.renames)
-            names = [probe_job.renames.get(name, name) for name in marked_masks(fields)]
-            listing.notices += _notices_on_masks(
-                [name for name in names if name not in recipe.mask_fields], recipe
-            )
-        fields = with_said(fields, FRAME, probe.frames)
-    listing.warnings += probe.warnings
-    listing.notices += [*probe.notices, *(notice for each in compared for notice in each.notices())]
-    if units.repeats is not None:
-        listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
-    sample_bytes = _sample_bytes(probe, recipe, listing)
-    splits = []
-    for name, records, expected in zip(
-        splitting.names, planner.records, planner.split_records, strict=True
-    ):
-        fewest = SMALLEST_SHARD_BLOCKS if recipe.joins else SMALLEST_SHARD_ROWS
-        shards = shards_of(
-            round(expected * probe.samples_per_record), sample_bytes, options, fewest
-        )
-        splits.append(SplitPlan(name, records, expected, shards))
-    if types is not None:
-        listing.warnings += _warnings_on_header(discovery.header_like_a_record())
-        listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
-        listing.notices += [
-            *_notices_on_cells(types, discovery),
-            *names_left_out(types, probe.layout, recipe),
-        ]
-        if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
-            listing.notices.append(null_label_notice(words, ""))
-    listing.notices += _notices_on_encodings(discovery)
-    listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
-    return ConversionPlan(
-        listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared
-    )
+    probe = material.engine.probe(job)
+    if not is_failing(probe) or probe.records >= planner.inputs:
+        return probe
+    slow = bool(recipe.sample_transforms) and (job.has_images or recipe.kind == "image")
+    if listing.whole:
+        files = planner.write_some(folder, WIDE_PLACES if slow else WIDE_FILES[recipe.kind], 1)
+    else:
+        run = WIDE_SLOW_RUN if job.has_images or recipe.batch_transforms else WIDE_RUN
+        files = planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
+    write_files(folder / FILES, listing, labelling, files)
+    return material.engine.probe(replace(job))
 
 
 def is_failing(probe: Probe) -> bool:
@@ -309,18 +337,6 @@ def is_failing(probe: Probe) -> bool:
     What filters and duplicates leave out does not count: it is as the user wants it.
     """
     return sum(failures(probe.reasons).values()) > probe.records * MANY_FAILURES
-
-
-def _write_widely(
-    planner: Planner, folder: Path, recipe: Recipe, listing: Listing, has_images: bool
-) -> npt.NDArray[np.int64]:
-    """Write a plan with records from all over the inputs, always the same ones, and return the
-    files that it has."""
-    slow = bool(recipe.sample_transforms) and (has_images or recipe.kind == "image")
-    if listing.whole:
-        return planner.write_some(folder, WIDE_PLACES if slow else WIDE_FILES[recipe.kind], 1)
-    run = WIDE_SLOW_RUN if has_images or recipe.batch_transforms else WIDE_RUN
-    return planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
 
 
 def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:
@@ -362,87 +378,6 @@ def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
             sample_bytes=probe.sample_bytes * each.kept_bytes,
         )
     return probe
-
-
-def _notices_on_masks(names: list[str], recipe: Recipe) -> list[str]:
-    """Say which fields are taken for masks though nobody said so."""
-    if names and not recipe.moving:
-        they = ("is a mask", "it an image") if len(names) == 1 else ("are masks", "them images")
-        return [
-            f"{some(names)} {they[0]}, which the loader moves with the image; --unmoved "
-            f"{','.join(names)} keeps {they[1]}"
-        ]
-    they = (
-        ("is a mask, and is", "it as it is")
-        if len(names) == 1
-        else ("are masks, and are", "them as they are")
-    )
-    return (
-        [
-            f"{some(names)} {they[0]} moved with the image; --unmoved {','.join(names)} keeps "
-            f"{they[1]}"
-        ]
-        if names
-        else []
-    )
-
-
-def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
-    dropped = int(repeats.dropped.sum())
-    if not dropped:
-        return (
-            f"none of {counted(len(repeats.kept_for), 'input')} is a duplicate of another "
-            f"(--duplicates {recipe.duplicates})"
-        )
-    are = "is a duplicate" if dropped == 1 else "are duplicates"
-    of_all = f"{dropped:,} of {counted(len(repeats.kept_for), 'input')}"
-    return f"{of_all} {are} of others, and rejected (--duplicates {recipe.duplicates})"
-
-
-def _warnings_on_header(row: list[str]) -> list[str]:
-    """Say that the header of a CSV file looks like a record."""
-    if not row:
-        return []
-    return [
-        f"the first row ({some(row)}) is read as the names of the columns, but it looks like a "
-        "record; if it is one, give the"
-        " names with --columns A,B,C"
-    ]
-
-
-def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
-    """Say where the header of CSV files, or the delimiter, may be another one."""
-    notices = []
-    if types.has_unnamed():
-        notices.append(
-            "the first column has no name, as pandas writes its index: it is kept as the field "
-            f"{UNNAMED}; --fields names those"
-            " to keep"
-        )
-    path, name = discovery.only_column()
-    if path:
-        of_several = f"if it is several, use --delimiter {separator_in([name])}"
-        notices.append(f"{printable(path)}: there is one column, {printable(name)}; {of_several}")
-    return notices
-
-
-def _notices_on_encodings(discovery: Discovery) -> list[str]:
-    """Say which encodings were detected."""
-    if discovery.reading.encoding != DETECT or not (found := discovery.encodings()):
-        return []
-    shown = (
-        f"{name} ({counted(count, 'file')}, {printable(first)})"
-        for name, (count, first) in found.items()
-    )
-    files = sum(count for count, _ in found.values())
-    of_all = (
-        f", looking at {files} of {len(discovery.listing):,} files"
-        if files < len(discovery.listing)
-        else ""
-    )
-    return [
-        f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all"
-    ]
 
 
 def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:

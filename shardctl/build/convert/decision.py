@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from shardctl.format.tables import is_written, open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.recipe import user_functions
+from shardctl.transforms.stored_recipe import user_functions
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""
@@ -42,108 +42,83 @@ class Action(Enum):
     RESUME = "resume"
     UPDATE = "update"
     UP_TO_DATE = "up to date"
-    REFUSE = "refuse"
-    LOOK_AGAIN = "look again"
-    """Another process has changed the dataset since the inputs were listed beside it: what is new
-    must be found once more."""
+
+
+class DatasetReplacedError(Exception):
+    """Another process has put another dataset there meanwhile: all is looked at again."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The dataset that a conversion would make."""
+class NewDataset:
+    """The dataset that a conversion would make at `shown` (a path or URL, for messages), and how.
+
+    `parts` are those of its fingerprint, `sources` the absolute paths of its sources, or their
+    URLs, and `moved` their earlier ones, if the user gave them. `recipe` and `settings` are as the
+    manifest records them, for messages. `existing` is the digest of the dataset that existed when
+    the inputs were listed; "" for none. `updates`, `appends` and `overwrites` are the options.
+    """
 
     shown: str
-    """The path or URL of the dataset, for messages."""
-
     parts: dict[str, str]
-    """The parts of its fingerprint."""
-
     sources: Sequence[str]
-    """The absolute paths of the sources, or their URLs."""
-
     moved: Sequence[str] = ()
-    """The earlier paths of the sources, if the user gave them."""
-
     updates: bool = False
-    """Whether the existing dataset follows its sources: the option --update."""
-
     appends: bool = False
-    """Whether inputs are added to the existing dataset: the option --append."""
-
     overwrites: bool = False
-    """Whether any existing dataset is replaced: the option --overwrite."""
-
     recipe: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Its recipe and its other settings as the manifest records them, for messages."""
-
     existing: str = ""
-    """The digest of the dataset that existed when the inputs were listed; "" for none."""
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What a conversion does."""
+class Decision(NamedTuple):
+    """What a conversion does, and the name of the folder of its job, "" for none. `follows`: it
+    updates the dataset that is there."""
 
     action: Action
-
     job: str = ""
-    """The name of the job's folder."""
-
     follows: bool = False
-    """Whether the job updates the existing dataset. This can be so for RESUME too."""
-
-    refusal: ShardctlError | None = None
-    """The error to raise; None unless the action is REFUSE."""
 
 
-def decide(wanted: Wanted, there: Manifest | None, begun: Mapping[str, str]) -> Decision:
+def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) -> Decision:
     """Decide what to do where the dataset `there` is, None for none.
 
     `begun` has the names of unfinished jobs that can be resumed, each with the digest of the
     dataset that it updates ("" for none). A dataset that other versions made counts as the same
-    one: it is complete, and can be used.
+    one: it is complete, and can be used. Raises the error of a refusal, and DatasetReplacedError
+    where a dataset that is to be followed has changed since the inputs were listed beside it.
     """
-    name = fingerprint(wanted.parts)
-    if there is None or wanted.overwrites:
-        return Decision(_resumed(name, "", begun) or Action.CREATE, name)
-    digest, follows = there.files[CHECKSUMS].sha256, wanted.updates or wanted.appends
-    if follows and digest != wanted.existing:
-        return Decision(Action.LOOK_AGAIN)
-    verdict = verdict_on(differing_parts(there.fingerprint_parts, wanted.parts))
-    if verdict == "up-to-date" and not (wanted.updates and tuple(wanted.sources) != there.sources):
-        return Decision(Action.UP_TO_DATE, follows=follows)
-    if not follows:
-        return Decision(Action.REFUSE, refusal=_refusal(wanted, there, verdict))
-    moved = wanted.sources[: len(there.sources)] if wanted.appends else wanted.moved
-    refusal = why_not_followed(wanted.shown, there, wanted.parts, wanted.sources, moved)
-    if refusal is not None:
-        return Decision(Action.REFUSE, refusal=refusal)
-    name += UPDATING
-    return Decision(_resumed(name, digest, begun) or Action.UPDATE, name, follows=True)
+    name, digest = fingerprint(new.parts), ""
+    follows = there is not None and not new.overwrites
+    if there is not None and follows:
+        digest, follows = there.files[CHECKSUMS].sha256, new.updates or new.appends
+        if follows and digest != new.existing:
+            raise DatasetReplacedError
+        verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
+        if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
+            return Decision(Action.UP_TO_DATE, follows=follows)
+        if not follows:
+            raise _refusal(new, there, verdict)
+        moved = new.sources[: len(there.sources)] if new.appends else new.moved
+        refusal = why_not_followed(new.shown, there, new.parts, new.sources, moved)
+        if refusal is not None:
+            raise refusal
+        name += UPDATING
+    if begun.get(name) == digest:
+        return Decision(Action.RESUME, name, follows)
+    return Decision(Action.UPDATE if follows else Action.CREATE, name, follows)
 
 
-def _resumed(name: str, updates: str, begun: Mapping[str, str]) -> Action | None:
-    """Return RESUME if the job of this name was begun, and for the same dataset before; else
-    None."""
-    return Action.RESUME if begun.get(name) == updates else None
-
-
-def _refusal(wanted: Wanted, there: Manifest, verdict: Verdict) -> DatasetError:
+def _refusal(new: NewDataset, there: Manifest, verdict: Verdict) -> DatasetError:
     """Return the error for a dataset that is another one, and may not be replaced."""
-    differs = difference(there.fingerprint_parts, wanted.parts)
-    if verdict == "update":
-        advice = (
-            "use --update to bring it up to date, --overwrite to make it again, or another "
-            "destination"
-        )
-    else:
-        advice = "use --overwrite to replace it, or another destination"
-    settings = shown_differences(between_settings(there, wanted.recipe, wanted.settings))
-    what = f"{differs} ({printable(settings)})" if settings else differs
+    differs = difference(there.fingerprint_parts, new.parts)
+    found = between_settings(there, new.recipe, new.settings)
+    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    if found:
+        differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+    update = "--update to bring it up to date, " if verdict == "update" else ""
     return DatasetError(
-        f"{printable(wanted.shown)}: holds a dataset that differs in its {what}; {advice}; "
-        "--explain says all that differs"
+        f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use {update}"
+        "--overwrite to make it again, or another destination; --explain says all that differs"
     )
 
 
@@ -192,35 +167,26 @@ def why_not_followed(
     shown, before = printable(root), manifest.fingerprint_parts
     if (written := why_written(root, manifest)) is not None:
         return written
+    cannot, instead = f"{shown}: cannot be brought up to date, since", "or --overwrite"
     if not all(before.get(name, "lost") for name in parts):
-        return DatasetError(
-            f"{shown}: repair has rebuilt its manifest without the fingerprint of its inputs and "
-            "options; use --overwrite to"
-            " make the dataset again"
-        )
+        return DatasetError(f"{cannot} repair has lost its fingerprint; use --overwrite")
     names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
     if names:
         return DatasetError(
-            f"{shown}: cannot be brought up to date, since this conversion differs in its "
-            f"{' and '.join(names)}. Use the same"
-            " options and code (`shardctl convert --explain` names what differs), or --overwrite "
-            "to make the dataset again"
+            f"{cannot} this conversion differs in its {' and '.join(names)}; use the same options "
+            f"and code (--explain names what differs), {instead}"
         )
     made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
     if made_by != now:
         return DatasetError(
-            f"{shown}: cannot be brought up to date, since other versions made it, and their "
-            "values may differ"
-            f" ({version_changes(made_by, now)}). Use those versions, or --overwrite to make the "
-            "dataset again"
+            f"{cannot} other versions made it, and their values may differ "
+            f"({version_changes(made_by, now)}); use those, {instead}"
         )
     if tuple(moved or sources) != manifest.sources:
         were = "said to have been" if moved else "given"
         return InputError(
             f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} "
-            f"is {were}; give the same"
-            " sources in the same order, or if they have moved, say where each was with "
-            "--moved-from"
+            f"is {were}; give the same sources in the same order, and --moved-from where each was"
         )
     return None
 
@@ -237,7 +203,7 @@ def _of_values(versions: str) -> str:
 
 
 SHOWN = 3
-"""How many settings the message of a refusal names."""
+"""How many settings, or inputs, are named."""
 
 
 @dataclass(frozen=True)
@@ -267,12 +233,6 @@ def between_settings(
     # nobody gave that one
     before = {name: value for name, value in manifest.settings.items() if name != PLANNED}
     return [*_between("recipe", manifest.recipe, recipe), *_between("settings", before, settings)]
-
-
-def shown_differences(differences: Sequence[Difference]) -> str:
-    """Return the first differences for a message, "" for none."""
-    more = f" and {len(differences) - SHOWN:,} more" if len(differences) > SHOWN else ""
-    return f"{'; '.join(map(str, differences[:SHOWN]))}{more}"
 
 
 def _between(part: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
@@ -327,10 +287,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return str(value)
-
-
-EXAMPLES = 3
-"""Inputs that are named of those that came, went or changed."""
 
 
 @dataclass(frozen=True)
@@ -407,7 +363,7 @@ def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[F
         (listing.table, known[~same]),
     )
     added, removed, changed = (
-        Files(len(found), tuple(paths["path"].take(pa.array(found[:EXAMPLES])).to_pylist()))
+        Files(len(found), tuple(paths["path"].take(pa.array(found[:SHOWN])).to_pylist()))
         for paths, found in of
     )
     return added, removed, changed

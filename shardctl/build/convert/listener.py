@@ -1,13 +1,17 @@
-"""Callbacks for the progress of a conversion."""
+"""How far a conversion is: callbacks for it, what these are told, the rate, the bar, and the
+figures for tools that watch jobs."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.shards.marker import WorkDone
+from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, sinks_at, tell
 from shardctl.system.progress import Phase, Progress
 
 
@@ -202,3 +206,50 @@ class ConversionProgress:
             done = self._pace.done
             speed = f"{self._pace.bytes_per_s / 1e6:.1f} MB/s read"
             self._shown.report(done.records, note=f"{done.rejected:,} rejected", speed=speed)
+
+
+@contextlib.contextmanager
+def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Listener]:
+    """Yield a listener that also writes figures to `targets` every few seconds, and in the end."""
+    if not targets:
+        yield listener
+        return
+    pace, due, steps, has_begun = Pace(), time.monotonic(), 0, False
+
+    def write() -> None:
+        nonlocal due, steps
+        due, steps, done = time.monotonic() + EVERY_SECONDS, steps + 1, pace.done
+        values = {
+            "records": done.records,
+            "all_records": pace.records,
+            "samples": done.samples,
+            "rejected": done.rejected,
+            "bytes": done.bytes,
+            "records_per_s": round(pace.records_per_s, 3),
+        }
+        if (left := pace.seconds_left) is not None:
+            values["left_s"] = round(left, 1)
+        tell(sinks, CONVERSION, values, steps)
+
+    def announce(estimate: Estimate) -> None:
+        nonlocal due, has_begun
+        listener.announce(estimate)
+        pace.begin(estimate.records)
+        due, has_begun = time.monotonic() + EVERY_SECONDS, True
+
+    def building() -> None:
+        listener.building()
+        pace.resume()
+
+    def progress(work: WorkDone) -> None:
+        listener.progress(work)
+        pace.add(work)
+        if time.monotonic() >= due:
+            write()
+
+    with sinks_at(targets) as sinks:
+        try:
+            yield replace(listener, announce=announce, building=building, progress=progress)
+        finally:
+            if has_begun:
+                write()

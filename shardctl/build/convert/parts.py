@@ -12,17 +12,15 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards
-from shardctl.build.convert.conversion import Conversion, Inputs, discover
+from shardctl.build.convert.conversion import Conversion, Inputs
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import (
     ManifestFacts,
@@ -36,12 +34,13 @@ from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels, result_of
-from shardctl.build.convert.run import Chosen, answer, begin_job, build, telling_what_is_done
-from shardctl.build.convert.targets import Target, WriteLease, open_target
+from shardctl.build.convert.run import begin_job, build, telling_what_is_done, with_inputs
+from shardctl.build.convert.targets import Chosen, Target, WriteLease, open_target
 from shardctl.build.options import Options, check_if_running, reject_limit
 from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
+from shardctl.build.plan.listing import Numbers
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards import engines
 from shardctl.build.shards.engines.local import Engine
@@ -60,7 +59,7 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
-from shardctl.format.tables import Reject, count_reasons, read_rejects
+from shardctl.format.tables import count_reasons, read_rejects
 from shardctl.sources.files import in_use
 from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
@@ -68,9 +67,9 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url
 from shardctl.system.progress import Phase, Progress, Report, progress_of
-from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions, user_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""
@@ -99,10 +98,6 @@ class Parted:
     warnings: tuple[str, ...]
     labelled: bool
 
-    def save(self, folder: Path) -> None:
-        """Write this into the folder of a job."""
-        write_atomically(folder / PARTED, json.dumps(asdict(self)).encode())
-
     @classmethod
     def load(cls, folder: Path) -> Parted | None:
         """Return what was saved in the folder of a job, None if it is not built in parts, or by
@@ -121,8 +116,8 @@ class Parted:
 def run_part(request: ConvertRequest, listener: Listener, target: Target) -> ConvertResult:
     """Build a part of a conversion, and plan the conversion before if no part has. Raises what
     `convert` does."""
-    part = Part.parse(str(request.options.part))
-    options, started = request.options, time.monotonic()
+    part, options = Part.parse(str(request.options.part)), request.options
+    started = time.monotonic()
     check_sources(request.roots)
     engine = engines.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
@@ -131,12 +126,57 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
             begun = _begin(request, part, listener, engine, target, stack)
             if isinstance(begun, ConvertResult):
                 return begun
-            job, parted, held = begun
-            return _Building(part, job, parted, request, started, target).run(
-                engine, listener, held
-            )
+            job, held = begun
+            target.entrust(job, held)
+            chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
+            chosen &= job.kept == NOT_KEPT
+            clear_partial_files_of(job, chosen)
+            records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
+            listener.part(str(part), int(chosen.sum()), records)
+            before = before_of(job, target)
+            target.fetch_done(job, chosen)
+            try:
+                with telling_what_is_done(job, chosen):
+                    made = build(job, chosen, before, engine, options.max_rejects, listener)
+            except TypesDifferError as error:
+                raise InputError(
+                    f"{error}; the parts cannot look for the types again: give them (--schema), or "
+                    "convert without --part"
+                ) from error
+            held.check()
+            target.fetch_done(job, chosen)  # other parts have gone on meanwhile
+            target.fetch_rejects(job)
+            return _result(job, chosen, str(part), made, time.monotonic() - started)
     finally:
         engine.close()
+
+
+def _result(job: DatasetJob, chosen: Chosen, part: str, made: int, seconds: float) -> ConvertResult:
+    """Return the result of a part: `made` samples of it are of this call."""
+    samples = size = rejected = 0
+    for _, done in finished_shards(job, chosen):
+        samples, size = samples + done.facts.rows, size + done.facts.bytes
+        rejected += done.rejected
+    paths = (job.rejects_path(shard) for shard in np.flatnonzero(chosen).tolist())
+    reasons, examples = count_reasons(
+        reject
+        for path in paths
+        if exists(path)
+        for reject in read_rejects(LocalFolder(path.parent), path.name)
+    )
+    return ConvertResult(
+        status="built",
+        samples=samples,
+        shards=int(chosen.sum()),
+        bytes=size,
+        rejected=rejected,
+        seconds=seconds,
+        samples_per_s=made / seconds,
+        fingerprint=fingerprint(job.lineage.parts),
+        reasons=reasons,
+        examples=examples,
+        part=PartDone(part, len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())),
+    )
 
 
 def _begin(
@@ -146,7 +186,7 @@ def _begin(
     engine: Engine,
     target: Target,
     stack: ExitStack,
-) -> tuple[DatasetJob, Parted, WriteLease] | ConvertResult:
+) -> tuple[DatasetJob, WriteLease] | ConvertResult:
     """Return the job, planned if need be, and the lease of the part; or the result where nothing is
     left to do."""
     waiting = listener.waiting if request.options.if_running == "wait" else None
@@ -154,18 +194,17 @@ def _begin(
     while True:
         # Who waits for a part too holds this lease now and then, for a moment: of that nothing is
         # said.
-        with target.lease_beside_parts(
-            waiting and (_say_nothing if announced else waiting)
-        ) as held:
-            found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(request, part)
+        quiet = waiting and ((lambda owner: None) if announced else waiting)
+        with target.lease_beside_parts(quiet) as held:
+            found: DatasetJob | ConvertResult | None = _job_of(request, part)
             if found is None:
                 # of another conversion, whose job gives way to the new one
                 target.await_parts(waiting)
-                found = _plan(request, listener, engine, target, held)
+                found = _plan(Conversion(request, listener, engine, target, held), held)
             if isinstance(found, ConvertResult):
                 return found
             try:
-                return *found, stack.enter_context(target.part_lease(found[0].folder, part.name))
+                return found, stack.enter_context(target.part_lease(found.folder, part.name))
             except BusyError as error:
                 if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise
@@ -176,11 +215,7 @@ def _begin(
         time.sleep(LOOK_SECONDS)
 
 
-def _say_nothing(owner: str) -> None:
-    """Wait without a word."""
-
-
-def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | None:
+def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
     """Return the job that a part has begun which was asked for the same; None if there is none.
 
     Raises UsageError if it has another number of parts, DatasetError if this machine would build
@@ -210,7 +245,7 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
                 "this machine has; all parts"
                 " need the same"
             )
-        return job, parted
+        return job
     return None
 
 
@@ -230,32 +265,21 @@ def _digest(request: ConvertRequest) -> str:
     return hashlib.sha256(record.encode()).hexdigest()[:32]
 
 
-def _plan(
-    request: ConvertRequest, listener: Listener, engine: Engine, target: Target, held: WriteLease
-) -> tuple[DatasetJob, Parted] | ConvertResult:
-    """Plan the conversion, or go on with a job that was begun without parts; the result if the
-    dataset is there already."""
-    conversion = Conversion.of(request, listener, engine, target, held)
-    while True:
-        with scratch_folder() as scratch:
-            inputs = discover(conversion, scratch)
-            found: ConvertResult | Inputs | PlannedJob | None = (
-                None if inputs is None else answer(conversion, inputs)
-            )
-            if isinstance(found, Inputs):
-                try:
-                    found = begin_job(conversion, found, held)
-                finally:
-                    # no workers are kept while this process waits for the lease of its part
-                    engine.close()
-            if isinstance(found, PlannedJob):
-                return _leave(conversion, found)
-        if found is not None:
-            return found
+def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResult:
+    """Plan the conversion, or go on with a job that was begun without parts, and leave it for the
+    parts: their machines may see the sources on other devices. Return the result if the dataset is
+    there already."""
 
+    def begin(inputs: Inputs) -> PlannedJob | ConvertResult:
+        try:
+            return begin_job(conversion, inputs, held)
+        finally:
+            # no workers are kept while this process waits for the lease of its part
+            conversion.engine.close()
 
-def _leave(conversion: Conversion, planned: PlannedJob) -> tuple[DatasetJob, Parted]:
-    """Leave a job for the parts: their machines may see the sources on other devices."""
+    planned = with_inputs(conversion, begin)
+    if isinstance(planned, ConvertResult):
+        return planned
     job, listing = planned.job, planned.inputs.listing
     if planned.status == "resumed":
         announce(conversion, job, listing)
@@ -269,89 +293,15 @@ def _leave(conversion: Conversion, planned: PlannedJob) -> tuple[DatasetJob, Par
         warnings=(*listing.warnings, *planned.warnings),
         labelled=has_own_labels(listing),
     )
-    parted.save(job.folder)
+    write_atomically(job.folder / PARTED, json.dumps(asdict(parted)).encode())
     conversion.target.begun(job)
-    return job, parted
+    return job
 
 
-@dataclass(frozen=True)
-class _Building:
-    """A part that is being built."""
-
-    part: Part
-    job: DatasetJob
-    parted: Parted
-    request: ConvertRequest
-    started: float
-    target: Target
-
-    def run(self, engine: Engine, listener: Listener, held: WriteLease) -> ConvertResult:
-        """Build what is left of the part."""
-        self.target.entrust(self.job, held)
-        job, chosen = self.job, self._chosen
-        clear_partial_files_of(job, chosen)
-        records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
-        listener.part(str(self.part), int(chosen.sum()), records)
-        before = before_of(job, self.target)
-        self.target.fetch_done(job, chosen)
-        try:
-            with telling_what_is_done(job, chosen):
-                made = build(
-                    job, chosen, before, engine, self.request.options.max_rejects, listener
-                )
-        except TypesDifferError as error:
-            raise InputError(
-                f"{error}; the parts cannot look for the types again: give them (--schema), or "
-                "convert without --part"
-            ) from error
-        held.check()
-        return self._result(made)
-
-    @property
-    def _chosen(self) -> Chosen:
-        """The shards of the part: neighbours, and none that is kept of the dataset before."""
-        numbers = np.arange(self.job.shards)
-        own: Chosen = parts_of(numbers, self.job.shards, self.part.parts) == self.part.number
-        own &= self.job.kept == NOT_KEPT
-        return own
-
-    def _result(self, made: int) -> ConvertResult:
-        job, seconds = self.job, time.monotonic() - self.started
-        self.target.fetch_done(job, self._chosen)  # other parts have gone on meanwhile
-        self.target.fetch_rejects(job)
-        samples = size = rejected = 0
-        for _, done in finished_shards(job, self._chosen):
-            samples, size, rejected = (
-                samples + done.facts.rows,
-                size + done.facts.bytes,
-                rejected + done.rejected,
-            )
-        reasons, examples = count_reasons(self._rejects())
-        to_build = int((job.kept == NOT_KEPT).sum())
-        return ConvertResult(
-            status="built",
-            samples=samples,
-            shards=int(self._chosen.sum()),
-            bytes=size,
-            rejected=rejected,
-            seconds=seconds,
-            samples_per_s=made / seconds,
-            fingerprint=fingerprint(job.lineage.parts),
-            reasons=reasons,
-            examples=examples,
-            part=PartDone(str(self.part), len(marked_shards(job)), to_build),
-        )
-
-    def _rejects(self) -> Iterator[Reject]:
-        for shard in np.flatnonzero(self._chosen).tolist():
-            if exists(path := self.job.rejects_path(shard)):
-                yield from read_rejects(LocalFolder(path.parent), path.name)
-
-
-def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDArray[np.int64]:
+def parts_of(numbers: Numbers, shards: int, parts: int) -> Numbers:
     """Return which part builds each of some shards, (n,), by their numbers among all shards."""
     first = shards * np.arange(parts + 1, dtype=np.int64) // parts
-    found: npt.NDArray[np.int64] = np.searchsorted(first, numbers, side="right") - 1
+    found: Numbers = np.searchsorted(first, numbers, side="right") - 1
     return found
 
 

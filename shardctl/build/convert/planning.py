@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.conversion import Conversion, Inputs, refuse_anew
-from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
-from shardctl.build.convert.known_records import moved_records
+from shardctl.build.convert.conversion import Conversion, Inputs
+from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
+from shardctl.build.convert.earlier_rejects import moved_records
 from shardctl.build.convert.listener import SPARE_DISK, Changes, Estimate
 from shardctl.build.convert.manifest_writer import changes_of
-from shardctl.build.convert.previous import PreviousDataset
-from shardctl.build.convert.rejects import NewInputs, refuse_failing
-from shardctl.build.plan.labels import LABEL
+from shardctl.build.convert.previous import Matching, PreviousDataset, match_files
+from shardctl.build.convert.rejects import refuse_failing
+from shardctl.build.plan.labels import LABEL, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.errors import InputError, StorageError, TypesDifferError
+from shardctl.format.names import FILES
 from shardctl.format.roles import Image
 from shardctl.sources.annotations.counting import annotated_columns
 from shardctl.sources.formats.base import FOLDER
-from shardctl.system.folders import LocalFolder
 from shardctl.system.text import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class PlannedJob:
     """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
 
     The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
-    up to date, None for none. `new_inputs` are the inputs that an update adds, or that have
-    changed; None where an earlier call has planned it. `tables` makes the tables of the job, None
+    up to date, None for none, and `matching` has what an update changes in its inputs; None where
+    an earlier call has planned it. `tables` makes the tables of the job, None
     once they are written.
     """
 
@@ -48,7 +48,7 @@ class PlannedJob:
     before: PreviousDataset | None
     warnings: tuple[str, ...] = ()
     tables: ConversionPlan | UpdatePlan | None = None
-    new_inputs: NewInputs | None = None
+    matching: Matching | None = None
 
 
 def plan(
@@ -64,122 +64,85 @@ def plan(
     fields are found in all records; without, in some of them, and only where these do not show all,
     in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
-    if before is None:
-        return _plan_new(conversion, inputs, folder, all_types)
-    from shardctl.build.convert import update_plan  # which most conversions never need
+    status = "updated" if conversion.is_there else "created"
+    why = "new records have other types" if all_types else ""
+    if before is not None and not all_types:
+        from shardctl.build.convert.update_plan import UpdatePlan, plan_update
 
-    if all_types:
-        return _plan_anew(
-            conversion, inputs, before, folder, "new records have other types", all_types
+        material = _material(conversion, inputs)
+        found = plan_update(material, before)
+        if isinstance(found, UpdatePlan):
+            conversion.target.refuse_lost(before, found.kept)
+            job = found.job(folder, inputs.bases, inputs.parts)
+            inputs = replace(inputs, listing=material.listing)
+            warnings = tuple(moved_records(job, found.matching))
+            return PlannedJob(job, inputs, status, before, warnings, found, found.matching)
+        why = found
+    if before is not None and conversion.options.append:
+        raise InputError(
+            f"{conversion.folder.shown()}: --append only adds shards, but these inputs would "
+            f"change all shards, since {why}; use --update"
         )
-    listing = inputs.listing.fresh()
-    rules, options, engine, scanning = (
+
+    def attempt(all_types: bool) -> ConversionPlan:
+        return plan_conversion(_material(conversion, inputs), all_types)
+
+    new = attempt(all_types) if all_types else with_types(attempt, RUN_AGAIN)
+    if conversion.options.max_rejects is None:
+        refuse_failing(new.probe, new.listing)
+    job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.rules.shuffle)
+    planned = PlannedJob(job, replace(inputs, listing=new.listing), status, before, tables=new)
+    return planned if before is None else _following(planned, new, before, why)
+
+
+def _following(
+    planned: PlannedJob, new: ConversionPlan, before: PreviousDataset, why: str
+) -> PlannedJob:
+    """Return the job that makes all shards of a dataset anew that is brought up to date."""
+    files = planned.inputs.scratch / f"anew-{FILES}"
+    write_files(files, new.listing, new.labelling)
+    matching, old, shards = (
+        match_files(before, new.listing, files),
+        len(before.table),
+        planned.job.shards,
+    )
+    changes = Changes(*matching.counts, min(old, shards), max(0, shards - old), 0, why)
+    lineage = replace(planned.job.lineage, changes=asdict(changes), updates=before.digest)
+    job = replace(planned.job, lineage=lineage)
+    warnings = tuple(moved_records(job, matching))
+    return replace(planned, job=job, warnings=warnings, matching=matching)
+
+
+def _material(conversion: Conversion, inputs: Inputs) -> Material:
+    return Material(
+        inputs.listing.fresh(),
+        conversion.recipe,
         conversion.rules,
         conversion.options,
-        conversion.engine,
-        conversion.listener.scanning,
-    )
-    found = update_plan.plan_update(
-        listing,
-        conversion.recipe,
-        rules,
-        options,
-        before,
         inputs.bases,
-        engine,
+        conversion.engine,
         inputs.scratch,
-        scanning,
-    )
-    if not isinstance(found, update_plan.UpdatePlan):
-        return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
-    conversion.target.refuse_lost(before, found.kept)
-    job = found.job(folder, inputs.bases, inputs.parts)
-    warnings = tuple(moved_records(job, listing, found.matching))
-    inputs, new_inputs = replace(inputs, listing=listing), NewInputs.of(found.matching, before)
-    return PlannedJob(job, inputs, _status(conversion), before, warnings, found, new_inputs)
-
-
-def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool) -> PlannedJob:
-    """Plan all shards."""
-    new, listing = _with_types(conversion, inputs, all_types)
-    if conversion.options.max_rejects is None:
-        refuse_failing(new.probe, listing)
-    job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.rules.shuffle)
-    return PlannedJob(job, replace(inputs, listing=listing), _status(conversion), None, tables=new)
-
-
-def _status(conversion: Conversion) -> str:
-    """Return the status of the result of a job that this call plans."""
-    return "updated" if conversion.existing.is_there() else "created"
-
-
-def _plan_anew(
-    conversion: Conversion,
-    inputs: Inputs,
-    before: PreviousDataset,
-    folder: Path,
-    why: str,
-    all_types: bool,
-) -> PlannedJob:
-    """Plan all shards of a dataset that is brought up to date again, and say `why`.
-
-    Raises InputError where it may only grow.
-    """
-    from shardctl.build.convert.update_plan import changes_anew, matching_anew
-
-    if conversion.options.append:
-        raise refuse_anew(why, conversion.folder)
-    new = _plan_new(conversion, inputs, folder, all_types)
-    assert isinstance(new.tables, ConversionPlan), "that of a new dataset"
-    matching = matching_anew(before, new.tables, inputs.scratch)
-    warnings = tuple(moved_records(new.job, new.inputs.listing, matching))
-    changes = asdict(changes_anew(before, matching, new.job.shards, why))
-    job = replace(new.job, lineage=replace(new.job.lineage, changes=changes, updates=before.digest))
-    return replace(
-        new, job=job, before=before, warnings=warnings, new_inputs=NewInputs.of(matching, before)
+        conversion.listener,
     )
 
 
-def _with_types(
-    conversion: Conversion, inputs: Inputs, all_types: bool
-) -> tuple[ConversionPlan, Listing]:
-    """Draft all shards, and return the listing that has the notices on them. Raises
-    TypesDifferError with `all_types`."""
-    if all_types:
-        return _planned(conversion, inputs, all_types)
-    return with_types(lambda of_all: _planned(conversion, inputs, of_all), RUN_AGAIN)
-
-
-def _planned(
-    conversion: Conversion, inputs: Inputs, all_types: bool
-) -> tuple[ConversionPlan, Listing]:
-    listing = inputs.listing.fresh()
-    recipe, rules, options = conversion.recipe, conversion.rules, conversion.options
-    bases, engine = inputs.bases, conversion.engine
-    told = conversion.listener.comparing, conversion.listener.scanning
-    return plan_conversion(
-        listing, recipe, rules, options, bases, engine, inputs.scratch, all_types, *told
-    ), listing
-
-
-def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:
-    """Tell what a job will do and cost. Raises StorageError if files of a person are in its way."""
+def announce(
+    conversion: Conversion, job: DatasetJob, listing: Listing, is_new: bool = False
+) -> Estimate:
+    """Tell what a job will do and cost. Raises StorageError if files of a person are in its way,
+    and if the disk cannot hold the dataset of a new one."""
     publish.refuse_others(conversion.folder.root, job)
     free = conversion.target.free_bytes()
     expected = estimate(job, listing, conversion.engine.at_once(), free, changes_of(job))
     conversion.listener.announce(expected)
-    return expected
-
-
-def check_space(expected: Estimate, folder: LocalFolder) -> None:
-    """Raise StorageError if the disk cannot hold the dataset in a folder."""
     need = expected.bytes * SPARE_DISK
-    if expected.free_bytes is not None and need > expected.free_bytes:
+    if is_new and free is not None and need > free:
         raise StorageError(
-            f"{folder.shown()}: the dataset needs about {format_bytes(need)} and"
-            f" {format_bytes(expected.free_bytes)} are free; free some space, or store less "
-            "(--store, --compression)"
+            f"{conversion.folder.shown()}: the dataset needs about {format_bytes(need)} and "
+            f"{format_bytes(free)} are free; free some space, or store less (--store, "
+            "--compression)"
         )
+    return expected
 
 
 Made = TypeVar("Made")

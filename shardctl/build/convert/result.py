@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardctl.build.convert.conversion import Conversion, Inputs
+from shardctl.build.convert.decision import Explanation, explain
 from shardctl.build.convert.listener import Changes, Estimate
 from shardctl.build.convert.rejects import (
     MANY_REJECTS,
@@ -16,22 +17,18 @@ from shardctl.build.convert.rejects import (
     count_rejects,
     refuse_many_rejects,
 )
+from shardctl.build.notices import notice
 from shardctl.build.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.build.plan.listing import Listing
 from shardctl.format.counts import Counts, jpeg_costs
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import REJECTS
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.label_table import hash_names, some
 from shardctl.system.folders import LocalFolder
 from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.text import counted, format_bytes, printable
-
-if TYPE_CHECKING:
-    from shardctl.build.convert.decision import Explanation
-
 
 NO_KEYS = np.zeros(0, np.uint64)
 
@@ -117,14 +114,24 @@ def result_of(
     folder: LocalFolder,
     status: str,
     seconds: float,
-    notices: tuple[str, ...] = (),
-    warnings: tuple[str, ...] = (),
+    notices: Sequence[str] = (),
+    warnings: Sequence[str] = (),
     labelled: bool = False,
+    made: bool = True,
 ) -> ConvertResult:
     """Return the result of a conversion whose dataset is in place. `labelled` says that its records
-    have their labels."""
+    have their labels, `made` that it was made now: else nothing is said again of what its rejects
+    are and what the recipe has done."""
     manifest = Manifest.load(folder)
-    reasons, examples = count_reasons(read_rejects(folder))
+    reasons, examples = dict[str, int](), tuple[Reject, ...]()
+    if made or has_some_rejects(manifest):
+        reasons, examples = count_reasons(read_rejects(folder))
+    counts = manifest.class_counts if labelled else None
+    if counts is not None and (missing := manifest.samples - sum(map(sum, counts.values()))) > 0:
+        samples = counted(manifest.samples, "sample")
+        notices = (*notices, notice("without-label", missing=missing, samples=samples))
+    if made:
+        notices = (*notices, *cut_objects(manifest), *jpeg_costs(manifest.jpeg, manifest.samples))
     return ConvertResult(
         status=status,
         samples=manifest.samples,
@@ -134,14 +141,9 @@ def result_of(
         seconds=seconds,
         samples_per_s=0.0,
         fingerprint=manifest.fingerprint,
-        reasons=reasons,
-        examples=examples,
-        notices=(
-            *notices,
-            *missing_labels(manifest, labelled),
-            *cut_objects(manifest),
-            *costly_jpegs(manifest),
-        ),
+        reasons=reasons if made else {},
+        examples=examples if made else (),
+        notices=tuple(notices),
         warnings=(
             *warnings_of(manifest, reasons, examples),
             *empty_splits(manifest),
@@ -158,19 +160,6 @@ def has_own_labels(listing: Listing) -> bool:
     return not listing.whole and listing.side is None
 
 
-def missing_labels(manifest: Manifest, labelled: bool) -> tuple[str, ...]:
-    """Say how many samples have no class, where records have the labels: this is known only when
-    all of them were read."""
-    if manifest.class_counts is None or not labelled:
-        return ()
-    missing = manifest.samples - sum(sum(counts) for counts in manifest.class_counts.values())
-    return (
-        (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",)
-        if missing > 0
-        else ()
-    )
-
-
 def cut_objects(manifest: Manifest) -> tuple[str, ...]:
     """Say how many objects the recipe has cut off, and the rule for boxes has dropped."""
     if not manifest.objects or not manifest.objects["cut_off"]:
@@ -179,25 +168,13 @@ def cut_objects(manifest: Manifest) -> tuple[str, ...]:
     rule = f"keep_objects: {manifest.recipe.get('keep_objects', KEPT_SHARE)}"
     if (boxes := manifest.settings.get("boxes")) is not None:
         rule = f"{rule}, boxes: {boxes}"
-    return (f"{manifest.objects['cut_off']:,} of {counted(total, 'object')} were cut off ({rule})",)
-
-
-def costly_jpegs(manifest: Manifest) -> tuple[str, ...]:
-    """Say how many images that are kept as they are take longer to decode than they need."""
-    return jpeg_costs(manifest.jpeg, manifest.samples)
+    cut, objects = manifest.objects["cut_off"], counted(total, "object")
+    return (notice("objects-cut-off", cut=cut, objects=objects, rule=rule),)
 
 
 def has_some_rejects(manifest: Manifest) -> bool:
-    """Return whether a dataset has so many rejects that `warnings_of_rejects` reads them."""
+    """Return whether a dataset has so many rejects that `warnings_of` may have something to say."""
     return manifest.rejected > manifest.inputs * SOME_FAILURES
-
-
-def warnings_of_rejects(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
-    """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where
-    there are many."""
-    if not has_some_rejects(manifest):
-        return ()
-    return warnings_of(manifest, *count_reasons(read_rejects(folder)))
 
 
 def warnings_of(
@@ -208,25 +185,17 @@ def warnings_of(
     failed = failures(reasons)
     count = sum(failed.values())
     if count > manifest.inputs * SOME_FAILURES:
-        what = (
-            f"{count:,} of {counted(manifest.inputs, 'input')} ({count / manifest.inputs:.1%}) "
-            "could not be converted"
-        )
+        of_all = f"{count:,} of {counted(manifest.inputs, 'input')}"
+        what = f"{of_all} ({count / manifest.inputs:.1%}) could not be converted"
         reason = next(iter(failed))
     elif manifest.rejected > manifest.inputs * MANY_REJECTS:
-        what, reason = (
-            f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half",
-            next(iter(reasons)),
-        )
+        what = f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half"
+        reason = next(iter(reasons))
     else:
         return ()
     example = next(each for each in examples if f"{each.stage}: {each.error}" == reason)
-    return (
-        f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance "
-        f"{printable(example.key)}:"
-        f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects "
-        "5% makes this an error",
-    )
+    facts = {"count": reasons[reason], "reason": reason, "key": printable(example.key)}
+    return (notice("many-rejects", what=what, **facts, message=printable(example.message)),)
 
 
 def empty_splits(manifest: Manifest) -> tuple[str, ...]:
@@ -234,7 +203,7 @@ def empty_splits(manifest: Manifest) -> tuple[str, ...]:
     empty = [split.name for split in manifest.splits if not split.samples]
     if not empty or len(empty) == len(manifest.splits):
         return ()
-    return (f"no sample is in the split {some(empty)}",)
+    return (notice("empty-split", names=some(empty)),)
 
 
 def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
@@ -253,44 +222,31 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
         return ()
-    key = _key_number(stored, int(np.flatnonzero(hashes == again[0])[0]))
-    are = "1 sample has the key" if len(again) == 1 else f"{len(again):,} samples have the key"
-    shown = printable(key) or '"" (an empty text)'
-    return (
-        f"{are} of another one, for instance {shown}; --key-field is to name a field with "
-        "different values",
-    )
-
-
-def _key_number(stored: DatasetTables, number: int) -> str:
-    """Return the key of a sample, by its number in the dataset."""
-    left = number
+    left, key = int(np.flatnonzero(hashes == again[0])[0]), ""
     for _, _, keys in stored.blocks_of_keys():
-        if left < len(keys):
-            return str(keys[left].as_py())
+        if 0 <= left < len(keys):
+            key = str(keys[left].as_py())
         left -= len(keys)
-    raise IndexError(f"no sample {number}")
+    are = "1 sample has" if len(again) == 1 else f"{len(again):,} samples have"
+    return (notice("repeated-keys", are=are, key=printable(key) or '"" (an empty text)'),)
 
 
 def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
     """Return what differs from the dataset that is there; nothing is written. Raises DatasetError
     if there is none."""
-    from shardctl.build.convert.decision import explain  # which most conversions never need
-
-    recipe, listing = conversion.recipe, inputs.listing
+    recipe, listing, manifest = conversion.recipe, inputs.listing, Manifest.load(conversion.folder)
     settings = conversion.request.recorded_settings(recipe)
-    found = explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing)
-    manifest = Manifest.load(conversion.folder)
-    facts = (
+    return ConvertResult(
+        "explained",
         manifest.samples,
         manifest.shards,
         manifest.bytes,
         manifest.rejected,
         conversion.seconds,
         0.0,
-    )
-    return ConvertResult(
-        "explained", *facts, manifest.fingerprint, notices=tuple(listing.notices), explanation=found
+        manifest.fingerprint,
+        notices=tuple(listing.notices),
+        explanation=explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing),
     )
 
 
@@ -300,18 +256,16 @@ def planned(
     expected: Estimate,
     job: str,
     warnings: tuple[str, ...],
-    changes: Changes | None,
 ) -> ConvertResult:
     """Return what would be done. `job` is the name of its folder."""
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0, job)
-    notices, all_warnings = tuple(inputs.listing.notices), (*inputs.listing.warnings, *warnings)
     return ConvertResult(
         "planned",
         *facts,
         estimate=expected,
-        notices=notices,
-        warnings=all_warnings,
-        changes=changes,
+        notices=tuple(inputs.listing.notices),
+        warnings=(*inputs.listing.warnings, *warnings),
+        changes=expected.changes,
     )
 
 
@@ -319,65 +273,37 @@ def up_to_date(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> Co
     """Return the result where the same dataset is there. Raises TooManyRejectsError, as making it
     would have."""
     refuse_many_rejects(conversion.folder, manifest, conversion.options.max_rejects)
-    listing = inputs.listing
-    notices = [*listing.notices, *missing_labels(manifest, has_own_labels(listing))]
     if manifest.fingerprint != fingerprint(inputs.parts):
-        changes = version_changes(
-            manifest.fingerprint_parts.get(VERSIONS, ""), inputs.parts[VERSIONS]
-        )
-        notices.append(
-            f"the dataset was made by other versions ({changes}); --overwrite converts it again "
-            "with these"
-        )
-    facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
+        before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
+        said = notice("other-versions", changes=version_changes(before, now))
+        inputs.listing.notices.append(said)
     if has_some_rejects(manifest):
         conversion.target.fetch_listed_rejects()
-    return ConvertResult(
-        "up-to-date",
-        *facts,
-        conversion.seconds,
-        0.0,
-        manifest.fingerprint,
-        copied=_copied(conversion, inputs),
-        notices=tuple(notices),
-        warnings=(
-            *warnings_of_rejects(conversion.folder, manifest),
-            *empty_splits(manifest),
-            *repeated_keys(conversion.folder, manifest),
-            *listing.warnings,
-        ),
-        jpeg=manifest.jpeg,
-        steps=manifest.steps,
-    )
+    return finished(conversion, inputs, "up-to-date", None)
 
 
 def finished(
     conversion: Conversion,
     inputs: Inputs,
     status: str,
-    made: int,
+    made: int | None,
     warnings: tuple[str, ...] = (),
     changes: Changes | None = None,
 ) -> ConvertResult:
-    """Return the result of a dataset that is complete now. This call made `made` of its samples."""
-    listing, seconds = inputs.listing, conversion.seconds
-    all_warnings = (*listing.warnings, *warnings)
+    """Return the result of a dataset that is complete now. This call made `made` of its samples,
+    None where it was there before."""
+    listing, seconds, copies = inputs.listing, conversion.seconds, conversion.options.copy_rejects
     found = result_of(
         conversion.folder,
         status,
         seconds,
-        tuple(listing.notices),
-        all_warnings,
+        listing.notices,
+        (*listing.warnings, *warnings),
         has_own_labels(listing),
+        made is not None,
     )
-    return replace(
-        found, samples_per_s=made / seconds, copied=_copied(conversion, inputs), changes=changes
-    )
-
-
-def _copied(conversion: Conversion, inputs: Inputs) -> int:
-    """Copy the rejected inputs if that was asked for, and return how many."""
-    if conversion.options.copy_rejects is None:
-        return 0
-    folders = tuple(base.path for base in inputs.bases)
-    return copy_rejects(conversion.folder, folders, Path(conversion.options.copy_rejects))
+    copied = 0
+    if copies is not None:
+        bases = tuple(base.path for base in inputs.bases)
+        copied = copy_rejects(conversion.folder, bases, Path(copies))
+    return replace(found, samples_per_s=(made or 0) / seconds, copied=copied, changes=changes)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.plan.fingerprint import VERSIONS
 from shardctl.build.plan.labels import JOB_ONLY
-from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.plan.listing import CHUNK_ROWS, Numbers
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
@@ -35,7 +34,7 @@ from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, wr
 from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.transforms.pipeline.functions import Shape
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""
@@ -349,7 +348,7 @@ def done_of(
     )
 
 
-def _counts(done: ShardMarker, classes: int) -> npt.NDArray[np.int64]:
+def _counts(done: ShardMarker, classes: int) -> Numbers:
     """Count the samples of a shard by class, (classes,)."""
     counts = np.zeros(classes, np.int64)
     counts[list(done.labels)] = list(done.labels.values())

@@ -6,37 +6,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.columns import names_left_out, refuse_partitions
-from shardctl.build.convert.conversion_plan import (
-    EMPTY,
-    SMALLEST_SHARD_BLOCKS,
-    SMALLEST_SHARD_ROWS,
-    ConversionPlan,
-    layout_before_functions,
-    shards_of,
-)
+from shardctl.build.convert.conversion_plan import Material, layout_before_functions
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Changes
 from shardctl.build.convert.previous import Matching, PreviousDataset, match_files, write_reused
-from shardctl.build.options import Options
-from shardctl.build.plan.labels import (
-    LABEL,
-    Labelling,
-    PlanRules,
-    job_files_schema,
-    label_files,
-    write_files,
-)
-from shardctl.build.plan.listing import CHUNK_ROWS, Listing
+from shardctl.build.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
 from shardctl.build.plan.plan import (
     JOB_PLAN_SCHEMA,
     NOT_KEPT,
@@ -47,9 +30,8 @@ from shardctl.build.plan.plan import (
     job_table,
     write_shards,
 )
-from shardctl.build.plan.splits import Splitting, look_inside, split_files
-from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
+from shardctl.build.plan.splits import Draw, Splitting, look_inside
+from shardctl.build.shards.job import Costs, DatasetJob, Lineage, RecordReading, plan_job
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
@@ -63,13 +45,8 @@ from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import Permutation
-from shardctl.system.progress import Report
 from shardctl.system.text import printable
-from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 FULL = 0.9
 """The last shard of a split with this share of the records of a full one is full: it is not built
@@ -77,57 +54,24 @@ again for a few more."""
 
 
 @dataclass(frozen=True)
-class Anew:
-    """All shards must be made again: `why` says the reason, as the end of a sentence."""
+class UpdatePlan:
+    """An update that is decided on and not begun. `files` is the path of the job's table of files.
 
-    why: str
+    `rows` of the plan are in their order, each with the number of its shard in the job (`shard`),
+    and its row in the plan before (`of_old`, -1: it is new, or has changed): (rows,) int64 each.
+    `shards` has the split, the number in it, and the number of the shard before that is kept (or
+    NOT_KEPT) of every shard of the job.
+    """
 
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of the plan in their order, each with the number of its shard in the job, and its row in
-    the plan before (-1: it is new, or has changed): (rows,) int64 each."""
-
-    table: pa.Table
+    planning: _Planning
+    matching: Matching
+    draw: Draw | None
+    files: Path
+    rows: pa.Table
     shard: Numbers
     of_old: Numbers
-
-
-@dataclass(frozen=True)
-class UpdatePlan:
-    """An update that is decided on and not begun. `files` is the path of the job's table of
-    files."""
-
-    before: PreviousDataset
-    recipe: Recipe
-    rules: PlanRules
-    matching: Matching
-    draw: Any
-    files: Path
-    rows: _Rows
     shards: tuple[tuple[int, int, int], ...]
-    """Split, number in it, and the number of the shard before that is kept (or NOT_KEPT) of every
-    shard of the job."""
     splits: tuple[SplitPlan, ...]
-
-    @cached_property
-    def changes(self) -> Changes:
-        """What the update does."""
-        kept = sum(1 for *_, kept in self.shards if kept != NOT_KEPT)
-        known = set(self.before.table.names)
-        old = sum(
-            1
-            for split, number, _ in self.shards
-            if shard_name(self.splits[split].name, number) in known
-        )
-        files = (self.matching.added, self.matching.removed, self.matching.changed)
-        return Changes(*files, old - kept, len(self.shards) - old, kept)
-
-    @property
-    def of_old(self) -> Numbers:
-        """For each row of the plan its row in the plan before, -1 where it is new or has
-        changed."""
-        return self.rows.of_old
 
     @property
     def kept(self) -> list[int]:
@@ -136,157 +80,90 @@ class UpdatePlan:
 
     def job(self, folder: Path, roots: tuple[Root, ...], parts: dict[str, str]) -> DatasetJob:
         """Return the job in its folder."""
-        before, manifest = self.before, self.before.manifest
+        before, planning = self.planning.before, self.planning
+        manifest, known, kept = before.manifest, set(before.table.names), len(self.kept)
         costs = Costs(
             sample_bytes=manifest.bytes / max(1, manifest.samples),
             samples_per_record=manifest.samples / max(1, manifest.inputs),
             record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
         )
+        names = (shard_name(self.splits[split].name, number) for split, number, _ in self.shards)
+        old = sum(name in known for name in names)
+        changes = Changes(*self.matching.counts, old - kept, len(self.shards) - old, kept)
+        records = zip(self._records.tolist(), self.shards, strict=True)
         lineage = Lineage(
             parts,
             beside=before.state.digest_beside,
             updates=before.digest,
-            kept_records=self._kept_records,
-            changes=asdict(self.changes),
+            kept_records=sum(count for count, (*_, kept) in records if kept != NOT_KEPT),
+            changes=asdict(changes),
         )
         reading = RecordReading(before.reading.fields, before.reading.by_field, draw=self.draw)
-        shuffle = self.rules.shuffle
-        return plan_job(
-            folder,
-            roots,
-            self.recipe,
-            before.layout,
-            self.splits,
-            reading,
-            lineage,
-            shuffle=shuffle,
-            costs=costs,
-        )
+        of_job = (folder, roots, planning.recipe, before.layout, self.splits, reading, lineage)
+        return plan_job(*of_job, shuffle=planning.rules.shuffle, costs=costs)
 
     @property
     def _records(self) -> Numbers:
         """How many records each shard has, (shards,)."""
         records = np.zeros(len(self.shards), np.int64)
-        np.add.at(records, self.rows.shard, self.rows.table["records"].to_numpy())
+        np.add.at(records, self.shard, self.rows["records"].to_numpy())
         return records
-
-    @property
-    def _kept_records(self) -> int:
-        return sum(
-            count
-            for count, (*_, kept) in zip(self._records.tolist(), self.shards, strict=True)
-            if kept != NOT_KEPT
-        )
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""
         copy_file(self.files, folder / FILES)
         with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
-            plan.write_table(self.rows.table, max_chunksize=CHUNK_ROWS)
-        counts = np.bincount(self.rows.shard, minlength=len(self.shards))
-        columns, first = array("q"), 0
-        for (split, number, kept), units, of_shard in zip(
-            self.shards, counts.tolist(), self._records.tolist(), strict=True
-        ):
-            columns.extend((split, number, first, units, of_shard, kept))
-            first += units
-        write_shards(folder, columns)
-        built = np.array(
-            [number if kept == NOT_KEPT else -1 for number, (*_, kept) in enumerate(self.shards)],
-            np.int64,
-        )
-        write_reused(folder, self.before, self.recipe, built[self.rows.shard], self.rows.of_old)
+            plan.write_table(self.rows, max_chunksize=CHUNK_ROWS)
+        counts = np.bincount(self.shard, minlength=len(self.shards))
+        first = np.cumsum(counts) - counts
+        split, number, kept = np.array(self.shards, np.int64).reshape(-1, 3).T
+        columns = np.stack([split, number, first, counts, self._records, kept], axis=1)
+        write_shards(folder, array("q", columns.tobytes()))
+        built = np.where(kept == NOT_KEPT, np.arange(len(kept)), -1)
+        before, recipe = self.planning.before, self.planning.recipe
+        write_reused(folder, before, recipe, built[self.shard], self.of_old)
 
 
-def plan_update(
-    listing: Listing,
-    recipe: Recipe,
-    rules: PlanRules,
-    options: Options,
-    before: PreviousDataset,
-    roots: tuple[Root, ...],
-    engine: Engine,
-    folder: Path,
-    scanning: Report,
-) -> UpdatePlan | Anew:
-    """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch.
-    Raises InputError.
-
-    `scanning` is called with (pieces of files scanned, pieces).
-    """
-    planning = _Planning(listing, recipe, rules, options, before, roots, folder)
-    return planning.run(
-        Discovery(listing, recipe.reading, rules.shuffle is not None, engine, scanning)
-    )
+def plan_update(material: Material, before: PreviousDataset) -> UpdatePlan | str:
+    """Compare the sources with the dataset, and plan what is to be built; or return why all shards
+    must be made again, as the end of a sentence. Raises InputError."""
+    return _Planning(**vars(material), before=before).run()
 
 
-def matching_anew(before: PreviousDataset, draft: ConversionPlan, folder: Path) -> Matching:
-    """Compare the inputs of a conversion that makes all shards again with those of the dataset.
-    `folder` is for scratch."""
-    files = folder / f"anew-{FILES}"
-    write_files(files, draft.listing, draft.labelling)
-    return match_files(before, draft.listing, files)
-
-
-def changes_anew(before: PreviousDataset, matching: Matching, shards: int, why: str) -> Changes:
-    """Return what a conversion does that makes all of a dataset's shards again."""
-    old = len(before.table)
-    return Changes(
-        matching.added,
-        matching.removed,
-        matching.changed,
-        min(old, shards),
-        max(0, shards - old),
-        0,
-        why,
-    )
-
-
-@dataclass(frozen=True)
-class _Planning:
+@dataclass(frozen=True, kw_only=True)
+class _Planning(Material):
     """What the plan of an update is made from."""
 
-    listing: Listing
-    recipe: Recipe
-    rules: PlanRules
-    options: Options
     before: PreviousDataset
-    roots: tuple[Root, ...]
-    folder: Path
 
-    def run(self, discovery: Discovery) -> UpdatePlan | Anew:
-        """Plan the update. Raises InputError."""
-        listing, before = self.listing, self.before
+    def run(self) -> UpdatePlan | str:
+        """Plan the update, or say why that cannot be. Raises InputError."""
+        listing, before, discovery = self.listing, self.before, self.discovery
         if why := self._other_reading():
-            return Anew(why)
-        splitting = split_files(
-            listing, self.rules.split, self.rules.seed, self.rules.by_key, self.rules.group
-        )
+            return why
+        splitting = self.splitting()
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.draw:
-            return Anew("the splits are made in another way")
-        labelling = self._labelling(splitting)
+            return "the splits are made in another way"
+        labelling = self._labelling_of_records()
+        if labelling is None:
+            labelling = label_files(listing, self.rules, splitting, self.recipe, None)
         files = self.folder / f"now-{FILES}"
         write_files(files, listing, labelling)
         self._refuse_lost_labels(open_table(LocalFolder(files.parent), files.name))
         if why := self._other_columns(labelling):
-            return Anew(why)
+            return why
         matching = match_files(before, listing, files)
         old = self._old_rows(matching, splitting)
         fresh = self._fresh_files(matching, old)
         units = discovery.find_units(fresh)
         look_inside(listing, self.rules.split, splitting)
-        if (
-            not listing.whole
-            and len(units)
-            and (why := self._other_types(discovery, units, splitting))
-        ):
-            return Anew(why)
+        why = "" if listing.whole else self._other_types(discovery, units, splitting)
+        if why:
+            return why
         planner = Planner(units, self._order(units, fresh, splitting, draw))
-        rows, shards, splits = self._join(old, units, planner, splitting.names)
-        return UpdatePlan(
-            before, self.recipe, self.rules, matching, draw, files, rows, shards, splits
-        )
+        rows, shard, of_old, shards, splits = self._join(old, units, planner, splitting.names)
+        return UpdatePlan(self, matching, draw, files, rows, shard, of_old, shards, splits)
 
     def _other_reading(self) -> str:
         """Say why the files cannot be read as before, "" if they can."""
@@ -298,22 +175,11 @@ class _Planning:
         changed = self.listing.digest_beside != self.before.state.digest_beside
         return "files that say what is read of others have changed" if changed else ""
 
-    def _labelling(self, splitting: Splitting) -> Labelling:
-        """Return where labels come from: the same as before where the records have them."""
-        known = (
-            None
-            if self.listing.whole or self.listing.side is not None
-            else self._labelling_of_records()
-        )
-        return (
-            label_files(self.listing, self.rules, splitting, self.recipe, None)
-            if known is None
-            else known
-        )
-
     def _labelling_of_records(self) -> Labelling | None:
         """Return where labels of records came from when the dataset was made, None if it was not
         the records themselves."""
+        if self.listing.whole or self.listing.side is not None:
+            return None
         if self.recipe.joins:
             return Labelling()
         roles = self.before.layout.roles
@@ -352,15 +218,7 @@ class _Planning:
         differ, "" for nothing."""
         before = self.before.layout
         reading = self.before.reading
-        job = Job(
-            self.folder,
-            self.roots,
-            self.recipe,
-            EMPTY,
-            (),
-            fields=reading.fields,
-            by_field=reading.by_field,
-        )
+        job = self.job(reading.fields, reading.by_field)
         now = layout_before_functions(job, labelling, self.listing)
         if now.classes != before.classes:
             come, gone = (
@@ -386,7 +244,9 @@ class _Planning:
         """Say which other types, or labels that were not there, the new records need; "" for
         none."""
         reading, fields = self.recipe.reading, self.before.reading.fields
-        types = None if self.recipe.typed_fields is not None else discovery.find_types(units, False)
+        types = None
+        if len(units) and self.recipe.typed_fields is None:
+            types = discovery.find_types(units, False)
         if types is None:
             return ""
         assert fields is not None, "files of many records have columns"
@@ -468,8 +328,9 @@ class _Planning:
 
     def _join(
         self, old: _OldRows, units: Units, planner: Planner, names: Sequence[str]
-    ) -> tuple[_Rows, tuple[tuple[int, int, int], ...], tuple[SplitPlan, ...]]:
-        """Return the rows of the job's plan, its shards and its splits."""
+    ) -> tuple[pa.Table, Numbers, Numbers, tuple[tuple[int, int, int], ...], tuple[SplitPlan, ...]]:
+        """Return the rows of the job's plan with their shards and rows before, its shards, and its
+        splits."""
         before = self.before
         records = np.zeros(len(before.table), np.int64)
         np.add.at(records, old.shard[old.stays], before.units("records")[old.stays])
@@ -525,7 +386,8 @@ class _Planning:
         order = np.argsort(of, kind="stable")
         if bool((np.diff(order) != 1).any()):
             table = table.take(pa.array(order))
-        return _Rows(table.combine_chunks(), of[order], of_old[order]), tuple(shards), tuple(splits)
+        rows = table.combine_chunks()
+        return rows, of[order], of_old[order], tuple(shards), tuple(splits)
 
     def _room(self, records: Numbers, full: int) -> list[tuple[int, int]]:
         """Return which shards of a split take new records, and how many: those that have lost all
@@ -572,16 +434,9 @@ class _Planning:
         """Return how many records a shard of a split with so many has where all of them are
         converted anew."""
         manifest = self.before.manifest
-        per_record = manifest.samples / max(1, manifest.inputs)
-        sample_bytes = manifest.bytes / max(1, manifest.samples)
-        fewest = SMALLEST_SHARD_BLOCKS if self.recipe.joins else SMALLEST_SHARD_ROWS
-        return max(
-            1,
-            -(
-                -records
-                // shards_of(round(records * per_record), sample_bytes, self.options, fewest)
-            ),
-        )
+        rows = round(records * (manifest.samples / max(1, manifest.inputs)))
+        shards = self.shards_of(rows, manifest.bytes / max(1, manifest.samples))
+        return max(1, -(-records // shards))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import CHUNK_ROWS, Group, Listing
+from shardctl.build.notices import notice
+from shardctl.build.plan.listing import CHUNK_ROWS, Group, Hashes, Listing, Numbers
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
@@ -137,7 +138,7 @@ class Draw:
             group,
         )
 
-    def of_files(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    def of_files(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
         """Return the split of files that are one record each, given the hashes of their paths. (n,)
         uint8."""
         return self._place(self._seeded(hashes))
@@ -147,16 +148,16 @@ class Draw:
         this name."""
         return self.of_files(hash_names(self.group.of(keys) if self.group else keys))
 
-    def of_records(self, path_hash: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    def of_records(self, path_hash: int, numbers: Numbers) -> npt.NDArray[np.uint8]:
         """Return the split of records of one file, given the hash of its path and their numbers in
         it. (n,) uint8."""
         base = self._seeded(np.array([path_hash], np.uint64))
         return self._place(mix64(base ^ mix64(numbers.astype(np.uint64))))
 
-    def _seeded(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def _seeded(self, hashes: Hashes) -> Hashes:
         return mix64(hashes ^ mix64(np.array([self.seed], np.uint64)))
 
-    def _place(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    def _place(self, drawn: Hashes) -> npt.NDArray[np.uint8]:
         return np.searchsorted(
             np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right"
         ).astype(np.uint8)
@@ -178,10 +179,8 @@ def split_files(
     """
     by = rule.mode if rule.mode != "auto" else _found(listing)
     if by != "column" and has_column(listing):
-        listing.notices.append(
-            f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the "
-            "splits"
-        )
+        shown = listing.side.shown if listing.side else ""
+        listing.note("column-split-kept", files=shown, rule=rule)
     if rule.shares:
         listing.warnings += _told_otherwise(listing, rule)
         return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole, group), rule)
@@ -190,10 +189,7 @@ def split_files(
         listing.side = listing.side.without(SPLIT_COLUMN)
     if rule.mode == "auto" and by != "none":
         names = some(splitting.names, 10)
-        listing.notices.append(
-            f"{_why(listing, by)} are the splits: {names} (--split none makes one split of all "
-            "inputs)"
-        )
+        listing.note("splits-found", what=_why(listing, by), names=names)
     return splitting
 
 
@@ -228,10 +224,8 @@ def _told_otherwise(listing: Listing, rule: SplitRule) -> list[str]:
         by = _found(listing)
         if by != "none":
             names = some(_divided(listing, by, _common_folder(listing)).names, 10)
-            return [
-                f"{_why(listing, by)} are splits ({names}), but --split {rule} divides all inputs "
-                "in another way"
-            ]
+            what = f"{_why(listing, by)} are splits ({names})"
+            return [notice("splits-divided", what=what, rule=rule)]
     return []
 
 
@@ -425,7 +419,7 @@ def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None
                     "or use --split none for only"
                     " one split"
                 )
-            listing.warnings.append(f"{lie}, but --split {rule} divides all inputs in another way")
+            listing.warnings.append(notice("splits-divided", what=lie, rule=rule))
 
 
 def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
@@ -489,7 +483,7 @@ class _Told(NamedTuple):
 
     shown: str
     names: list[str]
-    of_input: npt.NDArray[np.int64]
+    of_input: Numbers
 
 
 def _told(listing: Listing, by: str) -> _Told:
@@ -594,7 +588,7 @@ def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
     return Splitting(names, draw.of_files(hashes) if listing.whole else None, "shares", draw)
 
 
-def _hashes_of_groups(listing: Listing, group: GroupRule) -> npt.NDArray[np.uint64]:
+def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:
     """Return a hash of the group of each file. Raises InputError where there is no such column, and
     for files in no group."""
     named, side, rows = group.field, listing.side, listing.side_rows
@@ -643,7 +637,3 @@ def _numbers(splitting: Splitting) -> npt.NDArray[np.uint8]:
 
 def _sorted(names: Iterable[str]) -> list[str]:
     return sorted(names, key=rank)
-
-
-def _files(listing: Listing) -> str:
-    return listing.side.shown if listing.side else ""

@@ -19,8 +19,8 @@ from shardctl.build.commit import publish
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
+from shardctl.build.repair.outcomes import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.repair.repairing import Repair
-from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
 from shardctl.format.dataset_location import DatasetLocation, open_location
 from shardctl.format.manifest import Manifest

@@ -45,7 +45,7 @@ from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_
 from shardctl.system.files import FileFacts
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
-from shardctl.transforms.samples_per_record import samples_per_record
+from shardctl.transforms.stored_recipe import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.known_records import hide_pruned, lines_by_key
+from shardctl.build.convert.earlier_rejects import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
@@ -30,7 +30,11 @@ from shardctl.build.repair.manifest import (
     with_sizes,
 )
 from shardctl.build.repair.outcomes import (
+    Listener,
+    Lost,
     Outcomes,
+    RepairResult,
+    Unrepaired,
     count_classes,
     lost_samples,
     shard_facts,
@@ -45,11 +49,10 @@ from shardctl.build.repair.repair_job import (
     list_again,
     recorded_job,
 )
-from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
-from shardctl.build.write.commit import making_of, write_tables
+from shardctl.build.write.writer import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
@@ -77,7 +80,8 @@ from shardctl.system.files import (
 from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions
 
 SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""

@@ -25,7 +25,7 @@ from shardctl.build.convert.previous import refuse_damaged_tables
 from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.commit import digest_of_shards
+from shardctl.build.write.writer import digest_of_shards
 from shardctl.format.counts import COUNTS, Counts, JpegRecord, joined
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout

@@ -33,6 +33,7 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
+from shardctl.transforms.base import Filter, Records, judge
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import (
     PERMUTATIONS,
@@ -41,9 +42,7 @@ from shardctl.transforms.duplicates.near import (
     sketches_of,
 )
 from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
-from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
-from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
 DIGEST_BYTES = 16

@@ -13,12 +13,7 @@ import pyarrow as pa
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import RecordChoice, sample_of, samples_of
-from shardctl.build.shards.rows import (
-    RejectedRecord,
-    RejectWriter,
-    SampleWriter,
-    UnitOutcome,
-)
+from shardctl.build.shards.rows import RejectedRecord, RejectWriter, SampleWriter, UnitOutcome
 from shardctl.build.shards.shard_build import BuildAgain, ShardBuild
 from shardctl.errors import Rejection
 from shardctl.format.counts import Counts
@@ -31,11 +26,11 @@ from shardctl.system.processes.worker_state import (
     WHOLE,
     WorkerProgress,
 )
+from shardctl.transforms.base import HeldMemoryError, Records
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher
 from shardctl.transforms.pipeline.samples import SamplePipeline
-from shardctl.transforms.records import HeldMemoryError, Records
 
 
 class Maker(ABC):

@@ -12,7 +12,7 @@ from shardctl.build.shards.job import Job
 from shardctl.format.counts import Counts, JpegRecord
 from shardctl.format.shard import ShardFacts
 from shardctl.system.files import replacing
-from shardctl.transforms.pipeline.made_sample import Shape
+from shardctl.transforms.pipeline.functions import Shape
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from shardctl.images.codecs.deep_gray import warnings_on_gray
 from shardctl.images.codecs.image import look_at_gray
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import MadeSample
 from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.values import (
     UnfitValue,

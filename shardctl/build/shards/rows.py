@@ -26,7 +26,7 @@ from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
-from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
+from shardctl.transforms.pipeline.functions import MadeSample, Shape
 
 
 def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:

@@ -16,7 +16,7 @@ from shardctl.images.codecs.image import Opened
 from shardctl.sources.formats import Choose
 from shardctl.system.processes.worker_state import WorkerProgress
 
-RecordPlace = tuple[int, int | None]
+RecordUnit = tuple[int, int | None]
 """A row of the plan, and the number of a record of it; None for all of them."""
 
 
@@ -32,12 +32,12 @@ class RetryHints:
     damaged, or cannot be read.
     """
 
-    lost: Mapping[RecordPlace, Rejection] = field(default_factory=dict)
+    lost: Mapping[RecordUnit, Rejection] = field(default_factory=dict)
     careful: frozenset[int] = frozenset()
     unfit: frozenset[int] = frozenset()
     anew: bool = False
 
-    def with_lost(self, lost: Mapping[RecordPlace, Rejection]) -> RetryHints:
+    def with_lost(self, lost: Mapping[RecordUnit, Rejection]) -> RetryHints:
         """Return the same hints, and that these are lost too."""
         return replace(self, lost={**self.lost, **lost})
 

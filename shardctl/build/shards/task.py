@@ -20,7 +20,7 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, WorkDone, write_marker
 from shardctl.build.shards.planned import ShardPlace
 from shardctl.build.shards.previous_samples import PreviousUnits
-from shardctl.build.shards.shard_build import BuildAgain, RecordPlace, RetryHints, ShardBuild
+from shardctl.build.shards.shard_build import BuildAgain, RecordUnit, RetryHints, ShardBuild
 from shardctl.build.shards.upload import upload_shard
 from shardctl.errors import Rejection
 from shardctl.format.shard import ShardFacts
@@ -65,7 +65,7 @@ def build_shard(
     reporter.flush()
 
 
-def _known_rejects(job: Job, shard: int) -> dict[RecordPlace, Rejection]:
+def _known_rejects(job: Job, shard: int) -> dict[RecordUnit, Rejection]:
     """Return the rejects that are known of a shard of a finished dataset."""
     place = job.place(shard)
     units = range(place.first_unit, place.first_unit + place.units)

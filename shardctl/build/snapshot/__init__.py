@@ -5,23 +5,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import how_far
-from shardctl.build.convert import ConvertResult, Listener
+from shardctl.build.convert import ConvertResult, Listener, narration
 from shardctl.build.convert.decision import Verdict
+from shardctl.build.convert.listener import ConversionProgress, Estimate
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
 from shardctl.build.convert.targets import Target, WriteLease
 from shardctl.build.convert.unchanged import find_unchanged, recipe_if_same
 from shardctl.build.options import convert_options
-from shardctl.build.snapshot.log import ProgressLog
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
@@ -30,11 +31,12 @@ from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.system import file_lease
 from shardctl.system.arguments import instance, truth, whole_number
-from shardctl.system.file_lease import Waiting
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.packages import refuse_while_importing
+from shardctl.system.progress import Lines, Progress
 from shardctl.system.python_names import with_options
+from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from shardctl.build.convert.targets.store import StoreTarget
@@ -109,51 +111,49 @@ def snapshot(
     unfit = next((name for name in NOT_HERE if name in options), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
-    moved_from = options.get("moved_from", ())
     if is_url(dst) and not wait:
-        raise UsageError(
-            "wait=False reads the shards of a folder while they are made; a dataset on a store "
-            "must be complete"
-        )
+        raise UsageError("wait=False reads shards while they are made, which needs a folder")
     moved_from = options.get("moved_from", ())
     request = ConvertRequest.of(
         source, dst, recipe, {**options, "update": bool(moved_from)}
     ).changed(update=False, moved_from=())
     if is_url(dst) and request.options.keep_generations is not None:
         raise UsageError(
-            "keep_generations= is for datasets in folders; on a store the dataset that was "
-            "replaced last stays in any case"
+            "keep_generations= is for folders; on a store the dataset that was replaced last stays"
         )
     if is_url(dst):
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-    teller = ProgressLog(
+    there = dst if is_url(dst) else request.folder.root
+    log = ProgressLog(
         str(dst) if is_url(dst) else request.folder.text, progress and listener is None
     )
-    flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
+    policy = Policy(
+        truth("update", update),
+        truth("overwrite", overwrite),
+        truth("trust", trust),
+        rank_of(rank, world_size),
+        moved_from,
+    )
 
-    def made_at(place: DatasetLocation) -> _Snapshot:
-        there = replace(request, folder=place.target.folder)
-        return _Snapshot(
-            there,
-            moved_from,
-            *flags,
-            rank_of(rank, world_size),
-            teller,
-            listener or teller.listener(),
-            place,
-        )
+    def made_in(target: Target, store: StoreTarget | None) -> _Snapshot:
+        given = replace(request, folder=target.folder)
+        return _Snapshot(given, policy, log, listener or log.listener(), target, store)
 
-    if wait:
-        with place_of(dst, request.folder.root) as place:
-            made_at(place).settle()
-        return open_dataset(
-            dst if is_url(dst) else request.folder.root, cache=cache, cache_limit=cache_limit
-        )
-    made = made_at(AtHome(request.folder.root))
-    if not made.is_there:
-        return PartialDataset(request.folder.root, BuildThread(made.settle))
-    made.settle()  # one that may have to be brought up to date is not read before it is
-    return PartialDataset(request.folder.root, BuildThread(lambda: None))
+    if is_url(dst):
+        from shardctl.build.convert.targets.store import on_store_without_jobs  # an extra
+
+        with on_store_without_jobs(str(dst)) as store:
+            made_in(store, store).settle()
+    else:
+        made = made_in(Target(LocalFolder(request.folder.root)), None)
+        if wait:
+            made.settle()
+        elif made.manifest() is None:
+            return PartialDataset(request.folder.root, BuildThread(made.settle))
+        else:
+            made.settle()  # one that may have to be brought up to date is not read before it is
+            return PartialDataset(request.folder.root, BuildThread(lambda: None))
+    return open_dataset(there, cache=cache, cache_limit=cache_limit)
 
 
 class _ReplacedError(Exception):
@@ -162,28 +162,51 @@ class _ReplacedError(Exception):
 
 
 @dataclass(frozen=True)
-class _Snapshot:
-    """One call of `snapshot`."""
+class Policy:
+    """What `snapshot` may do with a dataset that is not what a conversion would make, and the rank
+    of this process."""
 
-    request: ConvertRequest
-    moved_from: Sequence[str | Path]
     update: bool
     overwrite: bool
     trust: bool
     rank: int
-    teller: ProgressLog
+    moved_from: Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """One call of `snapshot`. `target` is `store` where that is an object store, None: a folder.
+
+    Many processes on many machines may wait for a store: they ask for little, and not often.
+    """
+
+    request: ConvertRequest
+    policy: Policy
+    log: ProgressLog
     listener: Listener
-    place: DatasetLocation
+    target: Target
+    store: StoreTarget | None
 
     @property
-    def is_there(self) -> bool:
-        """Whether there is a dataset."""
-        return self.place.manifest() is not None
+    def _look_seconds(self) -> float:
+        """Seconds between looks whether another process has done something."""
+        return 0.25 if self.store is None else 1.0
+
+    @property
+    def _staging(self) -> Path:
+        return self.target.folder.path(STAGING)
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest of the dataset that is there now; None if there is none."""
+        if self.store is not None and self.store.is_replaced():
+            self.store.look_at_dataset()
+        folder = self.target.folder
+        return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
 
     def settle(self) -> None:
         """Return once the dataset is there, and up to date."""
         while True:
-            before = self.place.manifest()
+            before = self.manifest()
             verdict: Verdict = "anew" if before is None else self._verdict(before)
             if before is not None and verdict == "up-to-date":
                 refuse_many_rejects(self.request.folder, before, self.request.options.max_rejects)
@@ -197,36 +220,43 @@ class _Snapshot:
 
         Raises DatasetError if what is to be done was not allowed.
         """
-        if self.trust:
+        if self.policy.trust:
             if recipe_if_same(self.request, manifest) is not None:
                 return "up-to-date"
             verdict: Verdict = "anew"
             parts = "recipe, settings or code"
-        elif self.place.needs_recovery():
+        elif self._needs_recovery():
             return "update"
         elif self._is_surely_unchanged(manifest):
             return "up-to-date"
         else:
             request = self.request.changed(explain=True, metrics=())
-            explanation = run(request, Listener(), self.place.target).explanation
+            explanation = run(request, Listener(), self.target).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)
-        shown = self.request.folder.shown()
-        if verdict == "anew" and not self.overwrite:
-            raise DatasetError(
-                f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it "
-                "again, `shardctl convert"
-                " --explain` shows the difference, or give another destination"
+        allowed = self.policy.overwrite or (verdict == "update" and self.policy.update)
+        if not allowed and verdict != "up-to-date":
+            remedy = (
+                "update=True brings it up to date"
+                if verdict == "update"
+                else "overwrite=True makes it again, `shardctl convert --explain` shows the "
+                "difference, or give another destination"
             )
-        if verdict == "update" and not self.update and not self.overwrite:
-            raise DatasetError(
-                f"{shown}: holds a dataset that differs in its {parts}; update=True brings it up "
-                "to date"
-            )
-        return "anew" if verdict == "update" and not self.update else verdict
+            shown = self.request.folder.shown()
+            raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
+        return "anew" if verdict == "update" and not self.policy.update else verdict
+
+    def _needs_recovery(self) -> bool:
+        """Return whether a dataset has begun to take its place; one on a read-only disk is left
+        alone. On a store, the next conversion tidies up."""
+        root = self.target.folder.root
+        return (
+            self.store is None and publish.needs_recovery(root) and os.access(root.parent, os.W_OK)
+        )
 
     def _is_surely_unchanged(self, manifest: Manifest) -> bool:
-        self.place.fetch_tables()
+        if self.store is not None:
+            self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
         return find_unchanged(self.request, manifest) is not None
 
     def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
@@ -236,250 +266,75 @@ class _Snapshot:
         seen anew, as inputs may have changed after that one has looked at them.
         """
         try:
-            self.place.target.check_writable()
+            self.target.check_writable()
         except StorageError as error:
             what = "is not there" if before is None else "is not up to date with its sources"
             raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
-        if self.rank:
+        if self.policy.rank:
             self._leave_to_first_rank(before)
         try:
-            with self.place.writing(self.teller.waiting, _Looking(self.teller, self.place)) as held:
-                if self.place.manifest() != before:
+            with self._lease() as held:
+                if self.manifest() != before:
                     return False
                 if before is None or verdict == "anew":
-                    self.teller.ended(
-                        self._run(self.request.changed(overwrite=before is not None), held)
-                    )
+                    made = self._run(held, overwrite=before is not None)
                 else:
-                    self.teller.ended(self._update(before, held))
+                    made = self._update(before, held)
+                self.log.ended(made)
                 return True
         except _ReplacedError:
             return False
 
-    def _run(self, request: ConvertRequest, held: WriteLease) -> ConvertResult:
-        return run(request, self.listener, self.place.target, held)
+    def _lease(self) -> AbstractContextManager[WriteLease]:
+        """Be the only writer. While this process waits for that, it says how far the other one
+        is."""
+        store, waiting = self.store, self.log.waiting
+        if store is None:
+            return file_lease.hold(
+                self._staging, waiting, lambda: self.log.looking(lambda: how_far(self._staging), 10)
+            )
+        due = 0.0
+
+        def looking() -> None:
+            nonlocal due
+            self.log.looking(store.how_far, 60)
+            # to get the lease one after the other would take many processes long
+            if time.monotonic() >= due:
+                if store.is_replaced():
+                    raise _ReplacedError
+                due = time.monotonic() + self._look_seconds
+
+        return store.lease(waiting, looking)
+
+    def _run(self, held: WriteLease, **changed: Any) -> ConvertResult:
+        return run(self.request.changed(**changed), self.listener, self.target, held)
 
     def _update(self, manifest: Manifest, held: WriteLease) -> ConvertResult:
-        """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless
-        `keep` says otherwise."""
-        keep = self.place.kept(self.request.options.keep_generations, manifest)
+        """Bring the dataset up to date. In a folder it is kept as it was, for jobs that are reading
+        it, unless `keep_generations` says otherwise."""
+        keep = self.request.options.keep_generations
+        if keep is None and self.store is None:
+            keep = max(1, manifest.keep)
         try:
             return self._run(
-                self.request.changed(
-                    update=True, keep_generations=keep, moved_from=self.moved_from
-                ),
-                held,
+                held, update=True, keep_generations=keep, moved_from=self.policy.moved_from
             )
         except DatasetError:
-            if not self.overwrite:
+            if not self.policy.overwrite:
                 raise
-            return self._run(self.request.changed(overwrite=True), held)
+            return self._run(held, overwrite=True)
 
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""
         until, announced = time.monotonic() + FIRST_RANK_SECONDS, False
-        while (
-            time.monotonic() < until
-            and not self.place.is_leased()
-            and self.place.manifest() == before
-        ):
-            time.sleep(self.place.look_seconds)
+        is_leased = (
+            self.store.is_leased if self.store else partial(file_lease.is_leased, self._staging)
+        )
+        while time.monotonic() < until and not is_leased() and self.manifest() == before:
+            time.sleep(self._look_seconds)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
-                self.teller.leaving()
+                self.log.leaving()
                 announced = True
-
-
-class _Looking:
-    """What a process does while it waits for the lease: now and then it says how far the other one
-    is.
-
-    Raises _ReplacedError if it need not wait any more.
-    """
-
-    def __init__(self, teller: ProgressLog, place: DatasetLocation) -> None:
-        self._teller, self._place = teller, place
-        self._next = 0.0
-
-    def __call__(self) -> None:
-        self._teller.looking(self._place.how_far, self._place.line_seconds)
-        if time.monotonic() >= self._next:
-            if self._place.is_replaced():
-                raise _ReplacedError
-            self._next = time.monotonic() + self._place.look_seconds
-
-
-# --- where the dataset of a snapshot is: in a folder, or on an object store, whose requests take
-# time ---
-
-LOOKED_AT = (FILES, UPDATE)
-"""The tables that tell whether the inputs are what they were."""
-
-
-class DatasetLocation(Protocol):
-    """A place of a dataset as one of many processes sees it that need it. The methods raise
-    StorageError, DatasetError."""
-
-    look_seconds: float
-    """Seconds between looks whether another process has done something."""
-
-    line_seconds: float
-    """Seconds between looks how far it is."""
-
-    @property
-    def target(self) -> Target:
-        """What a conversion writes to."""
-        ...
-
-    def manifest(self) -> Manifest | None:
-        """Return the manifest of the dataset that is there now; None if there is none."""
-        ...
-
-    def fetch_tables(self) -> None:
-        """Have the tables here that tell whether the inputs are what they were."""
-        ...
-
-    def needs_recovery(self) -> bool:
-        """Whether a process that was killed has left something that this one can tidy up, and
-        should."""
-        ...
-
-    def is_leased(self) -> bool:
-        """Whether a process holds the lease, or one that was killed has left it."""
-        ...
-
-    def writing(
-        self, waiting: Waiting, looking: Callable[[], None]
-    ) -> AbstractContextManager[WriteLease]:
-        """Be the only writer; `waiting` is told of another one, and `looking` called while this
-        process waits for it."""
-        ...
-
-    def is_replaced(self) -> bool:
-        """Whether another dataset has come while this process waits, so that it need not go on
-        waiting for the lease."""
-        ...
-
-    def how_far(self) -> tuple[int, int] | None:
-        """Return how many shards the process that converts has done, and how many there are; None
-        if that is not known yet."""
-        ...
-
-    def kept(self, given: int | None, before: Manifest) -> int | None:
-        """Return how many generations an update keeps. `given` is what was asked for; None: what
-        the dataset has."""
-        ...
-
-
-class AtHome:
-    """A folder."""
-
-    look_seconds = 0.25
-    line_seconds = 10.0
-
-    def __init__(self, target: Path) -> None:
-        self._target, self.target = target, Target(LocalFolder(target))
-
-    def manifest(self) -> Manifest | None:
-        """Read the manifest."""
-        try:
-            return Manifest.load(LocalFolder(self._target))
-        except DatasetError:
-            if (self._target / MANIFEST).exists():
-                raise
-            return None
-
-    def fetch_tables(self) -> None:
-        """Nothing to do: they are here."""
-
-    def needs_recovery(self) -> bool:
-        """Look for a dataset that has begun to take its place; one on a read-only disk is left
-        alone."""
-        return publish.needs_recovery(self._target) and os.access(self._target.parent, os.W_OK)
-
-    def is_leased(self) -> bool:
-        """Look for the lease."""
-        return file_lease.is_leased(self._target / STAGING)
-
-    def writing(
-        self, waiting: Waiting, looking: Callable[[], None]
-    ) -> AbstractContextManager[WriteLease]:
-        """Hold the lease."""
-        return file_lease.hold(self._target / STAGING, waiting, looking)
-
-    def is_replaced(self) -> bool:
-        """Return no: who waits gets the lease a moment after it is free."""
-        return False
-
-    def how_far(self) -> tuple[int, int] | None:
-        """Count the markers."""
-        return how_far(self._target / STAGING)
-
-    def kept(self, given: int | None, before: Manifest) -> int | None:
-        """Return at least one if nothing was asked for: other jobs may be reading it."""
-        return max(1, before.keep) if given is None else given
-
-
-class OnAStore:
-    """A place on an object store. Many processes on many machines may wait for it: they ask for
-    little, and not often."""
-
-    look_seconds = 1.0
-    line_seconds = 60.0
-
-    def __init__(self, target: StoreTarget) -> None:
-        self.target = target
-
-    def manifest(self) -> Manifest | None:
-        """Bring the manifest, if it is another one than before."""
-        if self.target.is_replaced():
-            self.target.look_at_dataset()
-        folder = self.target.folder
-        return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
-
-    def fetch_tables(self) -> None:
-        """Bring them: 60 to 80 bytes for each input."""
-        self.target.fetch_files(LOOKED_AT)
-
-    def needs_recovery(self) -> bool:
-        """Return no: a manifest is there or not, and the next conversion tidies up the state of a
-        job."""
-        return False
-
-    def is_leased(self) -> bool:
-        """Look for the lease."""
-        return self.target.is_leased()
-
-    def writing(
-        self, waiting: Waiting, looking: Callable[[], None]
-    ) -> AbstractContextManager[WriteLease]:
-        """Hold the lease, and see what is there then."""
-        return self.target.lease(waiting, looking)
-
-    def is_replaced(self) -> bool:
-        """Ask for the version of the manifest. To get the lease one after the other would take many
-        processes long."""
-        return self.target.is_replaced()
-
-    def how_far(self) -> tuple[int, int] | None:
-        """List the markers."""
-        return self.target.how_far()
-
-    def kept(self, given: int | None, before: Manifest) -> int | None:
-        """Return what was asked for: the dataset that is replaced stays in any case."""
-        return given
-
-
-@contextmanager
-def place_of(dst: str | Path, target: Path) -> Iterator[DatasetLocation]:
-    """Yield the place of a dataset: the folder `target`, unless `dst` is a URL. Raises StoreError,
-    InstallError, UsageError."""
-    if is_url(dst):
-        from shardctl.build.convert.targets.store import on_store_without_jobs  # an extra
-
-        with on_store_without_jobs(str(dst)) as on_store:
-            yield OnAStore(on_store)
-    else:
-        yield AtHome(target)
 
 
 # --- which of the processes of a training job this one is ---
@@ -519,3 +374,60 @@ def _of_environment() -> int:
                 )
             return int(rank)
     return 0
+
+
+LINE_SECONDS = 10.0
+"""Seconds between lines."""
+
+
+class ProgressLog(ConversionProgress):
+    """Writes lines about the dataset at a place that is `shown` so, at a terminal too: a job has
+    many processes.
+
+    With `show` False it says nothing.
+    """
+
+    def __init__(self, shown: str, show: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._show, self._printed = show, tuple[str, ...]()
+        self._lines = Lines(
+            clock=clock, every=LINE_SECONDS, prefix=f"shardctl {printable(shown)}: "
+        )
+        super().__init__(self._lines if show else Progress())
+
+    def listener(self) -> Listener:
+        """Return the callbacks for a conversion in this process."""
+        return replace(super().listener(), resuming=self._resuming)
+
+    def waiting(self, owner: str) -> None:
+        """Say for whom this process waits."""
+        self._say([narration.waiting_log_line(owner)])
+        self._lines.postpone()
+
+    def leaving(self) -> None:
+        """Say that this process leaves it to another rank to begin."""
+        self._say(["waiting for rank 0 to begin; if it does not, this process makes the dataset"])
+
+    def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
+        """Say how far another process is, which `how_far` finds out: once in so many seconds."""
+        if self._show and self._lines.is_due(every):
+            self._say([narration.watching_log_line(how_far())])
+
+    def ended(self, result: ConvertResult) -> None:
+        """Say what was made, and of what there are no samples: nothing is left out without a
+        word."""
+        self._say(narration.result_log_lines(result, self._printed))
+
+    def announce(self, estimate: Estimate) -> None:
+        """The work is planned."""
+        super().announce(estimate)
+        self._printed = narration.notices_of(estimate)
+        self._say(narration.estimate_log_lines(estimate))
+        self._lines.postpone()
+
+    def _resuming(self, done: int, shards: int) -> None:
+        self._say([narration.resuming_log_line(done, shards)])
+
+    def _say(self, lines: Iterable[str]) -> None:
+        if self._show:
+            for line in lines:
+                self._lines.write(printable(line))

@@ -23,9 +23,7 @@ from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refus
 from shardctl.build.options import check_if_running
 from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.commit import finish
-from shardctl.build.write.field_roles import roles_of
-from shardctl.build.write.fields import Fields, WriteSchema
+from shardctl.build.write.fields import Fields, WriteSchema, roles_of
 from shardctl.build.write.parts import Part, PartsJob, make_and_join, workers_for
 from shardctl.build.write.samples import Names, classes_of, elements_of, is_indexed, named
 from shardctl.build.write.writer import (
@@ -33,6 +31,7 @@ from shardctl.build.write.writer import (
     ShardLimits,
     Splits,
     WrittenSplit,
+    finish,
     in_order,
     new_keys,
     refuse_bad_names,
@@ -58,7 +57,7 @@ from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url
 from shardctl.system.packages import refuse_while_importing
 from shardctl.system.text import printable
-from shardctl.transforms.own_code import code_digest
+from shardctl.transforms.custom import code_digest
 from shardctl.transforms.values import describe
 from shardctl.version import __version__
 

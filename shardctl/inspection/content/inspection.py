@@ -12,6 +12,7 @@ import numpy as np
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
 from shardctl.format.roles import Roles, Sample
+from shardctl.inspection.content.objects import mask_statistics, object_statistics
 from shardctl.inspection.content.overview import (
     Overview,
     ShardOverview,
@@ -20,6 +21,7 @@ from shardctl.inspection.content.overview import (
     overview,
 )
 from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.inspection.content.tokens import token_statistics
 from shardctl.loader.dataset import open_dataset
 from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
 from shardctl.system.arguments import truth
@@ -249,7 +251,6 @@ def _objects(
 ) -> dict[str, ObjectStatistics]:
     if not roles.objects:
         return {}
-    from shardctl.inspection.content.objects import object_statistics
 
     return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
 
@@ -257,7 +258,6 @@ def _objects(
 def _masks(place: DatasetLocation, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
     if all(role.name != "mask" for role in roles.images.values()):
         return {}
-    from shardctl.inspection.content.objects import mask_statistics
 
     return mask_statistics(place, MASKS, split)
 
@@ -267,7 +267,6 @@ def _tokens(
 ) -> dict[str, TokenStatistics]:
     if not roles.tokens:
         return {}
-    from shardctl.inspection.content.tokens import token_statistics
 
     return token_statistics(place, None if stats else BLOCKS, split)
 
@@ -277,7 +276,6 @@ def _variants(
 ) -> VariantStatistics | None:
     if "variant" not in found.schema:
         return None
-    from shardctl.inspection.content.inspection import variant_statistics
 
     try:
         return variant_statistics(place.folder, split)

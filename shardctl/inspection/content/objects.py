@@ -20,6 +20,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
+from shardctl.images.codecs.image import decode_mask, open_image
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
@@ -367,7 +368,6 @@ def _encoded_sizes(images: pa.BinaryArray, share: int | None) -> npt.NDArray[np.
 
 def _encoded_size(data: pa.Buffer) -> tuple[float, float]:
     # loads the decoders, which most datasets never need here
-    from shardctl.images.codecs.image import open_image
 
     head = data.slice(0, min(HEAD_BYTES, data.size)).to_pybytes()
     parts = [head] if head.startswith(b"\xff\xd8") else []
@@ -465,7 +465,6 @@ class _MaskTally:
 
     def add(self, value: pa.Array) -> None:
         """Count the pixels of a mask: an array of one value."""
-        from shardctl.images.codecs.image import decode_mask
 
         if isinstance(value.type, pa.FixedShapeTensorType):
             numbers = value.to_numpy_ndarray()[0]

@@ -22,6 +22,7 @@ from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
 from shardctl.inspection.content.blocks import Placed, Shard, StoredSample, all_blocks, is_image
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
+from shardctl.inspection.content.tokens import blocks_of_document, document_keys
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.pictures import askable_headers, headers_of
 from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
@@ -138,7 +139,6 @@ def _blocks_with(
 ) -> list[StoredSample]:
     """Return the first blocks of tokens that have a document; `places` are those of the plan, None
     if there is no plan."""
-    from shardctl.inspection.content.tokens import blocks_of_document
 
     records = []
     for shard, row in islice(blocks_of_document(stored, key, places), MOST_BLOCKS):
@@ -153,7 +153,6 @@ def _blocks_with(
 def _written_in_blocks(stored: DatasetTables, key: str) -> list[StoredSample]:
     """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys
     of all shards are read."""
-    from shardctl.inspection.content.tokens import document_keys
 
     def keys() -> Iterator[pa.Array]:
         return (

@@ -18,6 +18,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
 from shardctl.inspection.content.blocks import some_blocks
+from shardctl.inspection.content.images import facts_of
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""
@@ -141,7 +142,6 @@ class _Tally:
     ) -> None:
         """Count width, height, stored bytes and formats of some images of a field."""
         # loads the decoders, which most datasets of text never need
-        from shardctl.inspection.content.images import facts_of
 
         facts = [
             facts_of(data.as_py())

@@ -43,7 +43,7 @@ from shardctl.inspection.content.statistics import Distribution, spread_of_count
 from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.sequences import evenly_spaced
 from shardctl.transforms.tokenizers.base import Tokenizer
-from shardctl.transforms.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.table import stored_tokenizer
 
 BEGINNING = 48
 """Tokens of a document whose text is shown beside it: a line."""

@@ -32,14 +32,18 @@ from shardctl.inspection.content.tokens import (
     TokenStatistics,
     token_statistics,
 )
-from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import (
     absolute,
+    bars,
     command,
     data,
     figures,
+    heat_map,
+    histogram,
+    number,
     page,
     paragraph,
+    percent,
     rejects,
     section,
     tiles,
@@ -75,7 +79,7 @@ def object_sections(
         if pixels.pixels:
             yield section(
                 f"Mask: {name}",
-                figures(_class_chart(pixels), _class_table(pixels)),
+                figures(_class_chart(pixels)),
                 _mask_note(pixels),
             )
 
@@ -116,34 +120,27 @@ def _object_charts(found: ObjectStatistics) -> Iterator[Html]:
         return
     top = used[:LISTED]
     names = [str(each.category) if each.name is None else each.name for each in top]
-    series = {
-        split: (names, [each.splits[split]["objects"] for each in top]) for split in used[0].splits
-    }
-    yield charts.bars(
-        "Objects by category", series, charts.counts("objects"), stacked=True, total=len(used)
-    )
-    images = {"": (names, [each.images for each in top])}
-    yield charts.bars("Images with a category", images, charts.counts("images"), total=len(used))
-    each_image = {"": (whole_bins(found.per_image), found.per_image.counts)}
-    yield charts.columns("Objects in an image", each_image, "objects", charts.counts("images"))
-    sizes = {
-        "": (["small, under 32x32", "medium, under 96x96", "large"], list(found.sizes.values()))
-    }
-    yield charts.bars("Boxes by their area in pixels", sizes, charts.counts("boxes"))
+    by_split = {split: [each.splits[split]["objects"] for each in top] for split in used[0].splits}
+    total = len(used)
+    yield bars("Objects by category", names, by_split, "objects", stacked=True, total=total)
+    images = {"": [each.images for each in top]}
+    yield bars("Images with a category", names, images, "images", total=total)
+    each_image = {"": found.per_image.counts}
+    yield bars("Objects in an image", whole_bins(found.per_image), each_image, "images")
+    areas = ["small, under 32x32", "medium, under 96x96", "large"]
+    yield bars("Boxes by their area in pixels", areas, {"": list(found.sizes.values())}, "boxes")
     if found.shares.counts:
-        side = charts.SHARES._replace(title="side of the box / side of the image")
-        yield charts.histogram(
-            "Size of a box in its image", found.shares.edges, found.shares.counts, side, "boxes"
-        )
-        yield charts.heat_map("Where the centres of boxes are", found.centres, "boxes")
+        title = "Side of a box / side of the image"
+        yield histogram(title, found.shares.edges, found.shares.counts, "boxes", percent)
+        yield heat_map("Where the centres of boxes are", found.centres, "boxes")
     if found.keypoints:
         points = [each.name or str(number) for number, each in enumerate(found.keypoints)]
         states = {
-            "visible": (points, [each.visible for each in found.keypoints]),
-            "hidden": (points, [each.hidden for each in found.keypoints]),
-            "not there": (points, [each.absent for each in found.keypoints]),
+            "visible": [each.visible for each in found.keypoints],
+            "hidden": [each.hidden for each in found.keypoints],
+            "not there": [each.absent for each in found.keypoints],
         }
-        yield charts.bars("Keypoints", states, charts.counts("objects"), stacked=True)
+        yield bars("Keypoints", points, states, "objects", stacked=True)
 
 
 def whole_bins(spread: Distribution) -> list[str]:
@@ -172,24 +169,12 @@ def _used_classes(found: MaskStatistics) -> list[tuple[str, int, int]]:
 
 
 def _class_chart(found: MaskStatistics) -> Html:
-    names, pixels, _ = (
-        zip(*_used_classes(found), strict=True) if _used_classes(found) else ((), (), ())
-    )
-    shares = {"pixels": (names, [count / found.pixels for count in pixels])}
-    return charts.bars(
-        "Pixels by class", shares, charts.SHARES._replace(title="share of all pixels")
-    )
-
-
-def _class_table(found: MaskStatistics) -> Html:
-    rows = [
-        (name, f"{pixels / found.pixels:.2%}", masks)
-        for name, pixels, masks in _used_classes(found)
-    ]
-    return Html(
-        "<div "
-        f'class="tall">{table(rows, ("class", "share of all pixels", "masks with it")).text}</div>'
-    )
+    rows = _used_classes(found)
+    shares = {
+        "share of all pixels": [pixels / found.pixels for _, pixels, _ in rows],
+        "share of the masks": [masks / found.masks for _, _, masks in rows],
+    }
+    return bars("Pixels by class", [name for name, _, _ in rows], shares, written=percent)
 
 
 def _mask_note(found: MaskStatistics) -> Html:
@@ -325,55 +310,42 @@ def _classes(found: Overview) -> Iterator[Html]:
     if not totals or by_split is None:
         return
     names = sorted(totals, key=lambda name: -totals[name])
-    splits = list(by_split) if len(by_split) > 1 else []
-    rows = [
-        (name, totals[name], *(by_split[each].get(name, 0) for each in splits))
-        for name in names[:LISTED]
-    ]
-    more = f"the first {LISTED:,} of {len(names):,}; " if len(names) > LISTED else ""
     least, most = totals[names[-1]], totals[names[0]]
     each = (
         f"{counted(most, 'sample')} each"
         if least == most
         else f"{least:,} to {most:,} samples each"
     )
-    parts = [
-        paragraph(f"{more}{each}", "soft"),
-        Html(f'<div class="tall">{table(rows, ("class", "samples", *splits)).text}</div>'),
-    ]
-    if most > 1 and (least < most or splits):
-        series = {
-            split: (names, [counts.get(name, 0) for name in names])
-            for split, counts in by_split.items()
-        }
-        parts.append(
-            figures(
-                charts.bars(
-                    "Samples by class", _first(series), charts.counts("samples"), True, len(names)
-                )
+    yield section(
+        counted(len(names), "class", "classes"),
+        paragraph(each, "soft"),
+        figures(
+            bars(
+                "Samples by class",
+                names[:LISTED],
+                {
+                    split: [counts.get(name, 0) for name in names[:LISTED]]
+                    for split, counts in by_split.items()
+                },
+                stacked=True,
+                total=len(names),
             )
-        )
-    yield section(counted(len(names), "class", "classes"), *parts)
-
-
-def _first(series: dict[str, tuple[list[str], list[int]]]) -> charts.Bars:
-    """Return the bars of as many classes as are listed."""
-    return {split: (names[:LISTED], counts[:LISTED]) for split, (names, counts) in series.items()}
+        ),
+    )
 
 
 def _charts(statistics: Statistics) -> Iterator[Html]:
     for spread in statistics.distributions:
         if spread.says_something:
-            _, comma, unit = spread.what.rpartition(", ")
-            axis = charts.BYTES if unit == "bytes" else charts.counts(unit if comma else "pixels")
+            written = format_bytes if spread.what.endswith(", bytes") else number
             title = spread.what.capitalize()
-            yield charts.histogram(title, spread.edges, spread.counts, axis, "samples")
-    raw = {column.name: column.raw_bytes for column in statistics.columns}
+            yield histogram(title, spread.edges, spread.counts, "samples", written)
     stored = {column.name: column.stored_bytes for column in statistics.columns}
-    if raw:
-        before = {} if raw == stored else {"before compression": (list(raw), list(raw.values()))}
-        both = {**before, "as stored": (list(stored), list(stored.values()))}
-        yield charts.bars("Bytes of a sample by column", both, charts.BYTES)
+    if stored:
+        raw = [column.raw_bytes for column in statistics.columns]
+        before = {} if raw == list(stored.values()) else {"before compression": raw}
+        both = {**before, "as stored": list(stored.values())}
+        yield bars("Bytes of a sample by column", list(stored), both, written=format_bytes)
 
 
 def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
@@ -528,25 +500,18 @@ def token_sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
     """Yield a section for each column of tokens."""
     for name, tokens in found.items():
         spreads = (
-            (tokens.lengths, "tokens", tokens.lengths.what.rpartition(" ")[2] + "s"),
-            (tokens.per_block, "documents", "blocks"),
+            (tokens.lengths, f"{tokens.lengths.what.rpartition(' ')[2]}s"),
+            (tokens.per_block, "blocks"),
         )
         drawn = [
-            charts.columns(
-                spread.what.capitalize(),
-                {"": (whole_bins(spread), spread.counts)},
-                x,
-                charts.counts(y),
-            )
-            for spread, x, y in spreads
+            bars(spread.what.capitalize(), whole_bins(spread), {"": spread.counts}, unit)
+            for spread, unit in spreads
             if spread is not None and spread.low < spread.high
         ]
         if tokens.most_common:
-            common = (
-                [_named(each) for each in tokens.most_common],
-                [each.count for each in tokens.most_common],
-            )
-            drawn.append(charts.bars("Most common tokens", {"": common}, charts.counts("times")))
+            names = [_named(each) for each in tokens.most_common]
+            times = [each.count for each in tokens.most_common]
+            drawn.append(bars("Most common tokens", names, {"": times}, "times"))
         note = f"Of {tokens.samples:,} samples in {tokens.blocks:,} blocks."
         parts = [tiles(_token_figures(tokens)), figures(*drawn), *_never_used(tokens)]
         parts += (

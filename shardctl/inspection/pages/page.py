@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from shardctl.format.tables import Reject, read_rejects
 from shardctl.inspection.content.overview import Overview
-from shardctl.inspection.pages import charts
 from shardctl.system.files import OutputFileType
 from shardctl.system.folders import FolderHere
 from shardctl.system.html import Html, table, text
@@ -53,7 +54,21 @@ button { font: inherit; font-size: .85rem; padding: .3rem .7rem; color: var(--li
 details .scroll { max-height: 24rem; overflow: auto; }
 .reason { margin: .6rem 0; overflow-wrap: anywhere; } .reason b { font-size: 1rem; }
 code { font: .85rem/1.5 ui-monospace, monospace; }
-"""
+.chart .scroll { max-height: 24rem; overflow: auto; } .chart table { width: 100%; }
+.chart th, .chart td { text-align: right; white-space: nowrap; padding: .1rem .5rem .1rem 0; border: 0; }
+.chart th:first-child, .chart td:first-child { text-align: left; overflow-wrap: anywhere; white-space: normal; min-width: 7rem; }
+.chart td:last-child { text-align: left; width: 50%; min-width: 6rem; padding: 0; }
+.chart i { display: inline-block; width: .8em; height: .8em; } .chart .bar { height: .9em; vertical-align: middle; }
+.chart .map td { width: auto; height: 1.2rem; padding: 0; }
+""" + "".join(
+    f".c{number} {{ background: {colour}; }}\n"
+    for number, colour in enumerate(
+        ("#4c78d8", "#c2661a", "#23835f", "#a14cb5", "#c9403c", "#737982", "#927b00")
+    )
+)
+
+COLOURS = 7
+"""Colours of the series of a chart, which can be seen on light and dark."""
 
 _COPY = """
 for (const button of document.querySelectorAll(".copy")) {
@@ -101,6 +116,91 @@ def figures(*charts: Html) -> Html:
     return Html(f'<div class="figures">{"".join(chart.text for chart in charts)}</div>')
 
 
+def number(value: float) -> str:
+    """Return a number for people: 1,250, 0.25; - for one that is not finite."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """Return a share for people."""
+    return f"{value:.1%}"
+
+
+def bars(
+    title: str,
+    names: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    unit: str = "",
+    written: Callable[[float], str] = number,
+    stacked: bool = False,
+    total: int = 0,
+) -> Html:
+    """Return a table of numbers with a bar behind each, a row for each name; None is no number.
+
+    Several series have colours, and their bars are below each other, or in a row if `stacked`.
+    `total` is the number of all names, if these are only some of them.
+    """
+    columns = list(series.values())
+    lengths = [[column[at] or 0.0 for column in columns] for at in range(len(names))]
+    longest = max((sum(row) if stacked else max(row) for row in lengths), default=0.0) or 1.0
+
+    def bar(row: Sequence[float]) -> Html:
+        parts = [
+            f'<i class="bar c{place % COLOURS}" style="width:{100 * length / longest:.2f}%"></i>'
+            for place, length in enumerate(row)
+            if length
+        ]
+        return Html("".join(parts if stacked else (f"<div>{part}</div>" for part in parts)))
+
+    heads = [
+        Html(f'<i class="c{place % COLOURS}"></i> {text(name)}' if len(series) > 1 else text(unit))
+        for place, name in enumerate(series)
+    ]
+    numbers = [["" if each is None else written(each) for each in column] for column in columns]
+    rows = [
+        (name, *(column[at] for column in numbers), bar(lengths[at]))
+        for at, name in enumerate(names)
+    ]
+    several = f", {unit}" if unit and len(series) > 1 else ""
+    some = f" (the first {len(names)} of {total:,})" if total > len(names) else ""
+    return _chart(f"{title}{several}{some}", table(rows, (Html(""), *heads, Html(""))))
+
+
+def histogram(
+    title: str,
+    edges: Sequence[float],
+    counts: Sequence[int],
+    unit: str,
+    written: Callable[[float], str] = number,
+) -> Html:
+    """Return a histogram: edges (n + 1), counts (n)."""
+    names = [f"{written(low)} to {written(high)}" for low, high in itertools.pairwise(edges)]
+    return bars(title, names, {"": counts}, unit)
+
+
+def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:
+    """Return a map of numbers over an image: rows from its top, each from its left."""
+    most = max(1, max(map(max, cells)))
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f'<td style="background:rgb(76 120 216 / {0.06 + 0.94 * count / most:.2f})" '
+            f'title="{count:,} {text(what)}"></td>'
+            for count in row
+        )
+        + "</tr>"
+        for row in cells
+    )
+    return _chart(f"{title}, up to {most:,} {what}", Html(f'<table class="map">{rows}</table>'))
+
+
+def _chart(title: str, drawn: Html) -> Html:
+    caption = f"<figcaption>{text(title)}</figcaption>"
+    return Html(f'<figure class="chart">{caption}{drawn.text}</figure>')
+
+
 def data(name: str, record: Any) -> Html:
     """Return plain data for scripts to find, under an id."""
     plain = json.dumps(record, default=str).replace("<", "\\u003c")
@@ -142,7 +242,7 @@ def page(title: str, *parts: Html, script: str = "") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" '
         'href="data:,">'
-        f"<style>{_STYLE}{charts.STYLE}</style></head><body><h1>{text(title)}</h1>{body}"
+        f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{body}"
         f"{''.join(f'<script>{each}</script>' for each in scripts)}</body></html>\n"
     )
 

@@ -30,8 +30,11 @@ class Provenance:
 
     def __init__(self, stored: DatasetTables, shard: int) -> None:
         # 60 ms to import, and `quick` makes no object of this class.
-        from shardctl.transforms.recipe import user_functions
-        from shardctl.transforms.samples_per_record import samples_per_record, splits_records
+        from shardctl.transforms.stored_recipe import (
+            samples_per_record,
+            splits_records,
+            user_functions,
+        )
 
         self.stored, self._shard, self.units = stored, shard, stored.units(shard)
         recipe = stored.manifest.recipe

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
 from shardctl.format.dataset_tables import MOST, Numbers
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
-from shardctl.format.roles import Image, Mask, Objects, Roles, Tokens
+from shardctl.format.roles import Image, Mask, Roles, Tokens
 from shardctl.format.token_columns import (
     DOCUMENT_COLUMNS,
     DOCUMENT_KEYS,
@@ -27,7 +26,6 @@ from shardctl.format.token_columns import (
     main_tokens,
     token_rows,
 )
-from shardctl.images.codecs import rle
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.inspection.verify.check import (
     Block,
@@ -39,146 +37,8 @@ from shardctl.inspection.verify.check import (
     without_blocks,
 )
 from shardctl.inspection.verify.result import CONVERT_AGAIN, REBUILD
-from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.objects import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
 from shardctl.system.folders import hash_file
 from shardctl.system.text import counted
-
-
-def object_faults(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str]]:
-    """Yield the first fault of each row of a block whose objects are not as docs/annotations.md
-    describes them."""
-    for name, role in roles.objects.items():
-        if name not in block.schema.names or not block.num_rows:
-            continue
-        try:
-            member_types(Column.of(block.schema.field(name), role))
-        except ValueError as error:
-            yield 0, f"{name} is not a column of objects: {error}"
-            continue
-        first: dict[int, str] = {}
-        for row, what in _faults(block.column(name), role):
-            first.setdefault(row, f"{name} {what}")
-        yield from sorted(first.items())
-
-
-def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str]]:
-    """Yield the rows of a block with an RLE that is no mask of its size. It decodes every RLE, one
-    after the other."""
-    for name in roles.objects:
-        type_ = block.schema.field(name).type if name in block.schema.names else pa.null()
-        if (
-            pa.types.is_struct(type_)
-            and type_.get_field_index(RLE) >= 0
-            and _is_rle(type_.field(RLE).type.value_type)
-        ):
-            for row, masks in enumerate(block.column(name).field(RLE)):
-                faults = (_rle_fault(mask) for mask in masks.as_py() or ())
-                if fault := next(filter(None, faults), None):
-                    yield row, f"{name} has an RLE that {fault}"
-
-
-def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
-    lists = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
-    counts = _lengths(lists[BOX])
-    owners = np.repeat(np.arange(len(counts)), counts)
-    whole = True
-    for name, items in lists.items():
-        lengths = _lengths(items)
-        for row in np.flatnonzero(lengths != counts).tolist():
-            whole = False
-            yield (
-                row,
-                f"has {counts[row]} of {BOX} and {lengths[row]} of {name}; there must be one for "
-                "each object",
-            )
-    if not whole:  # nothing more can be said: it is not known what belongs together
-        return
-    for place in np.flatnonzero(_not_finite(lists[BOX].flatten())).tolist():
-        yield (
-            int(owners[place]),
-            f"has a {BOX} that is not four finite numbers: {lists[BOX].flatten()[place].as_py()}",
-        )
-    if role.names is not None:
-        categories = np.asarray(lists[CATEGORY].flatten().fill_null(0))
-        for place in np.flatnonzero((categories < 0) | (categories >= len(role.names))).tolist():
-            yield (
-                int(owners[place]),
-                f"has the {CATEGORY} {categories[place]}, and there are names for 0 to "
-                f"{len(role.names) - 1}",
-            )
-    if KEYPOINTS in lists and role.keypoints is not None:
-        lengths = _lengths(lists[KEYPOINTS].flatten())
-        for place in np.flatnonzero(lengths > len(role.keypoints)).tolist():
-            given = counted(int(lengths[place]), "keypoint")
-            yield (
-                int(owners[place]),
-                f"has an object of {given}, where {len(role.keypoints)} have names",
-            )
-    if KEYPOINTS in lists:
-        for row in _owners_of_not_finite(lists[KEYPOINTS].flatten(), owners):
-            yield row, "has an object with a keypoint that is not three finite numbers"
-    if POLYGONS in lists:
-        of_object = lists[POLYGONS].flatten()
-        lengths = _lengths(of_object.flatten())
-        of_polygon = np.repeat(owners, _lengths(of_object))
-        for place in np.flatnonzero(lengths % 2).tolist():
-            yield (
-                int(of_polygon[place]),
-                f"has a polygon of {counted(int(lengths[place]), 'number')}, which are x, y, x, y, "
-                "…",
-            )
-        for row in _owners_of_not_finite(of_object, owners):
-            yield row, "has a polygon with a number that is not finite"
-    if RLE in lists and _is_rle(lists[RLE].type.value_type):
-        masks = lists[RLE].flatten()
-        size, counts_ = masks.field("size"), masks.field("counts")
-        lacking = pc.and_(masks.is_valid(), pc.or_(size.is_null(), counts_.is_null()))
-        for place in np.flatnonzero(np.asarray(lacking)).tolist():
-            yield int(owners[place]), "has an RLE without a size or without counts"
-
-
-def _lengths(lists: pa.Array) -> Numbers:
-    return np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
-
-
-def _not_finite(boxes: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which boxes have a number that is missing, or that is not finite; or are missing
-    themselves."""
-    wrong: npt.NDArray[np.bool_] = np.array(boxes.is_null())
-    numbers = boxes.drop_null().flatten().to_numpy(zero_copy_only=False)  # a missing number is NaN
-    wrong[~wrong] = ~np.isfinite(numbers.reshape(-1, 4)).all(axis=1)
-    return wrong
-
-
-def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
-    """Return the owners, one for each object, of lists of lists with a number that is missing, or
-    that is not finite."""
-    inner = lists.flatten()
-    wrong = ~np.isfinite(inner.flatten().to_numpy(zero_copy_only=False))  # a missing number is NaN
-    if not wrong.any():
-        return []
-    of_number = np.repeat(np.repeat(owners, _lengths(lists)), _lengths(inner))
-    return np.unique(of_number[wrong]).tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
-
-
-def _is_rle(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(type_) and {"size", "counts"} <= {field.name for field in type_})
-
-
-def _rle_fault(mask: dict[str, Any] | None) -> str | None:
-    if mask is None or mask["size"] is None or mask["counts"] is None:
-        return None
-    height, width = mask["size"]
-    try:
-        total = int(rle.decompress(mask["counts"]).sum())
-    except ValueError as error:
-        return f"is {error}"
-    return (
-        None
-        if total == height * width
-        else f"has runs of {total} pixels, and {width}x{height} are {width * height}"
-    )
 
 
 class KeyCheck:
@@ -256,6 +116,8 @@ class PlannedKeys:
 
     def _in_order(self, first: int, block: pa.RecordBatch) -> _Rows:
         """Read the keys of rows that have the order of the units."""
+        import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
+
         units, keys = self._units, block.column("key")
         places = units.places_in_order(first + np.arange(len(keys)))
         paths = self._stored.paths_of(units.file[places])
@@ -275,6 +137,8 @@ class PlannedKeys:
     def _mixed(self, first: int, block: pa.RecordBatch) -> _Rows:
         """Read the keys of rows that were mixed with those of other units: all of files of many
         records."""
+        import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
+
         units, keys = self._units, block.column("key")
         record = number_at_end(keys)
         files = np.unique(units.file)
@@ -377,10 +241,14 @@ def number_at_end(keys: pa.Array) -> Numbers:
 
 
 def _keys(paths: pa.Array, records: Numbers) -> pa.Array:
+    import pyarrow.compute as pc
+
     return pc.binary_join_element_wise(paths, pa.array(records).cast(pa.string()), "#")
 
 
 def _equal(keys: pa.Array, others: pa.Array) -> npt.NDArray[np.bool_]:
+    import pyarrow.compute as pc
+
     equal: npt.NDArray[np.bool_] = (
         pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
     )
@@ -431,6 +299,8 @@ def undecodable(shard: Shard, block: Block) -> Iterator[Fault]:
                     )
                     yield block.fault(row, UNDECODABLE, f"{what}: {fault}; {OTHER_BUILD}")
     if roles.objects:
+        from shardctl.inspection.verify.object_faults import undecodable_objects
+
         for row, what in undecodable_objects(block.data, roles):
             yield block.fault(row, UNDECODABLE, f"{what}; {CONVERT_AGAIN}")
 
@@ -742,6 +612,7 @@ def wrong_objects(shard: Shard, block: Block) -> Iterator[Fault]:
     """Yield the samples of a block whose objects are not as docs/annotations.md describes them,
     each with its first fault."""
     if shard.roles.objects:
+        from shardctl.inspection.verify.object_faults import object_faults
         from shardctl.sources.annotations.base import BAD
 
         for row, what in object_faults(block.data, shard.roles):

@@ -27,13 +27,7 @@ from shardctl.format.dataset_location import open_location
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.python_values import check_type
 from shardctl.format.tables import write_checksums
-from shardctl.interop.exports.base import (
-    Column,
-    ColumnEncoding,
-    Done,
-    Export,
-    store_of,
-)
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, store_of
 from shardctl.interop.exports.job import ExportJob, Parts, chosen_export
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.source import KEY, Source, digest_of

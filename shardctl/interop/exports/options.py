@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from shardctl.system import arguments
-from shardctl.system.options import Off, OptionType, Text, Word, option
+from shardctl.system.options import Off, Text, ValueType, Word, option
 
 
 class ExportFormat(NamedTuple):
@@ -109,10 +109,10 @@ def words_of(setting: str) -> str:
     )
 
 
-class Columns(OptionType):
+class Columns(ValueType):
     """Names of columns: with commas between them on the command line, a list in Python."""
 
-    def read(self, given: str) -> list[str]:
+    def of_text(self, given: str) -> list[str]:
         """Return the names."""
         return [name.strip() for name in given.split(",") if name.strip()]
 
@@ -121,12 +121,12 @@ class Columns(OptionType):
         arguments.names(name, value)
 
 
-class NewNames(OptionType):
+class NewNames(ValueType):
     """Other names of columns: COLUMN=NAME, several times, on the command line, a dict in Python."""
 
     repeats = True
 
-    def read(self, given: tuple[str, ...]) -> dict[str, str]:
+    def of_text(self, given: tuple[str, ...]) -> dict[str, str]:
         """Return the new names by the old ones. Raises ValueError."""
         pairs = [value.partition("=") for value in given]
         odd = next(

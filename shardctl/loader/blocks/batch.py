@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
 from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
-from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of, with_none
+from shardctl.loader.blocks.column import Bools, Column, Lists, Spec, numbers_of, with_none
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import (
     LEAST_ALONE,
@@ -28,18 +27,17 @@ from shardctl.loader.blocks.gather import (
     in_array,
 )
 from shardctl.loader.blocks.locate import (
-    BlockPlaces,
+    Array,
     BlockSources,
     GatherOptions,
-    Wanted,
-    name_of,
-    unreadable_blocks,
+    Samples,
+    Storage,
 )
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.objects import ObjectReader, member_types
-from shardctl.loader.blocks.pictures import Missing, PictureReader, encoded_images, missing_images
+from shardctl.loader.blocks.pictures import PictureReader, encoded_images, missing_images
 from shardctl.loader.blocks.shards import Indices, Shards
-from shardctl.loader.blocks.stages import DECODE, GATHER, NoStages, StageClock, Stages
+from shardctl.loader.blocks.stages import DECODE, GATHER, Stages
 from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.system.mmap import mended
@@ -96,31 +94,31 @@ class BatchReader:
     """Reads batches of some columns. Threads may share it."""
 
     def __init__(
-        self, shards: Shards, columns: list[Column], transforms: Transforms, options: GatherOptions
+        self,
+        shards: Shards,
+        columns: list[Column],
+        transforms: Transforms | None = None,
+        options: GatherOptions | None = None,
     ) -> None:
+        self._transforms = transforms = transforms or Transforms()
+        self._options = options = options or GatherOptions()
         transforms.check(columns)
-        self.shards, self.columns, self._transforms, self._options = (
-            shards,
-            columns,
-            transforms,
-            options,
-        )
-        self.stages: Stages = StageClock() if options.profile else NoStages()
+        self.shards, self.columns = shards, columns
+        self.stages = Stages(options.profile)
         self._objects = ObjectReader(shards, columns, transforms)
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
         read = [*columns, *self._objects.hidden, *self._derived.hidden]
-        self._places = BlockPlaces(shards, read, options, self.stages)
-        keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
-        self._pictures = PictureReader(shards, transforms, keep_truncated, options.cache_bytes)
+        self._storage = Storage(shards, read, options, self.stages)
+        self._pictures = PictureReader(shards, transforms, options.cache_bytes)
         self.skipped = 0
 
     def counts(self) -> dict[str, int]:
         """Return the cache hits and misses of blocks and decoded images, and the numbers of skipped
         samples and cut objects."""
         return {
-            **self._places.counts(),
+            **self._storage.counts(),
             **self._pictures.counts(),
-            **self._objects.counts(),
+            "objects_cut": self._objects.cut,
             "skipped": self.skipped,
         }
 
@@ -130,144 +128,104 @@ class BatchReader:
         return {**specs, **self._derived.specs(specs)}
 
     def gather(
-        self, samples: Indices, epoch: int = 0, memory: BatchMemory | None = None
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return the samples (n,), in that order, and which of them are present: all, unless some
-        were skipped.
+        self, numbers: Indices, epoch: int = 0, memory: BatchMemory | None = None
+    ) -> tuple[Batch, Bools]:
+        """Return the samples with these numbers (n,), in that order, and which of them are present:
+        all, unless some were skipped.
 
         The content of `memory` is overwritten. Raises DatasetError if a shard is damaged.
         """
         memory = memory or BatchMemory()
-        there = np.ones(len(samples), bool)
+        there = np.ones(len(numbers), bool)
         while True:
             left = np.flatnonzero(there)
             try:
                 with self.stages.stage(GATHER):
-                    return self._gather(samples[left], epoch, memory), there
+                    return self._gather(Samples(self.shards, numbers[left], epoch), memory), there
             except DamageError as damage:
                 if not self._options.skip or not len(damage.places):
                     raise
                 there[left[damage.places]] = False
                 self.skipped += len(damage.places)
 
-    def _gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
-        wanted = Wanted(self.shards.starts, samples)
+    def _gather(self, wanted: Samples, memory: BatchMemory) -> Batch:
         mended_before = mended()
-        sources = BlockSources(self._places, wanted)
+        sources = BlockSources(self._storage, wanted)
         batch: Batch = {}
         for column in self.columns:
-            batch.update(self._values(column, sources, samples, epoch, memory))
+            batch.update(self._values(column, sources, memory))
         batch.update(self._derived.read(batch, sources, memory))
         # a mapped file shrank, perhaps one of these
-        if mended() != mended_before and self._places.in_place is not None:
-            faults = self._places.in_place.changed(wanted)
+        if mended() != mended_before and self._storage.in_place is not None:
+            faults = self._storage.in_place.changed(wanted)
             if faults:
-                raise unreadable_blocks(self.shards, wanted, faults)
+                raise wanted.unreadable_blocks(faults)
         return batch
 
-    def lengths(self, name: str, samples: Indices) -> Indices:
+    def lengths(self, name: str, numbers: Indices) -> Indices:
         """Return how many items (numbers, bytes) samples have in a ragged column, (n,). Raises
         UsageError, DatasetError."""
-        column = next(
-            (
-                column
-                for column in self.columns
-                if column.name == name and column.kind == "variable"
-            ),
-            None,
-        )
-        if column is None:
+        found = [each for each in self.columns if each.name == name and each.kind == "variable"]
+        if not found:
             raise UsageError(f"{name} is not a ragged column that is read")
-        if not len(samples):
+        if not len(numbers):
             return np.empty(0, np.int64)
         try:
-            located = BlockSources(
-                self._places, Wanted(self.shards.starts, samples), counted=False
-            ).locate(column)
+            wanted = Samples(self.shards, numbers)
+            located = BlockSources(self._storage, wanted, counted=False).locate(found[0])
         except DamageError:
             if not self._options.skip:
                 raise
             # the readable ones are found when they are read, in any order
-            return np.zeros(len(samples), np.int64)
+            return np.zeros(len(numbers), np.int64)
         if not isinstance(located, Located):
             raise UsageError(f"{name} has missing values, and so no lengths to make buckets by")
-        return located.length // column.width
+        return located.length // found[0].width
 
-    def table(self, samples: Indices) -> pa.Table:
+    def table(self, numbers: Indices) -> pa.Table:
         """Return the samples as they are stored, as an Arrow table. Raises DatasetError if a shard
         is damaged."""
-        wanted = Wanted(self.shards.starts, samples)
-        memory = BlockSources(self._places, wanted, counted=False).memory
-        return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
+        wanted = Samples(self.shards, numbers)
+        memory = BlockSources(self._storage, wanted, counted=False).memory
+        return pa.table({column.name: memory.take(column) for column in self.columns})
 
-    def _values(
-        self,
-        column: Column,
-        sources: BlockSources,
-        samples: Indices,
-        epoch: int,
-        memory: BatchMemory,
-    ) -> Batch:
+    def _values(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
         if column.objects is not None:
-            return self._objects.read(column, sources, samples, epoch, memory)
-        located = sources.locate(column)
+            return self._objects.read(column, sources, memory)
+        located, wanted = sources.locate(column), sources.wanted
         try:
             if located is None:
-                taken = sources.memory_of(column).take(column, sources.wanted)
-                return self._taken(column, taken, samples, epoch, sources.wanted, memory)
+                return self._taken(column, sources.take(column), wanted, memory)
             if isinstance(located, np.ndarray):
-                return {column.name: self._numbers(column, located, sources.wanted)}
-            return self._located(column, located, samples, epoch, sources.wanted, memory)
+                return {column.name: self._numbers(column, located, wanted)}
+            return self._located(column, located, wanted, memory)
         except Misfit as misfit:
-            where = name_of(self.shards, sources.wanted, misfit.place)
             raise UsageError(
-                f"{where}: {column.name}: {misfit}; give a dtype that holds it"
+                f"{wanted.name_of(misfit.place)}: {column.name}: {misfit}; give a dtype that holds "
+                "it"
             ) from None
 
     def _located(
-        self,
-        column: Column,
-        located: Located,
-        samples: Indices,
-        epoch: int,
-        wanted: Wanted,
-        memory: BatchMemory,
+        self, column: Column, located: Located, wanted: Samples, memory: BatchMemory
     ) -> Batch:
         """Return values that are at any places in memory."""
         if column.is_encoded_picture and self._transforms.decode:
             with self.stages.stage(DECODE):
-                return {
-                    column.name: self._pictures.read(
-                        column, located, samples, epoch, wanted, memory
-                    )
-                }
+                return {column.name: self._pictures.read(column, located, wanted, memory)}
         if column.kind == "fixed":
-            return {column.name: self._fixed(column, located, samples, epoch, wanted, memory)}
+            return {column.name: self._fixed(column, located, wanted, memory)}
         if column.dtype is None:
-            return {column.name: self._strings(column, located, wanted)}
-        data = gather(located).buffers()[2]
-        values = (
-            np.frombuffer(data, column.dtype) if data is not None else np.empty(0, column.dtype)
-        )
-        lengths = located.length // column.width
-        return _ragged(
-            column, Lists(values[: int(lengths.sum())], [lengths]), self._transforms, memory
-        )
+            return {column.name: _strings(column, located, wanted)}
+        return _ragged(column, Lists.lying(column, located), self._transforms, memory)
 
     def _taken(
-        self,
-        column: Column,
-        values: pa.Array,
-        samples: Indices,
-        epoch: int,
-        wanted: Wanted,
-        memory: BatchMemory,
+        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
     ) -> Batch:
         """Return values that Arrow has collected: some of their block are missing, or they are of a
         type of many parts."""
         name, fill = column.name, self._transforms.fill
         if column.is_encoded_image:
-            return self._encoded(column, values, samples, epoch, wanted, memory)
+            return self._encoded(column, values, wanted, memory)
         if column.dtype is None and not column.is_boolean:
             return {name: python_values(values)}
         if column.is_ragged:
@@ -287,7 +245,7 @@ class BatchReader:
             lying = Located(
                 [data], np.zeros_like(rows), rows * column.width, np.full(len(rows), column.width)
             )
-            found = self._fixed(column, lying, samples, epoch, wanted, memory)
+            found = self._fixed(column, lying, wanted, memory)
         if missing is not None and fill is not None:
             found = np.array(found)
             whole = found.shape == missing.shape  # a picture that was cut is filled as a whole
@@ -297,27 +255,18 @@ class BatchReader:
         return {name: found}
 
     def _encoded(
-        self,
-        column: Column,
-        values: pa.Array,
-        samples: Indices,
-        epoch: int,
-        wanted: Wanted,
-        memory: BatchMemory,
+        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
     ) -> Batch:
         """Return images or masks of which some may be missing: only masks may be."""
         lost = missing_images(values)
         if not len(lost) or not isinstance(column.picture, Mask):
-            located = encoded_images(column, values, self.shards, wanted)
-            return self._located(column, located, samples, epoch, wanted, memory)
+            return self._located(column, encoded_images(column, values, wanted), wanted, memory)
         if self._transforms.fill is None or not self._transforms.decode:
             there = np.setdiff1d(np.arange(len(wanted)), lost)
             found: list[Any] = [None] * len(wanted)
             if len(there):
                 some = in_array(values.field("bytes").take(pa.array(there)))
-                read = self._located(
-                    column, some, samples[there], epoch, wanted.only(there), memory
-                )[column.name]
+                read = self._located(column, some, wanted.only(there), memory)[column.name]
                 for place, value in zip(there.tolist(), read, strict=True):
                     found[place] = value
             return {column.name: found}
@@ -326,81 +275,57 @@ class BatchReader:
             self._need_fill(column, lost, wanted)
         located = in_array(values.field("bytes"))
         with self.stages.stage(DECODE):
-            return {
-                column.name: self._pictures.read(
-                    column, located, samples, epoch, wanted, memory, Missing(lost, fill or 0)
-                )
-            }
+            read = self._pictures.read(column, located, wanted, memory, lost, fill or 0)
+        return {column.name: read}
 
-    def _lists(self, column: Column, lists: Lists, wanted: Wanted, memory: BatchMemory) -> Batch:
-        fill = self._transforms.fill
-        lacking = np.zeros(len(wanted), bool) if lists.lacking is None else lists.lacking.copy()
-        if fill is not None:
-            self._need_fill(column, np.flatnonzero(lacking), wanted, also_floats=True)
-        if lists.missing is not None:
-            lacking[lists.owners(np.flatnonzero(lists.missing))] = True
-            if fill is not None:
-                self._need_fill(column, np.flatnonzero(lacking), wanted)
+    def _lists(self, column: Column, lists: Lists, wanted: Samples, memory: BatchMemory) -> Batch:
+        if self._transforms.fill is not None:
+            self._need_fill(column, np.flatnonzero(lists.lacking), wanted, also_floats=True)
+            self._need_fill(column, np.flatnonzero(lists.incomplete), wanted)
         return _ragged(column, lists, self._transforms, memory)
 
     def _need_fill(
-        self, column: Column, places: Indices, wanted: Wanted, also_floats: bool = False
+        self, column: Column, places: Indices, wanted: Samples, also_floats: bool = False
     ) -> None:
         """Raise UsageError if values of these samples are missing and `fill` has no value for
         them."""
-        is_float = column.dtype is not None and column.dtype.kind == "f" and not also_floats
-        if not len(places) or is_float or column.name in (self._transforms.fill or {}):
+        kind = "" if column.dtype is None else column.dtype.kind
+        has_nan = kind == "f" and not also_floats
+        if not len(places) or has_nan or column.name in (self._transforms.fill or {}):
             return
-        example = (
-            False
-            if column.is_boolean
-            else -1
-            if column.dtype is not None and column.dtype.kind == "i"
-            else 0
-        )
+        example = False if column.is_boolean else -1 if kind == "i" else 0
         raise UsageError(
-            f"{name_of(self.shards, wanted, int(places[0]))}: {column.name} is missing; give"
+            f"{wanted.name_of(int(places[0]))}: {column.name} is missing; give"
             f" fill={{{column.name!r}: {example}}} to the loader, or leave the column out with "
             "columns="
         )
 
-    def _numbers(
-        self, column: Column, values: npt.NDArray[Any], wanted: Wanted
-    ) -> npt.NDArray[Any]:
+    def _numbers(self, column: Column, values: Array, wanted: Samples) -> Array:
         """Return numbers (n,), converted and normalised where that is wanted."""
         if not self._transforms.changes(column):
             return values
         if column.name in self._transforms.relabel:
             values = self._relabelled(column, values, wanted)
-        converter = Converter(self._transforms, column, values.dtype, np.empty(0, np.int64), 0)
+        converter = Converter(self._transforms, column, values.dtype)
         result = np.empty(values.shape, converter.dtype)
         converter.write(values, result)
         return result
 
-    def _relabelled(
-        self, column: Column, labels: npt.NDArray[Any], wanted: Wanted
-    ) -> npt.NDArray[Any]:
+    def _relabelled(self, column: Column, labels: Array, wanted: Samples) -> Array:
         """Return the new labels of these."""
-        table = np.array(self._transforms.relabel[column.name], np.int64)
+        table: Array = np.array(self._transforms.relabel[column.name], np.int64)
         wrong = np.flatnonzero((labels < 0) | (labels >= len(table)))
         if len(wrong):
             place = int(wrong[0])
             raise DatasetError(
-                f"{name_of(self.shards, wanted, place)}: {column.name} {labels[place]} is not one "
+                f"{wanted.name_of(place)}: {column.name} {labels[place]} is not one "
                 f"of the {len(table)} classes"
             )
-        found: npt.NDArray[Any] = table[labels]
-        return found
+        return table[labels]
 
     def _fixed(
-        self,
-        column: Column,
-        located: Located,
-        samples: Indices,
-        epoch: int,
-        wanted: Wanted,
-        memory: BatchMemory,
-    ) -> npt.NDArray[Any]:
+        self, column: Column, located: Located, wanted: Samples, memory: BatchMemory
+    ) -> Array:
         """Return the values of a fixed column, (n, *shape): without a copy where that is
         possible."""
         assert column.dtype is not None
@@ -416,22 +341,16 @@ class BatchReader:
                 found = gather_fixed(located, column.width)
             return _copied(located, column, memory) if found is None else _shaped(found, column)
         if not column.shape:
-            return self._numbers(
-                column, _shaped(gather_fixed(located, column.width), column), wanted
-            )
-        converter = Converter(self._transforms, column, column.dtype, samples, epoch)
+            values = _shaped(gather_fixed(located, column.width), column)
+            return self._numbers(column, values, wanted)
+        converter = Converter(self._transforms, column, column.dtype, wanted)
         shape = (len(located), *fixed_shape(column, self._transforms))
         result = memory.array(column.name, shape, converter.dtype)
         step = _CHUNK // column.width
         if converter.one_by_one or step < _MANY:
             for place, row in enumerate(located.rows()):
-                try:
-                    converter.write(
-                        converter.view(row.view(column.dtype).reshape(column.shape), place),
-                        result[place],
-                    )
-                except Misfit as misfit:
-                    raise misfit.of(place) from None
+                value = row.view(column.dtype).reshape(column.shape)
+                converter.write_one(converter.view(value, place), place, result[place])
             return result
         for first in range(0, len(located), step):
             part = slice(first, first + step)
@@ -443,24 +362,19 @@ class BatchReader:
                 raise misfit.of(first + misfit.at * column.dtype.itemsize // column.width) from None
         return result
 
-    def _strings(self, column: Column, located: Located, wanted: Wanted) -> list[Any]:
-        values = gather(located)
-        result: list[Any]
-        if column.is_text:
-            try:
-                # cast() imports pyarrow.compute for the same
-                result = values.view(pa.large_string()).to_pylist()
-            except UnicodeDecodeError as error:
-                wrong = [
-                    place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)
-                ]
-                where = name_of(self.shards, wanted, wrong[0])
-                raise DamageError(
-                    f"{where}: {column.name} is not UTF-8; {VERIFY_ADVICE}", wrong
-                ) from error
-        else:
-            result = values.to_pylist()
-        return result
+
+def _strings(column: Column, located: Located, wanted: Samples) -> list[Any]:
+    values = gather(located)
+    if not column.is_text:
+        return list(values.to_pylist())
+    try:
+        # cast() imports pyarrow.compute for the same
+        return list(values.view(pa.large_string()).to_pylist())
+    except UnicodeDecodeError as error:
+        wrong = [place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
+        raise DamageError(
+            f"{wanted.name_of(wrong[0])}: {column.name} is not UTF-8; {VERIFY_ADVICE}", wrong
+        ) from error
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -471,14 +385,14 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _shaped(values: Bytes, column: Column) -> npt.NDArray[Any]:
+def _shaped(values: Bytes, column: Column) -> Array:
     assert column.dtype is not None
     if not values.flags.c_contiguous:
         values = np.ascontiguousarray(values)
     return values.view(column.dtype).reshape(len(values), *column.shape)
 
 
-def _copied(located: Located, column: Column, memory: BatchMemory) -> npt.NDArray[Any]:
+def _copied(located: Located, column: Column, memory: BatchMemory) -> Array:
     """Return the values of a fixed column as they are, copied into this memory."""
     assert column.dtype is not None
     result = memory.array(column.name, (len(located), *column.shape), column.dtype)
@@ -492,7 +406,7 @@ def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchM
     lengths."""
     assert column.dtype is not None
     name = column.name
-    converter = Converter(transforms, column, column.dtype, np.empty(0, np.int64), 0)
+    converter = Converter(transforms, column, column.dtype)
     numbers = lists.numbers
     if transforms.changes(column) or lists.missing is not None:
         numbers = np.empty(numbers.shape, converter.dtype)

@@ -7,7 +7,7 @@ https://arrow.apache.org/docs/format/Columnar.html
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from shardctl.format.arrays import dtype_of, is_list
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Image, Mask, Objects, Plain, Role
-from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.gather import Indices, Located, gather
 
 
 @dataclass(frozen=True)
@@ -287,15 +287,15 @@ class Lists:
     are.
 
     `lengths[0]` (n,) has the lengths of the samples' own lists, `lengths[1]` those of the lists in
-    them, and so on. `missing` says which numbers are missing (their value is 0), `lacking` (n,)
-    which samples are missing or have a missing list in them (it is of length 0); None if nothing
-    is. `original` is the Arrow array that they came in.
+    them, and so on. `missing` says which numbers are missing (their value is 0), None if none is.
+    `lacking` says which samples are missing or have a missing list in them (it is of length 0):
+    (n,), or empty if none is. `original` is the Arrow array that they came in.
     """
 
     numbers: npt.NDArray[Any]
     lengths: list[Indices]
     missing: Bools | None = None
-    lacking: Bools | None = None
+    lacking: Bools = field(default_factory=lambda: np.empty(0, bool))
     original: pa.Array | None = None
 
     @classmethod
@@ -313,7 +313,25 @@ class Lists:
             array = array.flatten()  # without the lists that are missing
         missing = is_missing(array) if array.null_count else None
         numbers = _plain(array.fill_null(0) if array.null_count else array)
-        return cls(numbers, lengths, missing, lacking if lacking.any() else None, original)
+        return cls(numbers, lengths, missing, lacking, original)
+
+    @classmethod
+    def lying(cls, column: Column, located: Located) -> Lists:
+        """Copy the lists of numbers of a column from where they lie; none is missing."""
+        lengths = located.length // column.width
+        data = gather(located).buffers()[2]
+        if data is None:
+            return cls(np.empty(0, column.dtype), [lengths])
+        return cls(np.frombuffer(data, column.dtype, int(lengths.sum())), [lengths])
+
+    @property
+    def incomplete(self) -> Bools:
+        """Which samples lack anything: they are missing, or a list or a number in them, (n,)."""
+        found = np.zeros(len(self.lengths[0]), bool)
+        found[: len(self.lacking)] = self.lacking
+        if self.missing is not None:
+            found[self.owners(np.flatnonzero(self.missing))] = True
+        return found
 
     def owners(self, places: Indices) -> Indices:
         """Return the sample that each of these numbers is of."""
@@ -338,10 +356,7 @@ class Lists:
         """Return the same with None for what is missing: a sample, or numbers, whose sample is a
         list then."""
         found = self.arrays()
-        lacking = np.zeros(len(found), bool) if self.lacking is None else self.lacking.copy()
-        if self.missing is not None:
-            lacking[self.owners(np.flatnonzero(self.missing))] = True
-        for place in np.flatnonzero(lacking).tolist():
+        for place in np.flatnonzero(self.incomplete).tolist():
             found[place] = self.original[place].as_py() if self.original is not None else None
         return found
 

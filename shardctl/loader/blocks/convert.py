@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import DatasetError
 from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.locate import Array, Samples
 from shardctl.loader.blocks.transforms import Normalization, Transforms, range_of
 from shardctl.system.permutation import key_of, mix64
 
@@ -36,13 +36,10 @@ class Converter:
     """Writes the transformed values of one column into a batch."""
 
     def __init__(
-        self,
-        transforms: Transforms,
-        column: Column,
-        stored: Any,
-        samples: npt.NDArray[np.int64],
-        epoch: int,
+        self, transforms: Transforms, column: Column, stored: Any, wanted: Samples | None = None
     ) -> None:
+        """`stored` is the type of the stored numbers. Images and masks are those of the samples
+        `wanted`."""
         name, is_picture = column.name, column.picture is not None
         self.dtype = transforms.dtype(name, stored)
         self._transforms = transforms
@@ -51,8 +48,8 @@ class Converter:
             None if normalization is None else _Affine(normalization, np.dtype(stored), self.dtype)
         )
         self._views = (
-            Views(transforms, samples, epoch)
-            if is_picture and (transforms.crop or transforms.flip)
+            Views(transforms, wanted)
+            if wanted is not None and is_picture and (transforms.crop or transforms.flip)
             else None
         )
         self._resizes = is_picture and transforms.resize is not None
@@ -81,7 +78,7 @@ class Converter:
         """Return the same without the crop."""
         return self._transforms.bounded(self._transforms.resized_view(*size))
 
-    def view(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
+    def view(self, values: Array, place: int) -> Array:
         """Return what is seen of a stored image (height, width, 3) or mask (height, width): a copy
         only where it is resized.
 
@@ -93,19 +90,26 @@ class Converter:
             values = seen(values, self.look((values.shape[1], values.shape[0]), place))
         return self.cut(values, place)
 
-    def cut(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
+    def cut(self, values: Array, place: int) -> Array:
         """Return the crop of a resized image or mask, mirrored where it shall be, without a copy.
         Raises DatasetError if it is too small; what has the size of the crop stays whole."""
         return self._views.of(values, place) if self._views else values
 
-    def converted(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
+    def converted(self, values: Array, place: int) -> Array:
         """Return the crop of a resized image or mask, converted and normalised, as a copy."""
         view = self.cut(values, place)
         out = np.empty((view.shape[2], *view.shape[:2]) if self._planes else view.shape, self.dtype)
-        self.write(view, out)
+        self.write_one(view, place, out)
         return out
 
-    def write(self, values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    def write_one(self, values: Array, place: int, out: Array) -> None:
+        """Do as `write` for the values of one sample."""
+        try:
+            self.write(values, out)
+        except Misfit as misfit:
+            raise misfit.of(place) from None
+
+    def write(self, values: Array, out: Array) -> None:
         """Convert and normalise `values` into `out`, in one piece and of the same shape, or an
         image with its channels first.
 
@@ -115,17 +119,15 @@ class Converter:
             _check_fit(values, self._limits, self.dtype)
         if self._planes:
             for channel in range(values.shape[2]):
-                self._write_plane(values[:, :, channel], out[channel], channel)
+                plane = values[:, :, channel]
+                if self._affine is None:
+                    np.copyto(out[channel], plane, casting="unsafe")
+                else:
+                    self._affine.write_plane(plane, out[channel], channel)
         elif self._affine is not None:
             self._affine.write(values, out)
         else:
             _copy(values, out)
-
-    def _write_plane(self, values: npt.NDArray[Any], out: npt.NDArray[Any], channel: int) -> None:
-        if self._affine is None:
-            np.copyto(out, values, casting="unsafe")
-        else:
-            self._affine.write_plane(values, out, channel)
 
 
 _Limits = tuple[Any, Any]
@@ -139,7 +141,7 @@ def _limits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> _Limits | None:
     return stored.type(max(have[0], fits[0])), stored.type(min(have[1], fits[1]))
 
 
-def _check_fit(values: npt.NDArray[Any], limits: _Limits, dtype: np.dtype[Any]) -> None:
+def _check_fit(values: Array, limits: _Limits, dtype: np.dtype[Any]) -> None:
     """Raise Misfit for a number outside of the limits; NaN and infinities have their place in
     floating point numbers."""
     wrong = (values < limits[0]) | (values > limits[1])
@@ -161,13 +163,13 @@ class _Affine:
         self._scale, self._shift = (
             part.astype(self._work) for part in np.broadcast_arrays(1 / std, -mean / std)
         )
-        self._rows: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
+        self._rows: dict[int, tuple[Array, Array]] = {}
         most = max(abs(bound) for bound in range_of(stored)) * float(np.abs(1 / std).max()) + float(
             np.abs(mean / std).max()
         )
         self._may_overflow = wanted != self._work and not most <= range_of(wanted)[1]
 
-    def write(self, values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    def write(self, values: Array, out: Array) -> None:
         work = out if out.dtype == self._work else np.empty(out.shape, self._work)
         _copy(values, work)
         # A row of an image at a time: numpy is ten times as slow where it takes up a few channels
@@ -178,27 +180,25 @@ class _Affine:
         self._apply(rows, scale, shift, rows)
         self._narrow(work, out)
 
-    def write_plane(self, values: npt.NDArray[Any], out: npt.NDArray[Any], channel: int) -> None:
+    def write_plane(self, values: Array, out: Array, channel: int) -> None:
         """Write one channel of an image."""
         work = out if out.dtype == self._work else np.empty(out.shape, self._work)
         one = channel if self._scale.size > 1 else 0
         self._apply(values, self._scale.reshape(-1)[one], self._shift.reshape(-1)[one], work)
         self._narrow(work, out)
 
-    def _apply(
-        self, values: npt.NDArray[Any], scale: Any, shift: Any, work: npt.NDArray[Any]
-    ) -> None:
+    def _apply(self, values: Array, scale: Any, shift: Any, work: Array) -> None:
         np.multiply(values, scale, out=work)
         np.add(work, shift, out=work)
 
-    def _narrow(self, work: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    def _narrow(self, work: Array, out: Array) -> None:
         """Convert the computed values to the requested type. Raises Misfit."""
         if self._may_overflow:
             _check_fit(work, range_of(out.dtype), out.dtype)
         if work is not out:
             np.copyto(out, work, casting="unsafe")
 
-    def _repeated(self, width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def _repeated(self, width: int) -> tuple[Array, Array]:
         """Return scale and shift, repeated for each value of a row."""
         if self._scale.size == 1:
             return self._scale, self._shift
@@ -208,7 +208,7 @@ class _Affine:
         return self._rows[width]
 
 
-def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _copy(values: Array, out: Array) -> None:
     """Convert values. A mirrored image goes channel by channel: numpy is six times as slow with
     runs of one pixel."""
     if values.ndim == 3 and values.strides[1] < 0:
@@ -222,10 +222,14 @@ class Views:
     """The part of each image that is cut out, and whether it is mirrored: drawn from (seed, epoch,
     sample)."""
 
-    def __init__(self, transforms: Transforms, samples: npt.NDArray[np.int64], epoch: int) -> None:
+    def __init__(self, transforms: Transforms, wanted: Samples) -> None:
         self._crop, self._random = transforms.crop, transforms.crop_from == "random"
         crops, flips = (
-            self._draw(transforms.seed, epoch, purpose, samples) for purpose in (_CROP, _FLIP)
+            mix64(
+                wanted.numbers.astype(np.uint64)
+                + np.uint64(key_of(transforms.seed, wanted.epoch, purpose))
+            )
+            for purpose in (_CROP, _FLIP)
         )
         # Lists of all samples: each is looked up once, and what is done for one sample at a time
         # keeps other threads waiting.
@@ -237,13 +241,8 @@ class Views:
         self._mirrored = (
             (lowest_first >= np.uint64(least_flipped)).tolist()
             if least_flipped < 2**64
-            else [False] * len(samples)
+            else [False] * len(wanted)
         )
-
-    def _draw(
-        self, seed: int, epoch: int, purpose: int, samples: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint64]:
-        return mix64(samples.astype(np.uint64) + np.uint64(key_of(seed, epoch, purpose)))
 
     def box(self, width: int, height: int, place: int) -> tuple[int, int, int, int]:
         """Return what is cut out of an image of this size: (left, top, right, bottom).
@@ -274,7 +273,7 @@ class Views:
         """Return whether an image is flipped left to right."""
         return self._mirrored[place]
 
-    def of(self, image: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
+    def of(self, image: Array, place: int) -> Array:
         """Return that part of an image, mirrored where it shall be, without a copy. Raises
         DatasetError if it is too small."""
         if self._crop is not None:

@@ -1,11 +1,11 @@
-"""Where the values of some samples lie: in mapped uncompressed files, or in blocks that are fetched into memory."""
+"""Where the values of some samples lie: in mapped uncompressed files, or in blocks that are fetched
+into memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -33,26 +33,25 @@ CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock,
 twice; 7 % at full speed."""
 
+Array = npt.NDArray[Any]
 
-class Wanted:
-    """Samples to be read: sample i is row `rows[i]` of block `block[i]`. `starts` says at which
-    sample each block begins."""
 
-    def __init__(self, starts: Indices, samples: Indices) -> None:
-        self.block: Indices = np.searchsorted(starts, samples, side="right") - 1
-        self.rows: Indices = samples - starts[self.block]
+class Samples:
+    """The samples of a batch, (n,), in an epoch: sample i is row `rows[i]` of block `block[i]`."""
+
+    def __init__(self, shards: Shards, numbers: Indices, epoch: int = 0) -> None:
+        self.shards, self.numbers, self.epoch = shards, numbers, epoch
+        self.block: Indices = np.searchsorted(shards.starts, numbers, side="right") - 1
+        self.rows: Indices = numbers - shards.starts[self.block]
         self._grouped: tuple[Indices, Indices] | None = None
         self._sorted: tuple[Indices, list[int]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def only(self, places: Indices) -> Wanted:
+    def only(self, places: Indices) -> Samples:
         """Return the samples at these places."""
-        some = copy(self)
-        some.block, some.rows = self.block[places], self.rows[places]
-        some._grouped = some._sorted = None
-        return some
+        return Samples(self.shards, self.numbers[places], self.epoch)
 
     @property
     def blocks(self) -> Indices:
@@ -80,6 +79,35 @@ class Wanted:
             self._grouped = _distinct(self.block)
         return self._grouped
 
+    def name_of(self, place: int) -> str:
+        """Name one of the samples for a message."""
+        block, row = int(self.block[place]), int(self.rows[place])
+        key = key_of_row(self.shards, block, row)
+        return f"{self.shards.where(block)}, row {row}, key {key!r}"
+
+    def unreadable(self, place: int, why: str) -> DamageError:
+        """Return the error for one of the samples."""
+        return DamageError(f"{self.name_of(place)}: {why}", [place])
+
+    def unreadable_blocks(self, faults: Faults) -> DamageError:
+        """Return the error for blocks that cannot be read."""
+        places = np.flatnonzero(np.isin(self.block, list(faults)))
+        block = int(self.block[places[0]])
+        named = DamageError(name_samples(self.shards, block, faults[block]), places)
+        named.__cause__ = faults[block].__cause__
+        return named
+
+    def check_bounds(self, column: Column, begins: Array, ends: Array, sizes: Array) -> None:
+        """Raise DamageError for values that lead out of their block."""
+        wrong = np.flatnonzero((begins < 0) | (ends < begins) | (ends > sizes))
+        if len(wrong):
+            where = self.shards.where(int(self.block[wrong[0]]))
+            raise DamageError(
+                f"{where}, row {self.rows[wrong[0]]}: damaged, {column.name} leads out of its "
+                f"block; {VERIFY_ADVICE}",
+                wrong,
+            )
+
 
 _PLACE = np.dtype([("data", "i8"), ("size", "i8"), ("offsets", "i8")])
 
@@ -95,21 +123,17 @@ class InPlace:
     def __init__(
         self, shards: Shards, columns: list[Column], opener: Opener, checksums: bool
     ) -> None:
-        self._shards, self._columns, self._opener, self._checksums = (
-            shards,
-            columns,
-            opener,
-            checksums,
-        )
+        self._shards, self._columns = shards, columns
+        self._opener, self._checksums = opener, checksums
         blocks = len(shards.starts) - 1
-        self._places: dict[str, npt.NDArray[Any]] = {
+        self._places: dict[str, Array] = {
             column.name: np.zeros(blocks, _PLACE) for column in columns
         }
         self._known = np.zeros(blocks, bool)
         self._passing = np.zeros(blocks, bool)
         self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
 
-    def prepare(self, wanted: Wanted, stages: Stages) -> tuple[Files, Faults]:
+    def prepare(self, wanted: Samples, stages: Stages) -> tuple[Files, Faults]:
         """Open the files of these samples, make sure that they are unchanged, and find the columns
         in their blocks."""
         watch()
@@ -122,20 +146,16 @@ class InPlace:
         # One thread at a time: two that make so many short calls take the interpreter's lock from
         # each other at each of them.
         with self._shards.opening:
-            for block in passing:
-                self._pass_by(block)
+            for block in passing:  # they are in no file, and must be read into memory
+                for elsewhere in self._elsewhere.values():
+                    elsewhere[block] = True
+                self._passing[block] = self._known[block] = True
             files, faults = self._files(
                 numbers, which, [block for block in unknown if block not in missing]
             )
             return files, {**faults, **missing}
 
-    def _pass_by(self, block: int) -> None:
-        """Note that a block is in no file, and must be read into memory."""
-        for elsewhere in self._elsewhere.values():
-            elsewhere[block] = True
-        self._passing[block] = self._known[block] = True
-
-    def pass_by(self, wanted: Wanted) -> bool:
+    def pass_by(self, wanted: Samples) -> bool:
         """Return whether some of these samples are in no file."""
         return bool(self._passing[wanted.block].any())
 
@@ -143,58 +163,50 @@ class InPlace:
         self, numbers: Indices, which: Indices, unknown: Iterable[int]
     ) -> tuple[Files, Faults]:
         faults: Faults = {}
-        opened = [self._open(shard, faults) for shard in numbers.tolist()]
+        opened = [
+            self._open(shard, time.monotonic() - CHECK_SECONDS, faults)
+            for shard in numbers.tolist()
+        ]
         for block in unknown:
             shard = opened[np.searchsorted(numbers, self._shards.place_of(block)[0])]
             if shard is not None and not self._known[block]:
-                self._find(block, shard, faults)
+                try:
+                    self._look(block, shard)
+                except DamageError as error:
+                    faults[block] = error
         return Files(opened, which), faults
 
-    def changed(self, wanted: Wanted) -> Faults:
+    def changed(self, wanted: Samples) -> Faults:
         """Look at the files of these samples again, now. Return what is wrong with the blocks of
         those that have changed."""
         faults: Faults = {}
         for shard in np.unique(self._shards.shard_of(wanted.block)).tolist():
-            try:
-                opened = self._shards.open(shard, self._opener)
-                self._shards.check_unchanged(shard, opened, float("inf"))
-                self._check_readable(opened)
-            except DamageError as error:
-                faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
+            self._open(shard, float("inf"), faults)
         return faults
 
-    def _open(self, shard: int, faults: Faults) -> OpenShard | None:
+    def _open(self, shard: int, since: float, faults: Faults) -> OpenShard | None:
+        """Return a shard that is unchanged; None if what is wrong with its blocks was noted."""
         try:
             opened = self._shards.open(shard, self._opener)
             if self._opener is not load_file:
-                self._shards.check_unchanged(shard, opened, time.monotonic() - CHECK_SECONDS)
-                self._check_readable(opened)
+                self._shards.check_unchanged(shard, opened, since)
+                if mended() and was_mended(opened.file.contents.address):
+                    raise DatasetError(
+                        f"{opened.file.shown}: parts of it could not be read (it was cut short, or "
+                        f"the disk failed); {VERIFY_ADVICE}"
+                    )
         except DamageError as error:
             faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
             return None
         return opened
 
-    def _check_readable(self, opened: OpenShard) -> None:
-        """Raise DatasetError for a mapped file that has zeros where pages could not be read."""
-        if mended() and was_mended(opened.file.contents.address):
-            raise DatasetError(
-                f"{opened.file.shown}: parts of it could not be read (it was cut short, or the "
-                f"disk failed); {VERIFY_ADVICE}"
-            )
-
-    def _find(self, block: int, opened: OpenShard, faults: Faults) -> None:
-        """Find the columns in a block."""
-        try:
-            self._look(block, opened)
-        except DamageError as error:
-            faults[block] = error
-
-    def lie_elsewhere(self, column: Column, wanted: Wanted) -> bool:
+    def lie_elsewhere(self, column: Column, wanted: Samples) -> bool:
         """Return whether some of these values cannot be read in place: a null in their block, or a
         compressed buffer."""
         return bool(self._elsewhere[column.name][wanted.block].any())
 
     def _look(self, block: int, opened: OpenShard) -> None:
+        """Find the columns in a block. Raises DamageError."""
         number = self._shards.place_of(block)[1]
         batch, metadata = opened.file.fetch(number)
         if batch.num_rows != self._shards.rows_of(block):
@@ -218,7 +230,7 @@ class InPlace:
             self._places[column.name][block] = (data, flat.data.size, offsets)
         self._known[block] = True
 
-    def locate(self, column: Column, wanted: Wanted, files: Files) -> Located:
+    def locate(self, column: Column, wanted: Samples, files: Files) -> Located:
         """Return where the values of a column lie. Raises DamageError for offsets that lead out of
         the block."""
         places = self._places[column.name]
@@ -229,10 +241,9 @@ class InPlace:
         at = places["offsets"][wanted.block] + wanted.rows * dtype.itemsize
         pairs = gather_fixed(files.located(at, 2 * dtype.itemsize), 2 * dtype.itemsize)
         bounds = np.ascontiguousarray(pairs).view(dtype).astype(np.int64) * column.width
-        _check_bounds(
-            self._shards, column, wanted, bounds[:, 0], bounds[:, 1], places["size"][wanted.block]
-        )
-        return files.located(data + bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+        begins, ends = bounds[:, 0], bounds[:, 1]
+        wanted.check_bounds(column, begins, ends, places["size"][wanted.block])
+        return files.located(data + begins, ends - begins)
 
 
 def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
@@ -272,130 +283,78 @@ class Files:
 
 
 class InMemory:
-    """Reads columns of blocks that were read into memory. `blocks` are in the order of
-    `wanted.blocks`."""
+    """Reads columns of blocks that were read into memory: those of `wanted.blocks`."""
 
-    def __init__(self, shards: Shards, blocks: list[Block]) -> None:
-        self._shards, self._blocks = shards, blocks
+    def __init__(self, wanted: Samples, blocks: list[Block]) -> None:
+        self._wanted, self._blocks = wanted, blocks
 
-    def flats(self, column: Column, wanted: Wanted) -> list[Flat] | None:
-        """Return the buffers of a column in every block; None if one holds a null."""
-        flats = []
-        for block, loaded in zip(wanted.blocks.tolist(), self._blocks, strict=True):
+    def locate(self, column: Column) -> Located | Array | None:
+        """Return where the values of a flat column lie, or its numbers; None if a block has a null.
+
+        Raises DamageError for offsets that lead out of the block.
+        """
+        flats: list[Flat] = []
+        for place, block in enumerate(self._blocks):
             try:
-                flat = loaded.flat(column)
+                flat = block.flat(column)
             except ValueError as error:
-                raise self._damage(block, wanted, error) from error
+                raise self._damage(place, error) from error
             if flat is None:
                 return None
             flats.append(flat)
-        return flats
-
-    def numbers(self, column: Column, flats: list[Flat], wanted: Wanted) -> npt.NDArray[Any]:
-        """Copy the numbers of a column: (n,)."""
-        assert column.dtype is not None
-        return _from_each(
-            wanted,
-            [np.frombuffer(flat.data, column.dtype, flat.rows) for flat in flats],
-            column.dtype,
-        )
-
-    def locate(self, column: Column, flats: list[Flat], wanted: Wanted) -> Located:
-        """Return where the values of a column lie. Raises DamageError for offsets that lead out of
-        the block."""
-        buffers = [flat.data for flat in flats]
+        wanted, buffers = self._wanted, [flat.data for flat in flats]
         if column.kind == "fixed":
-            return Located(
-                buffers,
-                wanted.inverse,
-                wanted.rows * column.width,
-                np.full(len(wanted), column.width),
-            )
+            if not column.shape:
+                assert column.dtype is not None
+                numbers = [np.frombuffer(each.data, column.dtype, each.rows) for each in flats]
+                return self._from_each(numbers, column.dtype)
+            lengths = np.full(len(wanted), column.width)
+            return Located(buffers, wanted.inverse, wanted.rows * column.width, lengths)
         offsets = [flat.offsets for flat in flats if flat.offsets is not None]
-        begins = _from_each(wanted, offsets, column.offset_dtype).astype(np.int64) * column.width
-        ends = (
-            _from_each(wanted, [each[1:] for each in offsets], column.offset_dtype).astype(np.int64)
-            * column.width
+        begins, ends = (
+            self._from_each(each, column.offset_dtype).astype(np.int64) * column.width
+            for each in (offsets, [each[1:] for each in offsets])
         )
         sizes = np.array([buffer.size for buffer in buffers], np.int64)[wanted.inverse]
-        _check_bounds(self._shards, column, wanted, begins, ends, sizes)
+        wanted.check_bounds(column, begins, ends, sizes)
         return Located(buffers, wanted.inverse, begins, ends - begins)
 
-    def take(self, column: Column, wanted: Wanted) -> pa.Array:
+    def take(self, column: Column) -> pa.Array:
         """Copy the values of any column into one Arrow array; of objects, the wanted members.
         Raises DamageError."""
         if not self._blocks:
             return column.values(
                 pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name])
             )
-        order, edges = wanted.by_block
-        parts = [
-            self._checked(column, place, wanted).take(column_of(wanted.rows[order[begin:end]]))
-            for place, (begin, end) in enumerate(pairwise(edges))
-        ]
+        order, edges = self._wanted.by_block
+        parts = []
+        for place, (begin, end) in enumerate(pairwise(edges)):
+            try:
+                values = self._blocks[place].checked(column)
+            except ValueError as error:
+                raise self._damage(place, error) from error
+            parts.append(values.take(column_of(self._wanted.rows[order[begin:end]])))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.concat_arrays(parts).take(column_of(back))
 
-    def _checked(self, column: Column, place: int, wanted: Wanted) -> pa.Array:
-        """Return the values of a column of one block. Raises DamageError where Arrow must not read
-        them."""
-        try:
-            return self._blocks[place].checked(column)
-        except ValueError as error:
-            raise self._damage(int(wanted.blocks[place]), wanted, error) from error
+    def _damage(self, place: int, error: ValueError) -> DamageError:
+        """Return the error for a block that Arrow must not read."""
+        wanted, block = self._wanted, int(self._wanted.blocks[place])
+        message = f"{wanted.shards.where(block)} cannot be read ({first_line(error)})"
+        return DamageError(f"{message}; {VERIFY_ADVICE}", np.flatnonzero(wanted.block == block))
 
-    def _damage(self, block: int, wanted: Wanted, error: ValueError) -> DamageError:
-        message = (
-            f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
-        )
-        return DamageError(message, np.flatnonzero(wanted.block == block))
-
-
-def _from_each(
-    wanted: Wanted, arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any]
-) -> npt.NDArray[Any]:
-    """Collect one number per sample, (n,), each from its row of the array (rows,) of its block."""
-    order, edges = wanted.by_block
-    rows, found = wanted.rows[order], np.empty(len(wanted), dtype)
-    for array, begin, end in zip(arrays, edges[:-1], edges[1:], strict=True):
-        # without it, numpy copies `out` first
-        array.take(rows[begin:end], out=found[begin:end], mode="clip")
-    result = np.empty_like(found)
-    result[order] = found
-    return result
-
-
-def _check_bounds(
-    shards: Shards, column: Column, wanted: Wanted, begins: Indices, ends: Indices, sizes: Indices
-) -> None:
-    wrong = np.flatnonzero((begins < 0) | (ends < begins) | (ends > sizes))
-    if len(wrong):
-        where, row = shards.where(int(wanted.block[wrong[0]])), int(wanted.rows[wrong[0]])
-        message = (
-            f"{where}, row {row}: damaged, {column.name} leads out of its block; {VERIFY_ADVICE}"
-        )
-        raise DamageError(message, wrong)
-
-
-def name_of(shards: Shards, wanted: Wanted, place: int) -> str:
-    """Name one of the requested samples for a message."""
-    block, row = int(wanted.block[place]), int(wanted.rows[place])
-    return f"{shards.where(block)}, row {row}, key {key_of_row(shards, block, row)!r}"
-
-
-def unreadable_sample(shards: Shards, wanted: Wanted, place: int, why: str) -> DamageError:
-    """Return the error for one of the requested samples."""
-    return DamageError(f"{name_of(shards, wanted, place)}: {why}", [place])
-
-
-def unreadable_blocks(shards: Shards, wanted: Wanted, faults: Faults) -> DamageError:
-    """Return the error for blocks that cannot be read."""
-    places = np.flatnonzero(np.isin(wanted.block, list(faults)))
-    block = int(wanted.block[places[0]])
-    named = DamageError(name_samples(shards, block, faults[block]), places)
-    named.__cause__ = faults[block].__cause__
-    return named
+    def _from_each(self, arrays: list[Array], dtype: np.dtype[Any]) -> Array:
+        """Collect one number per sample, (n,), each from its row of the array (rows,) of its
+        block."""
+        order, edges = self._wanted.by_block
+        rows, found = self._wanted.rows[order], np.empty(len(order), dtype)
+        for array, begin, end in zip(arrays, edges[:-1], edges[1:], strict=True):
+            # without it, numpy copies `out` first
+            array.take(rows[begin:end], out=found[begin:end], mode="clip")
+        result = np.empty_like(found)
+        result[order] = found
+        return result
 
 
 @dataclass(frozen=True)
@@ -418,105 +377,91 @@ class GatherOptions:
     skip: bool = False
     profile: bool = False
 
+    def in_place(self, shards: Shards) -> bool:
+        """Return whether samples can be read one by one: uncompressed, and mapped or loaded."""
+        return (
+            (self.mmap or self.preload)
+            and shards.has_places
+            and shards.manifest.recipe.get("compression") == "none"
+        )
 
-def in_place(shards: Shards, options: GatherOptions) -> bool:
-    """Return whether samples can be read one by one: uncompressed, and mapped or loaded."""
-    return (
-        (options.mmap or options.preload)
-        and shards.has_places
-        and shards.manifest.recipe.get("compression") == "none"
-    )
 
-
-class BlockPlaces:
-    """The places of all samples of some columns. Threads may share it."""
+class Storage:
+    """Where all samples of some columns lie. Threads may share it."""
 
     def __init__(
         self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages
     ) -> None:
-        self.shards, self.stages = shards, stages
+        self._shards, self.stages = shards, stages
         # Those of a store are compared when they come.
-        self._options = replace(options, checksums=options.checksums and shards.is_local)
+        checksums = options.checksums and shards.is_local
         flat = [column for column in columns if column.is_flat]
         opener = shards.opener(options.preload)
         self.in_place = (
-            InPlace(shards, flat, opener, self._options.checksums)
-            if in_place(shards, options)
-            else None
+            InPlace(shards, flat, opener, checksums) if options.in_place(shards) else None
         )
+        limits: tuple[int, float] = (options.blocks, options.block_bytes)
+        if options.preload:
+            limits = (len(shards.starts), float("inf"))
         # Made now: threads that need one at the same time would each make their own.
-        self.blocks = self._cache(columns)
-        """The blocks that are read into memory."""
-        self.nested = self._cache([column for column in columns if not column.is_flat])
-        """The blocks of the columns that are never read in place: without the images and numbers
-        that are."""
-
-    def _cache(self, columns: Sequence[Column]) -> BlockCache:
-        limit, limit_bytes = self._options.blocks, self._options.block_bytes
-        if self._options.preload:
-            limit, limit_bytes = len(self.shards.starts), float("inf")
-        return BlockCache(
-            self.shards, list(columns), limit, limit_bytes, self._options.checksums, self.stages
+        self.blocks, self.nested = (
+            BlockCache(shards, some, *limits, checksums, stages)
+            for some in (list(columns), [column for column in columns if not column.is_flat])
         )
+        """The blocks that are read into memory: whole, and without the columns that are always read
+        in place."""
 
     def counts(self) -> dict[str, int]:
         """Return the hits and misses of the cache of blocks, and what came over a network."""
         hits, misses = self.blocks.hits + self.nested.hits, self.blocks.misses + self.nested.misses
-        return {"block_hits": hits, "block_misses": misses, **self.shards.counts()}
+        return {"block_hits": hits, "block_misses": misses, **self._shards.counts()}
 
 
 class BlockSources:
     """The blocks and files of the values of one batch."""
 
-    def __init__(self, places: BlockPlaces, wanted: Wanted, counted: bool = True) -> None:
+    def __init__(self, storage: Storage, wanted: Samples, counted: bool = True) -> None:
         """Find the files; samples that are `counted` are not requested again in this epoch."""
-        self._places, self.wanted, self._counted = places, wanted, counted
+        self._storage, self.wanted, self._counted = storage, wanted, counted
         self._memory: InMemory | None = None
         self._nested: InMemory | None = None
-        if places.in_place is not None:
-            self._files, faults = places.in_place.prepare(wanted, places.stages)
+        if storage.in_place is not None:
+            self._files, faults = storage.in_place.prepare(wanted, storage.stages)
             if faults:
-                raise unreadable_blocks(places.shards, wanted, faults)
+                raise wanted.unreadable_blocks(faults)
 
     @property
     def memory(self) -> InMemory:
         """The blocks, in memory. (A cached_property would hold a lock that all threads share before
         Python 3.12.)"""
         if self._memory is None:
-            self._memory = self._fetch(self._places.blocks)
+            self._memory = self._fetch(self._storage.blocks)
         return self._memory
 
-    def memory_of(self, column: Column) -> InMemory:
-        """Return the blocks of a column, in memory: without those columns that are read in place,
-        where this one is not."""
-        place = self._places.in_place
-        # which is in memory whole
-        if place is None or column.is_flat or place.pass_by(self.wanted):
-            return self.memory
+    def take(self, column: Column) -> pa.Array:
+        """Copy the values of a column into one Arrow array. Raises DamageError."""
+        in_place = self._storage.in_place
+        # Where other columns are read in place, this one comes without them.
+        if in_place is None or column.is_flat or in_place.pass_by(self.wanted):
+            return self.memory.take(column)
         if self._nested is None:
-            self._nested = self._fetch(self._places.nested)
-        return self._nested
+            self._nested = self._fetch(self._storage.nested)
+        return self._nested.take(column)
 
     def _fetch(self, cache: BlockCache) -> InMemory:
-        counts = np.bincount(self.wanted.inverse, minlength=len(self.wanted.blocks)) * self._counted
-        found, faults = cache.get(self.wanted.blocks.tolist(), counts.tolist())
+        wanted, blocks = self.wanted, self.wanted.blocks.tolist()
+        counts = np.bincount(wanted.inverse, minlength=len(blocks)) * self._counted
+        found, faults = cache.get(blocks, counts.tolist())
         if faults:
-            raise unreadable_blocks(self._places.shards, self.wanted, faults)
-        return InMemory(
-            self._places.shards, [found[block] for block in self.wanted.blocks.tolist()]
-        )
+            raise wanted.unreadable_blocks(faults)
+        return InMemory(wanted, [found[block] for block in blocks])
 
-    def locate(self, column: Column) -> Located | npt.NDArray[Any] | None:
+    def locate(self, column: Column) -> Located | Array | None:
         """Return the places of a column's values, or its numbers; None if they must be read one by
         one."""
         if not column.is_flat:
             return None
-        place = self._places.in_place
-        if place is not None and not place.lie_elsewhere(column, self.wanted):
-            return place.locate(column, self.wanted, self._files)
-        flats = self.memory.flats(column, self.wanted)
-        if flats is None:
-            return None
-        if column.kind == "fixed" and not column.shape:
-            return self.memory.numbers(column, flats, self.wanted)
-        return self.memory.locate(column, flats, self.wanted)
+        in_place = self._storage.in_place
+        if in_place is not None and not in_place.lie_elsewhere(column, self.wanted):
+            return in_place.locate(column, self.wanted, self._files)
+        return self.memory.locate(column)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DamageError, DatasetError, Rejection, UsageError
+from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.format.arrays import leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
@@ -23,43 +23,23 @@ from shardctl.images.object_geometry import (
     KeepRule,
     Motion,
     MovedMasks,
+    Moves,
     VisibleSpans,
-    are_between,
-    keypoints_at,
-    left_of,
-    scaled_boxes,
+    moved_keypoints,
+    moved_places,
     visible_columns,
 )
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
 from shardctl.loader.blocks.convert import Views
 from shardctl.loader.blocks.gather import Indices, Located
-from shardctl.loader.blocks.locate import BlockSources, Wanted, unreadable_sample
+from shardctl.loader.blocks.locate import BlockSources, Samples
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Moves:
-    """What is done to the coordinates of n things, in pixels from the corner of an upright image.
-
-    (x, y) of the stored image becomes (x, y) * `scale` + `shift` in the batch. The scale of x is
-    negative in a mirrored image. Parts below `low` or above `high` are cut off. These are the edges
-    of the image, or infinite if the image stays as it is stored. Each array is (n, 2).
-    """
-
-    scale: Floats
-    shift: Floats
-    low: Floats
-    high: Floats
-
-    def at(self, places: Indices) -> Moves:
-        """Return those at these places, of which any may come several times."""
-        return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
 
 
 class Unmovable(Exception):
@@ -70,14 +50,14 @@ class Unmovable(Exception):
         self.place = place
 
 
-def moves_of(transforms: Transforms, samples: Indices, epoch: int, sizes: Sequence[Size]) -> Moves:
+def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> Moves:
     """Return what the transforms do to the images of these samples, whose stored sizes are (width,
     height) each.
 
     Raises Unmovable for an image that the crop does not fit in, and one that is resized to too many
     pixels.
     """
-    views = Views(transforms, samples, epoch)
+    views = Views(transforms, wanted)
     scales, shifts, lows, highs = [], [], [], []
     for place, (width, height) in enumerate(sizes):
         resized = (
@@ -259,39 +239,36 @@ class Marked:
         once, and by the same rules. A point outside is no longer there (0, 0, 0). Nothing changes
         in an image that is as it is stored. Raises Malformed.
         """
-        owners = self.owners
+        owners, changed = self.owners, dict[str, Member]()
         of_object = moves.at(owners)
-        polygons = self.members.get(POLYGONS)
-        whole = None
-        if isinstance(polygons, Polygons):
-            of_point = of_object.at(polygons.owners[polygons.of_points])
-            whole = polygons.at(polygons.points * of_point.scale + of_point.shift)
-        boxes: Any = self.members[BOX]
-        before = scaled_boxes(boxes.astype(np.float64), of_object.scale, of_object.shift)
-        left = left_of(before, whole, of_object.low, of_object.high)
-        boxes, visible, masked = left.after, left.visible, left.masked
-        growth = np.abs(of_object.scale).prod(axis=1)
-        grown = growth * visible
-        changed: dict[str, Member] = {}
+        boxes, polygons = self.members[BOX], self.members.get(POLYGONS)
         runs: Any = self.members.get(RLE, ())
+        masks = None
         if any(each is not None for each in runs):
             changed[RLE], masks = _moved_rle(runs, moves, owners)
-            boxes, grown = masks.measured(boxes, growth, visible)
-            visible, masked = np.where(masks.there, masks.share, visible), masked | masks.there
-        changed[BOX] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(
-            np.float32
+        kept, found, times, outlines = moved_places(
+            np.asarray(boxes, np.float64),
+            polygons if isinstance(polygons, Polygons) else None,
+            [of_object],
+            rule,
+            masks,
         )
-        if AREA in self.members:
-            changed[AREA] = _grown(self.members[AREA], grown)
         if KEYPOINTS in self.members:
-            changed[KEYPOINTS] = _moved_keypoints(self.members[KEYPOINTS], of_object, role)
-        if left.polygons is not None:
-            changed[POLYGONS] = left.polygons.without_slivers()
-        kept = rule.keeps(before, left.within, visible, masked)
+            points: Any = self.members[KEYPOINTS]
+            moved = moved_keypoints(points, [of_object], role)
+            still = np.isinf(of_object.high[:, 0])
+            moved[still] = points[still]
+            changed[KEYPOINTS] = moved
         members = {
             name: _selected(changed.get(name, member), kept)
             for name, member in self.members.items()
         }
+        members[BOX] = found
+        if AREA in members:
+            areas: Any = members[AREA]
+            members[AREA] = (areas * times).astype(np.float32)
+        if outlines is not None:
+            members[POLYGONS] = outlines
         return replace(
             self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members
         )
@@ -476,36 +453,18 @@ def _nearest(moves: Moves, place: int, axis: int) -> Indices:
     return pixels
 
 
-def _grown(areas: Any, growth: Floats) -> Numbers:
-    grown: Numbers = (areas * growth).astype(np.float32)
-    return grown
-
-
-def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
-    """Return the points (T, K, 3) where their images were put, as those of a mirrored object where
-    it is mirrored."""
-    places = points[:, :, :2] * moves.scale[:, None] + moves.shift[:, None]
-    seen = are_between(places, moves.low[:, None], moves.high[:, None]) & (points[:, :, 2] > 0)
-    moved = keypoints_at(places, points[:, :, 2:], seen, moves.scale[:, 0] < 0, role)
-    still = np.isinf(moves.high[:, 0])
-    moved[still] = points[still]
-    return moved
-
-
 class ObjectReader:
     """Reads the columns of objects of batches. Threads may share it.
 
     `hidden` is the column of the main image where it must be read for the sizes of its images, and
-    was not asked for.
+    was not asked for. `cut` objects were left out because too little of them is inside.
     """
 
     def __init__(self, shards: Shards, columns: list[Column], transforms: Transforms) -> None:
         """Raises UsageError for transforms that do not fit, DatasetError for a column that is not
         one of objects."""
         self._shards, self._transforms = shards, transforms
-        self._cut = 0
-        self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
-        self._most = most_pixels(shards.manifest.recipe)
+        self.cut = 0
         objects = [column for column in columns if column.objects is not None]
         self._types: dict[str, dict[str, MemberType]] = {}
         for column in objects:
@@ -515,99 +474,74 @@ class ObjectReader:
                 raise DatasetError(
                     f"{shards.root}: {column.name} is not a column of objects: {error}"
                 ) from None
-        self._image = self._main_image(objects[0]) if objects and transforms.moves else None
-        read = {column.name for column in columns}
-        of_any_size = self._image is not None and self._image.picture_shape is None
-        self.hidden = (
-            [self._image]
-            if self._image is not None and of_any_size and self._image.name not in read
-            else []
-        )
-
-    def counts(self) -> dict[str, int]:
-        """Return how many objects were left out because too little of them is inside."""
-        return {"objects_cut": self._cut}
+        self._image = self._main_image(objects[0]) if objects and transforms.moving else None
+        self.hidden: list[Column] = []
+        if self._image is not None and self._image.picture_shape is None:
+            read = {column.name for column in columns}
+            self.hidden = [] if self._image.name in read else [self._image]
 
     def _main_image(self, column: Column) -> Column:
         """Return the column of the images that the objects are in."""
-        roles = self._shards.layout.roles
-        if roles.main_image is None:
+        layout = self._shards.layout
+        name = layout.roles.main_image
+        if name is None:
             raise UsageError(
                 f"resize, crop and flip move {column.name} with the main image, and the dataset "
-                f"has {len(roles.images)} columns"
+                f"has {len(layout.roles.images)} columns"
                 f" of images, none of them called image; leave {column.name} out with columns="
             )
-        image = Column.of(
-            self._shards.layout.columns.field(roles.main_image), roles.images[roles.main_image]
-        )
+        image = Column.of(layout.columns.field(name), layout.roles.images[name])
         self._transforms.check_crop(image)
         return image
 
-    def read(
-        self,
-        column: Column,
-        sources: BlockSources,
-        samples: Indices,
-        epoch: int,
-        memory: BatchMemory,
-    ) -> Batch:
+    def read(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
         """Return the fields of a column of objects in a batch. Raises DamageError."""
         transforms, wanted = self._transforms, sources.wanted
         assert column.objects is not None
-        types, wanted_members = self._types[column.name], column.object_members
+        types, members = self._types[column.name], column.object_members
         # how many there are, and which of them stay
         needed = {BOX} if self._image is None else {BOX, POLYGONS, RLE}
-        read = tuple(name for name in types if name in wanted_members or name in needed)
+        read = tuple(name for name in types if name in members or name in needed)
         try:
-            stored = sources.memory_of(column).take(replace(column, members=read), wanted)
+            stored = sources.take(replace(column, members=read))
             found = Marked.of(stored, {name: types[name] for name in read})
             if column.name in transforms.relabel:
                 found = found.with_categories(np.array(transforms.relabel[column.name], np.int64))
             if self._image is not None:
                 before = int(found.counts.sum())
-                moves = self._moves(self._image, sources, samples, epoch)
+                moves = self._moves(self._image, sources)
                 found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
-                self._cut += before - int(found.counts.sum())
+                self.cut += before - int(found.counts.sum())
         except Malformed as malformed:
-            raise self._faulty(
-                column, wanted, malformed.place, f"{malformed}; {VERIFY_ADVICE}"
-            ) from malformed
-        found = found.only(wanted_members)
+            why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
+            raise wanted.unreadable(malformed.place, why) from malformed
+        found = found.only(members)
         if column.name not in transforms.pad:
             return {column.name: found.samples()}
         return found.padded(column.name, transforms.pad[column.name], memory.array)
 
-    def _moves(self, image: Column, sources: BlockSources, samples: Indices, epoch: int) -> Moves:
+    def _moves(self, image: Column, sources: BlockSources) -> Moves:
         try:
-            return moves_of(self._transforms, samples, epoch, self._sizes(image, sources))
+            return moves_of(self._transforms, sources.wanted, self._sizes(image, sources))
         except Unmovable as small:
-            raise self._faulty(image, sources.wanted, small.place, str(small)) from small
+            raise sources.wanted.unreadable(small.place, f"{image.name}: {small}") from small
 
     def _sizes(self, image: Column, sources: BlockSources) -> list[Size]:
         """Return the stored size of each image, upright: (width, height)."""
+        wanted, recipe = sources.wanted, self._shards.manifest.recipe
         if image.picture_shape is not None:
             height, width = image.picture_shape[:2]
-            return [(width, height)] * len(sources.wanted)
-        found = []
-        for place, data in enumerate(self._encoded(image, sources).rows()):
-            try:
-                limit = limit_of(image, data, self._most)
-                size = (
-                    plain_size(data) or open_image(data.tobytes(), limit, self._keep_truncated).size
-                )
-            except Rejection as rejection:
-                why = f"{why_undecoded(image, rejection)}; {VERIFY_ADVICE}"
-                raise self._faulty(image, sources.wanted, place, why) from rejection
-            found.append(size)
-        return found
-
-    def _encoded(self, image: Column, sources: BlockSources) -> Located:
+            return [(width, height)] * len(wanted)
         located = sources.locate(image)
-        if isinstance(located, Located):
-            return located
-        return encoded_images(
-            image, sources.memory.take(image, sources.wanted), self._shards, sources.wanted
-        )
-
-    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> DamageError:
-        return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")
+        if not isinstance(located, Located):
+            located = encoded_images(image, sources.memory.take(image), wanted)
+        most, keeps = most_pixels(recipe), recipe.get("truncated") == "keep"
+        found = []
+        for place, data in enumerate(located.rows()):
+            try:
+                limit = limit_of(image, data, most)
+                found.append(plain_size(data) or open_image(data.tobytes(), limit, keeps).size)
+            except Rejection as rejection:
+                why = f"{image.name}: {why_undecoded(image, rejection)}; {VERIFY_ADVICE}"
+                raise wanted.unreadable(place, why) from rejection
+        return found

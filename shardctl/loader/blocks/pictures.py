@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column, is_missing
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import Bytes, Located, in_array
-from shardctl.loader.blocks.locate import Wanted, name_of, unreadable_sample
+from shardctl.loader.blocks.locate import Array, Samples
 from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
@@ -90,26 +89,15 @@ def limit_of(column: Column, data: Bytes, most: int) -> int:
     return max(most, len(data) * _DENSEST.get(data[:2].tobytes(), 0))
 
 
-@dataclass(frozen=True)
-class Missing:
-    """Masks that are missing: their places among the samples that are read, and the number that
-    stands for their pixels."""
-
-    places: Indices
-    fill: float
-
-
 class PictureReader:
     """Decodes the images and masks of batches. Threads may share it.
 
-    `keep_truncated` says that pixels which are missing at the end of the data are grey; at most
-    `cache_bytes` of decoded images are kept.
+    At most `cache_bytes` of decoded images are kept.
     """
 
-    def __init__(
-        self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int
-    ) -> None:
-        self._shards, self._transforms, self._keep_truncated = shards, transforms, keep_truncated
+    def __init__(self, shards: Shards, transforms: Transforms, cache_bytes: int) -> None:
+        self._shards, self._transforms = shards, transforms
+        self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         self._most = most_pixels(shards.manifest.recipe)
         self._cache, self._keeps_decoded = DecodedImageCache(cache_bytes), cache_bytes > 0
         self._local = threading.local()
@@ -122,144 +110,109 @@ class PictureReader:
         self,
         column: Column,
         located: Located,
-        samples: Indices,
-        epoch: int,
-        wanted: Wanted,
+        wanted: Samples,
         memory: BatchMemory,
-        missing: Missing | None = None,
-    ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+        missing: Indices | None = None,
+        fill: float = 0,
+    ) -> Array | list[Array]:
         """Return the images of a column: an array (n, *shape) if they share a shape, else a list of
         arrays.
 
-        A mask that is `missing` is filled, and in a list it has the shape (0, 0).
+        Masks that are `missing`, by their places, are filled; in a list they have the shape (0, 0).
         """
         transforms = self._transforms
-        converter = Converter(transforms, column, column.pixel_dtype, samples, epoch)
+        converter = Converter(transforms, column, column.pixel_dtype, wanted)
         shape = transforms.picture_shape(column)
-        plain = self._plain(column, samples)
+        found: Array | list[Array]
         if shape is None:
-            found = [np.empty((0, 0), converter.dtype) for _ in samples]
-            failed = self._decode_alone(column, located, plain, converter, found)
-            rest = _rest(samples, plain, failed, missing)
-            for place, pixels in self._decoded(
-                column, located, samples, wanted, converter, None, rest
-            ):
-                found[place] = _in_list(converter, pixels, place)
-            return found
-        batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
-        if missing is not None:
-            batch[missing.places] = missing.fill
-        in_place = None if transforms.changes(column) else batch
-        if in_place is not None:
-            failed = _decode_in_place(located, plain, batch)
+            found = [np.empty((0, 0), converter.dtype) for _ in range(len(wanted))]
         else:
-            failed = self._decode_and_convert(column, located, plain, converter, batch)
+            found = memory.array(column.name, (len(wanted), *shape), converter.dtype)
+            if missing is not None:
+                found[missing] = fill
+        plain = self._plain(column, wanted)
+        left = np.ones(len(wanted), bool)
+        left[plain] = False
+        left[self._decode_plain(column, located, plain, converter, found)] = True
+        if missing is not None:
+            left[missing] = False
+        rest = np.flatnonzero(left)
+        if shape is None:
+            for place, pixels in self._decoded(column, located, wanted, converter, None, rest):
+                found[place] = converter.converted(pixels, place)
+            return found
+        in_place = None if transforms.changes(column) else found
         size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
-        rest = _rest(samples, plain, failed, missing)
-        for place, pixels in self._decoded(
-            column, located, samples, wanted, converter, in_place, rest
-        ):
-            if (
-                in_place is not None
-                and pixels.ctypes.data == batch[place].ctypes.data
-                and pixels.shape == shape
-            ):
+        for place, pixels in self._decoded(column, located, wanted, converter, in_place, rest):
+            own = found[place]
+            if pixels.ctypes.data == own.ctypes.data and pixels.shape == shape:
                 continue
             try:
                 view = converter.cut(pixels, place)
                 _check_size(view, size)
-                converter.write(view, batch[place])
-            except Misfit as misfit:
-                raise misfit.of(place) from None
+                converter.write_one(view, place, own)
             except DatasetError as error:
-                raise self._faulty(column, wanted, place, str(error)) from error
+                raise _faulty(column, wanted, place, str(error)) from error
             except ValueError as error:
-                raise self._faulty(column, wanted, place, f"{error}; {VERIFY_ADVICE}") from error
-        return batch
+                raise _faulty(column, wanted, place, f"{error}; {VERIFY_ADVICE}") from error
+        return found
 
-    def _plain(self, column: Column, samples: Indices) -> list[int]:
+    def _plain(self, column: Column, wanted: Samples) -> list[int]:
         """Return the places of images that are known to be plain JPEG, so that they are decoded
         without a look at them first.
 
         No place where that has no use: images that are kept are decoded once, and Pillow decodes
         those smaller that are resized to a half or less.
         """
-        role = column.picture
-        if (
-            role is None
-            or isinstance(role, Mask)
-            or self._keeps_decoded
-            or self._is_reduced(column)
-        ):
+        role, shape = column.picture, column.picture_shape
+        if role is None or isinstance(role, Mask) or self._keeps_decoded:
             return []
+        if self._transforms.resize is not None:
+            if shape is None:
+                return []
+            width, height = shape[1::-1]
+            if image.is_reduced((width, height), self._transforms.resized_view(width, height)):
+                return []
         if role.is_plain:
-            return list(range(len(samples)))
-        known = (
-            self._shards.plain_images
-            if column.name == self._shards.layout.roles.main_image
-            else None
-        )
-        return [] if known is None else np.flatnonzero(known[samples]).tolist()
+            return list(range(len(wanted)))
+        of_main = column.name == self._shards.layout.roles.main_image
+        known = self._shards.plain_images if of_main else None
+        return [] if known is None else np.flatnonzero(known[wanted.numbers]).tolist()
 
-    def _is_reduced(self, column: Column) -> bool:
-        """Return whether Pillow may decode images of a column at a part of their size, since they
-        are resized."""
-        if self._transforms.resize is None:
-            return False
-        if column.picture_shape is None:
-            return True
-        height, width = column.picture_shape[:2]
-        return image.is_reduced((width, height), self._transforms.resized_view(width, height))
-
-    def _decode_and_convert(
+    def _decode_plain(
         self,
         column: Column,
         located: Located,
         plain: list[int],
         converter: Converter,
-        batch: npt.NDArray[Any],
+        found: Array | list[Array],
     ) -> list[int]:
-        """Decode plain images one after the other into the same memory, and write what is seen of
-        them into a batch.
+        """Decode plain images into `found`: in their places where nothing is changed, else by way
+        of the memory of this thread.
 
         Returns the places of those that the slow way must look at.
         """
-        scratch, shape = self._scratch(column), column.picture_shape
-        failed = []
+        changes, in_list = self._transforms.changes(column), isinstance(found, list)
+        scratch, shape, failed = self._scratch(column), column.picture_shape, []
         for place, data in located.views(plain):
-            pixels = decode_plain(data, scratch)
+            if changes:
+                pixels = decode_plain(data, scratch)
+            elif in_list:
+                pixels = decode_plain_alone(data, self._most)
+            else:
+                pixels = decode_plain(data, found[place])
             if pixels is None or (shape is not None and pixels.shape != shape):
                 failed.append(place)
-                continue
-            try:
-                converter.write(converter.view(pixels, place), batch[place])
-            except (Misfit, DatasetError, ValueError):
-                failed.append(place)
-        return failed
-
-    def _decode_alone(
-        self,
-        column: Column,
-        located: Located,
-        plain: list[int],
-        converter: Converter,
-        found: list[npt.NDArray[Any]],
-    ) -> list[int]:
-        """Decode plain images into arrays of their own. Returns the places of those that the slow
-        way must look at."""
-        changes, scratch = self._transforms.changes(column), self._scratch(column)
-        failed = []
-        for place, data in located.views(plain):
-            pixels = (
-                decode_plain(data, scratch) if changes else decode_plain_alone(data, self._most)
-            )
-            try:
-                if pixels is None:
+            elif in_list and not changes:
+                found[place] = pixels
+            elif changes:
+                try:
+                    if in_list:
+                        found[place] = converter.converted(pixels, place)
+                    else:
+                        converter.write(converter.view(pixels, place), found[place])
+                except (Misfit, DatasetError, ValueError):
                     failed.append(place)
-                else:
-                    found[place] = _in_list(converter, pixels, place) if changes else pixels
-            except (Misfit, DatasetError):
-                failed.append(place)
         return failed
 
     def _scratch(self, column: Column) -> image.Pixels:
@@ -279,8 +232,7 @@ class PictureReader:
         self,
         column: Column,
         located: Located,
-        samples: Indices,
-        wanted: Wanted,
+        wanted: Samples,
         converter: Converter,
         out: Any,
         places: Indices,
@@ -289,31 +241,25 @@ class PictureReader:
         is given and it fits."""
         if not len(places):
             return
-        rows = zip(
-            places.tolist(), located.at(places).rows(), samples[places].tolist(), strict=True
-        )
-        for place, data, sample in rows:
-            pixels = self._cache.get(column.name, sample)
+        numbers = wanted.numbers[places].tolist()
+        rows = zip(places.tolist(), located.at(places).rows(), numbers, strict=True)
+        for place, data, number in rows:
+            pixels = self._cache.get(column.name, number)
             if pixels is None:
                 try:
-                    pixels = self._decode(
-                        column, data, converter, place, out[place] if out is not None else None
-                    )
+                    own = out[place] if out is not None else None
+                    pixels = self._decode(column, data, converter, place, own)
                 except DatasetError as error:
-                    raise self._faulty(column, wanted, place, str(error)) from error
-                except Rejection as rejection:
-                    raise self._faulty(
-                        column,
-                        wanted,
-                        place,
-                        f"{why_undecoded(column, rejection)}; {VERIFY_ADVICE}",
-                    ) from rejection
+                    raise _faulty(column, wanted, place, str(error)) from error
                 except Exception as error:
-                    if isinstance(error, ShardctlError) or not is_of_bytes(error):
+                    if isinstance(error, Rejection):
+                        why = why_undecoded(column, error)
+                    elif isinstance(error, ShardctlError) or not is_of_bytes(error):
                         raise
-                    why = f"it does not decode: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
-                    raise self._faulty(column, wanted, place, why) from error
-                self._cache.keep(column.name, sample, pixels)
+                    else:
+                        why = f"it does not decode: {type(error).__name__}: {error}"
+                    raise _faulty(column, wanted, place, f"{why}; {VERIFY_ADVICE}") from error
+                self._cache.keep(column.name, number, pixels)
             yield place, pixels
 
     def _decode(
@@ -352,9 +298,6 @@ class PictureReader:
             image.decode(data.tobytes(), limit, self._keep_truncated) if pixels is None else pixels
         )
 
-    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> DamageError:
-        return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")
-
     def _jpeg_decoder(self) -> JpegDecoder:
         if not hasattr(self._local, "decoder"):
             self._local.decoder = JpegDecoder()
@@ -362,31 +305,7 @@ class PictureReader:
         return decoder
 
 
-def _decode_in_place(located: Located, plain: list[int], batch: npt.NDArray[Any]) -> list[int]:
-    """Decode plain images into their rows of a batch. Returns the places of those that the slow way
-    must look at."""
-    shape, failed = batch.shape[1:], []
-    for place, data in located.views(plain):
-        pixels = decode_plain(data, batch[place])
-        if pixels is None or pixels.shape != shape:
-            failed.append(place)
-    return failed
-
-
-def _rest(
-    samples: Indices, plain: list[int], failed: list[int], missing: Missing | None
-) -> Indices:
-    """Return the places of all other images than those plain ones that have not failed, and the
-    missing ones."""
-    left = np.ones(len(samples), bool)
-    left[plain] = False
-    left[failed] = True
-    if missing is not None:
-        left[missing.places] = False
-    return np.flatnonzero(left)
-
-
-def _check_size(pixels: npt.NDArray[Any], size: tuple[int, ...]) -> None:
+def _check_size(pixels: Array, size: tuple[int, ...]) -> None:
     """Raise ValueError for an image or a mask of another size, (height, width), than it should
     have: numpy repeats one row."""
     if pixels.shape[:2] != size:
@@ -418,22 +337,18 @@ def missing_images(values: pa.Array) -> Indices:
     return np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
 
 
-def encoded_images(column: Column, values: pa.Array, shards: Shards, wanted: Wanted) -> Located:
+def encoded_images(column: Column, values: pa.Array, wanted: Samples) -> Located:
     """Return where the bytes of images lie in an Arrow array. Raises DamageError for samples that
     have none."""
     lost = missing_images(values)
     if len(lost):
-        where = name_of(shards, wanted, int(lost[0]))
+        where = wanted.name_of(int(lost[0]))
         raise DamageError(f"{where}: {column.name} is missing; {VERIFY_ADVICE}", lost)
     return in_array(values.field("bytes"))
 
 
-def _in_list(converter: Converter, pixels: image.Pixels, place: int) -> npt.NDArray[Any]:
-    """Return one transformed image of a list."""
-    try:
-        return converter.converted(pixels, place)
-    except Misfit as misfit:
-        raise misfit.of(place) from None
+def _faulty(column: Column, wanted: Samples, place: int, why: str) -> DamageError:
+    return wanted.unreadable(place, f"{column.name}: {why}")
 
 
 HEADER_FIELDS = {name: pa.int64() for name in ("width", "height", "image_bytes")}

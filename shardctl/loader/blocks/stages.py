@@ -6,9 +6,9 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
 NETWORK, CACHE = "network", "cache"
@@ -16,33 +16,6 @@ STAGES = (DISK, DECOMPRESS, DECODE, GATHER, WAITING, NETWORK, CACHE)
 """`disk` is time without the processor in a stretch that read from storage, `waiting` that for a
 block that another thread is fetching, `network` that for a block from a store; in `cache`, blocks
 that are in the local cache are opened and checked."""
-
-
-class Stages(Protocol):
-    """Receives the current stage of a reader."""
-
-    def stage(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context manager for a stage of this thread; stages may be nested."""
-        ...
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of all threads together that each stage has taken so far, without
-        those inside it."""
-        ...
-
-
-class NoStages:
-    """Measures nothing, at the cost of nothing."""
-
-    _nothing = nullcontext()
-
-    def stage(self, name: str) -> AbstractContextManager[Any]:
-        """Return something that does nothing."""
-        return self._nothing
-
-    def seconds(self) -> dict[str, float]:
-        """Return no stages."""
-        return {}
 
 
 @dataclass
@@ -75,26 +48,44 @@ def _reads() -> int:
     return usage.ru_inblock + usage.ru_majflt
 
 
-class StageClock:
-    """Measures. A change of stage costs about 4 microseconds, so it is per batch and per block, not
-    per sample."""
+class Stages:
+    """The time of a reader's threads by stage; nothing where that is not `measured`.
 
-    def __init__(self) -> None:
+    A change of stage costs about 4 microseconds, so it is per batch and per block, not per sample.
+    """
+
+    def __init__(self, measured: bool) -> None:
+        self._measured = measured
         self._local = threading.local()
         self._lock = threading.Lock()
         self._threads: list[_Thread] = []
-        self._stages = {name: _Stage(self, name) for name in STAGES}
 
-    def stage(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context manager for a stage of this thread."""
-        return self._stages[name]
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Return a context manager for a stage of this thread; stages may be nested."""
+        return self._entered(name) if self._measured else _NOTHING
+
+    @contextmanager
+    def _entered(self, name: str) -> Iterator[None]:
+        thread = self._mine()
+        thread.charge()
+        thread.stack.append(name)
+        try:
+            yield
+        finally:
+            thread.charge()
+            thread.stack.pop()
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of all threads together by stage."""
+        """Return the seconds of all threads together that each stage has taken so far, without
+        those inside it."""
         with self._lock:
-            return {name: sum(thread.seconds[name] for thread in self._threads) for name in STAGES}
+            return {
+                name: sum(thread.seconds[name] for thread in self._threads)
+                for name in STAGES
+                if self._measured
+            }
 
-    def mine(self) -> _Thread:
+    def _mine(self) -> _Thread:
         """Return what is known of the calling thread."""
         if not hasattr(self._local, "thread"):
             self._local.thread = _Thread()
@@ -104,18 +95,4 @@ class StageClock:
         return thread
 
 
-class _Stage:
-    """One stage of a clock: which thread is in it, the clock knows."""
-
-    def __init__(self, clock: StageClock, name: str) -> None:
-        self._clock, self._name = clock, name
-
-    def __enter__(self) -> None:
-        thread = self._clock.mine()
-        thread.charge()
-        thread.stack.append(self._name)
-
-    def __exit__(self, *_: object) -> None:
-        thread = self._clock.mine()
-        thread.charge()
-        thread.stack.pop()
+_NOTHING = nullcontext()

@@ -242,8 +242,8 @@ class Deriver:
             return BlockLayout(
                 tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0]
             )
-        numbers, counts = _lists(self._lengths, sources)
-        layout = BlockLayout(tokens.shape[1], counts, numbers.astype(np.int64))
+        lists = _lists(self._lengths, sources)
+        layout = BlockLayout(tokens.shape[1], lists.lengths[0], lists.numbers.astype(np.int64))
         # Each by itself too: the sum of long ones may begin anew at 0.
         wrong = (layout.lengths <= 0) | (layout.lengths > layout.width)
         if wrong.any() or (layout.filled > layout.width).any():
@@ -264,9 +264,8 @@ class Deriver:
                 return np.frombuffer(
                     gather(located).buffers()[2], column.dtype, shape[0] * shape[1]
                 ).reshape(shape)
-            return numbers_of(sources.memory_of(column).take(column, sources.wanted), column)[0]
-        numbers, lengths = _lists(column, sources)
-        lists = Lists(numbers, [lengths])
+            return numbers_of(sources.take(column), column)[0]
+        lists = _lists(column, sources)
         full = np.zeros(shape, np.uint8)
         padded = lists.padded(0, lambda wanted: np.empty(wanted, np.uint8))
         width = min(shape[1], padded.shape[1])
@@ -302,18 +301,9 @@ def _tokens_column(columns: Sequence[Column], roles: Mapping[str, Tokens]) -> Co
     return found[0]
 
 
-def _lists(column: Column, sources: BlockSources) -> tuple[npt.NDArray[Any], Indices]:
-    """Return the numbers of lists one behind the other, and their lengths, (n,)."""
-    assert column.dtype is not None, "a column of lists of numbers"
+def _lists(column: Column, sources: BlockSources) -> Lists:
+    """Return lists of numbers."""
     located = sources.locate(column)
     if isinstance(located, Located):
-        lengths = located.length // column.width
-        data = gather(located).buffers()[2]
-        numbers = (
-            np.frombuffer(data, column.dtype, int(lengths.sum()))
-            if data is not None
-            else np.empty(0, column.dtype)
-        )
-        return numbers, lengths
-    lists = Lists.of(sources.memory_of(column).take(column, sources.wanted))
-    return lists.numbers, lists.lengths[0]
+        return Lists.lying(column, located)
+    return Lists.of(sources.take(column))

@@ -14,15 +14,14 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Mask
-from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
+from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
-from shardctl.images.object_geometry import CENTRE
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number, whole_number
 from shardctl.system.text import lacks
 
 if TYPE_CHECKING:
-    from shardctl.transforms.image.resize import Resize
+    from shardctl.transforms.image.views import Resize
 
 Shape = tuple[int, ...]
 
@@ -360,7 +359,7 @@ def resize_step(resize: Any) -> Resize | None:
     """Return the same transform as in a conversion, where width comes before height."""
     if resize is None:
         return None
-    from shardctl.transforms.image.resize import Resize  # 20 ms, which most loaders never need
+    from shardctl.transforms.image.views import Resize  # 20 ms, which most loaders never need
 
     size = _size("resize", resize)
     step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])

@@ -20,7 +20,7 @@ from shardctl.format.roles import Mask, Role, Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_image, turned
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.object_geometry import left_of
+from shardctl.images.object_geometry import cut_to
 from shardctl.images.polygons import Polygons
 from shardctl.sources.annotations.base import BAD
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
@@ -268,7 +268,7 @@ def left_within(objects: dict[str, Any], edge: Points) -> npt.NDArray[np.float64
     xywh = np.asarray(objects["bbox"], np.float64)
     boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
     polygons = Polygons.of(objects["segmentation"]) if "segmentation" in objects else None
-    visible = left_of(boxes, polygons, np.zeros(2), edge).visible
+    _, _, visible, _, _ = cut_to(boxes, polygons, np.zeros(2), edge)
     inside = np.array([runs is not None for runs in objects.get("rle", [None] * len(boxes))])
     return np.where(inside, 1.0, visible)
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
@@ -97,7 +98,11 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     return form
 
 
-_CARRIERS = {Family.CONTAINER: "framed:Framed", Family.ROWS: "numbered:Numbered"}
+_CARRIERS = {
+    Family.CONTAINER: "framed:Framed",
+    Family.ROWS: "numbered:Numbered",
+    Family.ENTRIES: "framed:OneByOne",
+}
 """What reads the formats of a family. Others read their files themselves."""
 
 
@@ -168,39 +173,9 @@ may begin with PAR1."""
 
 _OTHERS = frozenset(
     (
-        ".xml",
-        ".html",
-        ".htm",
-        ".yaml",
-        ".yml",
-        ".toml",
-        ".ini",
-        ".py",
-        ".sh",
-        ".log",
-        ".pdf",
-        ".zip",
-        ".db",
-        ".mat",
-        ".pkl",
-    )
-    + (
-        ".jpg",
-        ".jpeg",
-        ".png",
-        ".gif",
-        ".webp",
-        ".bmp",
-        ".tif",
-        ".tiff",
-        ".mp3",
-        ".mp4",
-        ".wav",
-        ".so",
-        ".o",
-        ".c",
-        ".h",
-    )
+        ".xml,.html,.htm,.yaml,.yml,.toml,.ini,.py,.sh,.log,.pdf,.zip,.db,.mat,.pkl,.jpg,"
+        ".jpeg,.png,.gif,.webp,.bmp,.tif,.tiff,.mp3,.mp4,.wav,.so,.o,.c,.h"
+    ).split(",")
 )
 """Endings of files that are none of these formats: they are not opened to see what they are."""
 
@@ -260,7 +235,9 @@ def _sniffed(opened: str, *_version: int) -> str:
     from shardctl.sources.formats.content import open_content
 
     try:
-        with open_content(opened, lambda begin: _known_by_function(begin) is not None) as content:
+        with closing(
+            open_content(opened, lambda begin: bool(_known_by_function(begin)))
+        ) as content:
             start = content.at(0, SNIFFED_BYTES)
             compressed = content.compression is not None
     except (OSError, Rejection):

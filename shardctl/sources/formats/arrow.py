@@ -7,94 +7,49 @@ import os
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.base import UNIT_BYTES, Cut, Digest, Unit
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     FAULTS,
     Version,
-    check_columns,
-    class_names,
     damaged,
     hash_range,
     not_a_file,
-    parsed_batches,
     plain_schema,
     rows_of,
-    types_of,
     version_of,
 )
-from shardctl.sources.types import Types
+from shardctl.sources.formats.numbered import Rows
 from shardctl.system.files import ordinary
 
 FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 
 
-class ArrowFile:
-    """Arrow IPC files and streams; which of them a file is, its first bytes say."""
+class Arrow:
+    """Opens Arrow IPC files and streams; which of them a file is, its first bytes say."""
 
-    name: ClassVar[str] = "arrow"
-    types_can_be_sampled: ClassVar[bool] = False
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the whole file: a file's footer says where everything is, and a stream is read
-        from its beginning."""
-        return [(0, size)]
-
-    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return offset, size and rows of each record batch; of a stream, of all at once. Raises
-        Rejection if it is neither."""
-        file = _open(path)
-        if isinstance(file, _Stream):
-            return [[0, size, file.count()]]
-        return file.blocks()
-
-    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the units: runs of record batches of about 1 MiB together."""
-        cuts: list[Cut] = []
-        for offset, length, rows in scans[0]:
-            last = cuts[-1] if cuts else None
-            if last is not None and last.size < UNIT_BYTES and last.offset + last.size == offset:
-                cuts[-1] = Cut(last.offset, last.size + length, last.records + rows)
-            else:
-                cuts.append(Cut(offset, length, rows))
-        return [cut for cut in cuts if cut.records]
-
-    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types that the file says, or the values of columns that are looked at."""
-        file = _open(path)
-        classes = class_names(file.schema.metadata)
-        return types_of(file.plain, reading, lambda only: _read(file, unit, only, None), classes)
-
-    def read(
-        self,
-        path: str,
-        unit: Unit,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
-        digest: Digest,
-    ) -> Iterator[Parsed]:
-        """Yield the rows of a unit; rejects are rows with text that is no UTF-8."""
-        file = _open(path)
-        check_columns(file.plain.names, schema)
-        file.hash(unit, digest)
-        yield from _read(file, unit, schema, choose)
-
-
-def _read(
-    file: _File | _Stream, unit: Unit, schema: pa.Schema, choose: Choose | None
-) -> Iterator[Parsed]:
-    names = [name for name in file.schema.names if schema.get_field_index(name) >= 0]
-    key = (file.path, *file.version, unit.offset, unit.size, *names)
-    batches = rows_of(key, lambda: _small(file.batches(unit, names)), unit.skip, unit.records)
-    yield from parsed_batches(batches, unit.first, schema, choose)
+    def open(self, path: str) -> _File:
+        """Look at the beginning of a file. Raises OSError; Rejection if it is no Arrow file."""
+        version = version_of(path)
+        with open(path, "rb", opener=ordinary) as file:
+            start = file.read(len(FILE_MAGIC))
+        if start.startswith(_FEATHER_1):
+            message = (
+                "a file of Feather version 1, which is not read; write it again as version 2, with "
+                "pyarrow.feather"
+            )
+            raise Rejection("read", "feather-1", message)
+        try:
+            return (_File if start == FILE_MAGIC else _Stream)(path, version)
+        except FAULTS as error:
+            raise not_a_file("Arrow", error) from error
 
 
 def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,47 +64,43 @@ def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, rows)
 
 
-def _open(path: str) -> _File | _Stream:
-    """Look at the beginning of a file. Raises OSError; Rejection if it is no Arrow file."""
-    version = version_of(path)
-    with open(path, "rb", opener=ordinary) as file:
-        start = file.read(len(FILE_MAGIC))
-    if start.startswith(_FEATHER_1):
-        message = (
-            "a file of Feather version 1, which is not read; read it with pyarrow.feather "
-            "and write it again as version 2"
-        )
-        raise Rejection("read", "feather-1", message)
-    try:
-        return _File(path, version) if start == FILE_MAGIC else _Stream(path, version)
-    except FAULTS as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        raise not_a_file("Arrow", error) from error
-
-
-class _File:
+class _File(Rows):
     """An Arrow IPC file. Read without a memory map: a file that shrinks meanwhile would end the
     process."""
 
     def __init__(self, path: str, version: Version) -> None:
         self.path = path
         self.version = version
-        with pa.OSFile(path) as file, pa.ipc.open_file(file) as reader:
-            self.schema: pa.Schema = reader.schema
-            self.plain = plain_schema(self.schema)
-            self.count: int = reader.num_record_batches
+        with pa.OSFile(path) as file, self.reader(file, None) as reader:
+            self._own: pa.Schema = reader.schema
+            self.schema = plain_schema(self._own)
+            self.count = self.batches_in(reader)
 
-    def blocks(self) -> list[list[int]]:
-        """Return offset, size and rows of each record batch. Raises Rejection."""
+    def reader(self, file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None) -> Any:
+        """Return what reads the open file."""
+        return pa.ipc.open_file(file, options=options)
+
+    def batches_in(self, reader: Any) -> int:
+        """Return how many record batches the file says that it has."""
+        return int(reader.num_record_batches)
+
+    def cuts(self) -> list[Cut]:
+        """Return the units: runs of record batches of about 1 MiB together. Raises Rejection."""
         _, batches = _footer(self.path, self.version)
+        cuts: list[Cut] = []
         try:
             if len(batches) != self.count:
                 raise ValueError("the number of record batches is wrong")
             with open(self.path, "rb", buffering=0, opener=ordinary) as file:
-                return [[*block, _rows(file.fileno(), block)] for block in batches]
+                for offset, size in batches:
+                    rows, last = _rows(file.fileno(), (offset, size)), cuts[-1] if cuts else None
+                    if last and last.size < UNIT_BYTES and last.offset + last.size == offset:
+                        cuts[-1] = Cut(last.offset, last.size + size, last.records + rows)
+                    else:
+                        cuts.append(Cut(offset, size, rows))
         except (struct.error, ValueError) as error:
             raise damaged("the file", error) from error
+        return [cut for cut in cuts if cut.records]
 
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the bytes of a unit to a digest, after those of the dictionaries that its values are
@@ -159,49 +110,52 @@ class _File:
         hash_range(self.path, unit.offset, unit.size, digest)
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches that lie in these bytes."""
-        options = _only(self.schema, names)
-        with pa.OSFile(self.path) as file, pa.ipc.open_file(file, options=options) as reader:
-            for place, (offset, _) in enumerate(_footer(self.path, self.version)[1]):
-                if unit.offset <= offset < unit.offset + unit.size:
-                    yield reader.get_batch(place)
+        """Yield the rows of a unit, going on where the last one ended."""
+        key = (self.path, *self.version, unit.offset, unit.size, *names)
+        yield from rows_of(key, lambda: _small(self._read(unit, names)), unit.skip, unit.records)
+
+    def _read(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of a unit; with all columns where none is named."""
+        fields = [self._own.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        with pa.OSFile(self.path) as file, self.reader(file, options) as reader:
+            yield from self.chosen(reader, unit)
+
+    def chosen(self, reader: Any, unit: Unit) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches that lie in the bytes of a unit."""
+        for place, (offset, _) in enumerate(_footer(self.path, self.version)[1]):
+            if unit.offset <= offset < unit.offset + unit.size:
+                yield reader.get_batch(place)
 
 
-class _Stream:
-    """An Arrow IPC stream."""
+class _Stream(_File):
+    """An Arrow IPC stream: one unit."""
 
-    def __init__(self, path: str, version: Version) -> None:
-        self.path = path
-        self.version = version
-        with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
-            self.schema: pa.Schema = reader.schema
-            self.plain = plain_schema(self.schema)
+    def reader(self, file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None) -> Any:
+        """Return what reads the open stream."""
+        return pa.ipc.open_stream(file, options=options)
 
-    def count(self) -> int:
-        """Return the number of rows. Raises Rejection if the stream ends before its end or is
+    def batches_in(self, _reader: Any) -> int:
+        """Return 0: only its end says how many there are."""
+        return 0
+
+    def cuts(self) -> list[Cut]:
+        """Return all rows as one unit. Raises Rejection if the stream ends before its end or is
         damaged."""
         try:
-            with pa.OSFile(self.path) as file, pa.ipc.open_stream(file) as reader:
-                return sum(len(batch) for batch in reader)
+            with pa.OSFile(self.path) as file, self.reader(file, None) as reader:
+                rows = sum(map(len, reader))
         except FAULTS as error:
             raise damaged("the stream", error) from error
+        return [Cut(0, self.version[0], rows)] if rows else []
 
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the bytes of the stream to a digest."""
         hash_range(self.path, unit.offset, unit.size, digest)
 
-    def batches(self, _unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches."""
-        options = _only(self.schema, names)
-        with pa.OSFile(self.path) as file, pa.ipc.open_stream(file, options=options) as reader:
-            yield from reader
-
-
-def _only(schema: pa.Schema, names: list[str]) -> pa.ipc.IpcReadOptions:
-    """Return the options that read these columns; all where there are none of them."""
-    return pa.ipc.IpcReadOptions(
-        included_fields=[schema.get_field_index(name) for name in names], use_threads=False
-    )
+    def chosen(self, reader: Any, unit: Unit) -> Iterator[pa.RecordBatch]:
+        """Yield all record batches."""
+        yield from reader
 
 
 _Block = tuple[int, int]

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import codecs
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from shardctl.errors import Rejection
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.sources.format_table import FRAME
 from shardctl.sources.types import Types
+from shardctl.system.files import ordinary
 
 UNIT_BYTES = 1 << 20
 """About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is
@@ -230,10 +232,11 @@ def is_json(field: pa.Field) -> bool:
     return JSON in (field.metadata or {})
 
 
-def json_texts(values: Iterable[Any]) -> pa.Array:
-    """Return the JSON text of each value, null for None. What JSON does not have is a string."""
+def json_texts(values: Iterable[Any], plain: Callable[[Any], Any] = str) -> pa.Array:
+    """Return the JSON text of each value, null for None. `plain` gives what JSON has in the place
+    of what it does not have."""
     texts = [
-        None if value is None else json.dumps(value, ensure_ascii=False, default=str)
+        None if value is None else json.dumps(value, ensure_ascii=False, default=plain)
         for value in values
     ]
     return pa.array(texts, pa.string())
@@ -252,40 +255,41 @@ class Head(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
-class TextFormat(Protocol):
+class TextFormat(ABC):
     """A format whose records are text in UTF-8, one after the other, each ended by a line end:
-    lines, JSON lines, CSV.
+    lines, JSON lines, CSV. What is not said otherwise is that of lines.
 
     `data` always begins with a record and holds whole records, the last one of a file with or
     without its line end.
     """
 
-    name: ClassVar[str]
-    types_can_be_sampled: ClassVar[bool]
+    types_can_be_sampled = True
 
-    def of(self, reading: Reading) -> TextFormat:
+    def of(self, _reading: Reading) -> TextFormat:
         """Return this format as the recipe wants it."""
-        ...
+        return self
 
     def head(self, data: bytes, reading: Reading) -> Head:
         """Look at the beginning of a file, or all of a small one. Raises Rejection if the file
         cannot be this format."""
-        ...
+        refuse_wide(data, reading)
+        return Head(len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0)
 
     def complete(self, data: bytes) -> int:
         """Return how many bytes of `data` are records that end in it: 0 if not even the first one
         does."""
-        ...
+        return data.rfind(b"\n") + 1
 
     def count(self, data: bytes) -> int:
         """Return how many records `data` has; blank lines count."""
-        ...
+        return count_lines(data)
 
+    @abstractmethod
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         """Return the types of the fields of these records, of which the first has the number
         `first`."""
-        ...
 
+    @abstractmethod
     def parse(
         self,
         data: bytes,
@@ -297,33 +301,46 @@ class TextFormat(Protocol):
     ) -> Parsed:
         """Read these records, of which the first has the number `first`, into the columns of
         `schema`. Raises Misfit."""
-        ...
 
 
-class Format(Protocol):
+_STEP_BYTES = 1 << 18
+
+
+def count_byte(data: bytes | memoryview, byte: int) -> int:
+    """Return how often a byte is in `data`: in steps that stay in the processor's cache, 5 times as
+    fast as `bytes.count`."""
+    array = np.frombuffer(data, np.uint8)
+    found = np.empty(min(len(array), _STEP_BYTES), np.bool_)
+    count = 0
+    for start in range(0, len(array), _STEP_BYTES):
+        step = array[start : start + _STEP_BYTES]
+        count += int(np.count_nonzero(np.equal(step, byte, out=found[: len(step)])))
+    return count
+
+
+def count_lines(data: bytes) -> int:
+    """Return the number of lines, the last one with or without its line end."""
+    return count_byte(data, b"\n"[0]) + (data[-1:] not in (b"", b"\n"))
+
+
+class Format(ABC):
     """A format of files that hold many records. Its methods keep nothing: they run in any process,
     for any file."""
 
-    @property
-    def name(self) -> str:
-        """The name of the format. A property, because a carrier has that of its text format."""
-        ...
-
-    @property
-    def types_can_be_sampled(self) -> bool:
-        """Whether the types of some units may be taken for those of all: `read` raises Misfit where
-        others would be found."""
-        ...
+    types_can_be_sampled = True
+    """Whether the types of some units may be taken for those of all: `read` raises Misfit where
+    others would be found."""
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
         """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from
-        each other."""
-        ...
+        each other: without a rule to cut at, the whole file."""
+        return [(0, size)]
 
+    @abstractmethod
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Look at a piece of a file, and return what `join` needs, as JSON can hold it. Raises
-        OSError, Rejection."""
-        ...
+        """Look at a piece of a file, and return what `join` needs, as JSON can hold it: the units,
+        [offset, size, records] and the reject of a unit, if it is one. Raises OSError, Rejection.
+        """
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units of a file, from the scans of all pieces in order.
@@ -331,8 +348,13 @@ class Format(Protocol):
         None: the pieces cannot be joined, and the file must be scanned again as one piece (0,
         size). Raises Rejection if no record of the file can be read.
         """
-        ...
+        return [
+            Cut(offset, length, records, *(Rejection(*each) for each in fault if each))
+            for scan in scans
+            for offset, length, records, *fault in scan
+        ]
 
+    @abstractmethod
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records; what cannot be read is left out.
         Raises OSError, Rejection.
@@ -340,8 +362,8 @@ class Format(Protocol):
         Of a file that declares types, only the values of the label and of `reading.looked` are
         read.
         """
-        ...
 
+    @abstractmethod
     def read(
         self,
         path: str,
@@ -358,4 +380,22 @@ class Format(Protocol):
         that saves time. `digest` is given the bytes that all records of the unit (wanted or not)
         are made of. Raises Misfit, OSError; Rejection if nothing of the unit can be read.
         """
-        ...
+
+
+def plain_fault(fault: Rejection | None) -> tuple[str, str, str] | None:
+    """Return a reject as JSON can hold it."""
+    return None if fault is None else (fault.stage, fault.error, fault.message)
+
+
+def check_magic(path: str, magic: bytes, place: int, what: str, error: str) -> None:
+    """Raise Rejection if a file has not these bytes where its format has them. Raises OSError."""
+    with open(path, "rb", buffering=0, opener=ordinary) as file:
+        file.seek(place)
+        if file.read(len(magic)) != magic:
+            raise not_this(what, error)
+
+
+def not_this(what: str, error: str) -> Rejection:
+    """Return why a file is rejected that is not what its name says."""
+    message = f"it is not {what}, although its name says so, or damaged at its beginning"
+    return Rejection("read", error, f"{message}; get it again")

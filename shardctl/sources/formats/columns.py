@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from shardctl.sources.formats.base import (
     json_texts,
 )
 from shardctl.sources.formats.found_values import too_large
-from shardctl.sources.types import Classes, Types, without_nulls
+from shardctl.sources.types import Types, without_nulls
 from shardctl.system.files import ordinary
 from shardctl.system.text import first_repeated, printable
 
@@ -103,19 +102,15 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with plain types, without metadata. Raises Rejection if two have the same
-    name."""
+    """Return the columns with plain types. Raises Rejection if two have the same name."""
     check_names(schema.names)
-    return pa.schema([(f.name, plain_type(f.type)) for f in schema])
+    return pa.schema([(f.name, plain_type(f.type)) for f in schema], schema.metadata)
 
 
 def types_of(
-    schema: pa.Schema,
-    reading: Reading,
-    read: Callable[[pa.Schema], Iterator[Parsed]],
-    classes: Classes = MappingProxyType({}),
+    schema: pa.Schema, reading: Reading, read: Callable[[pa.Schema], Iterator[Parsed]]
 ) -> Types:
-    """Return the types that a file says its columns have, `schema`, and the names of `classes`.
+    """Return the types and the names of classes that a file says its columns have, in `schema`.
 
     `read` gives the values of columns: of labels that are text, and of those that are to be looked
     at.
@@ -131,7 +126,7 @@ def types_of(
     found = Types.of_schema(schema, label, only.names)
     for part in read(only) if len(only) else ():
         found = found.join(Types.of(part.batch, label))
-    return found.with_classes(classes)
+    return found.with_classes(class_names(schema.metadata))
 
 
 HUGGING_FACE = b"huggingface"
@@ -176,7 +171,9 @@ def _named(path: str, feature: Any) -> Iterator[tuple[str, Any]]:
 
 def not_a_file(kind: str, error: Exception) -> Rejection:
     """Return why a file is rejected that is none of its kind (Parquet, Arrow), given what went
-    wrong."""
+    wrong. Raises `error` itself if it is the disk's."""
+    if isinstance(error, OSError) and error.errno:
+        raise error
     reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
     if "crypted" in reason:
         return Rejection(
@@ -478,12 +475,10 @@ def parsed_batches(
     first: int,
     schema: pa.Schema,
     choose: Choose | None,
-    place: Callable[[int], str] = "row {} and what follows".format,
 ) -> Iterator[Parsed]:
     """Yield rows that follow each other, as `parsed` does. The first has the number `first`.
 
     Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read.
-    `place` says in words where the batch is that begins with the row of a number.
     """
     number = first
     try:
@@ -493,7 +488,7 @@ def parsed_batches(
     except (Misfit, Rejection):
         raise
     except FAULTS as error:
-        raise damaged(place(number), error) from error
+        raise damaged(f"row {number} and what follows", error) from error
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:

@@ -34,14 +34,6 @@ class Truncated(Exception):
     """The compressed file ends before its data does."""
 
 
-def next_chunk(chunks: Iterator[bytes]) -> tuple[bytes, Rejection | None]:
-    """Return the next bytes of a stream, none at its end, and why it ends early if it does."""
-    try:
-        return next(chunks, b""), None
-    except Truncated:
-        return b"", Rejection("read", "truncated", "the compressed file ends early")
-
-
 class _Decompressor(Protocol):
     """What bz2 and lzma have, for one member of a file."""
 
@@ -60,8 +52,8 @@ class _Decompressor(Protocol):
 class _Gzip:
     """zlib with the methods of bz2 and lzma."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self._inflate: Any = module.decompressobj(wbits=31)
+    def __init__(self, module: ModuleType, wbits: int = 31) -> None:
+        self._inflate: Any = module.decompressobj(wbits=wbits)
         self.needs_input = True
 
     @property
@@ -92,16 +84,10 @@ class Compression:
     def refused(self, error: Exception) -> Rejection:
         """Return what the library means."""
         if "memory" in str(error).lower():
-            message = (
-                f"it takes over {WINDOW_BYTES >> 30} GiB of memory to read; compress it "
-                "again with a smaller window"
-            )
+            message = f"it takes over {WINDOW_BYTES >> 30} GiB of memory; compress it anew"
             return Rejection("read", "needs-memory", message)
         if "dictionary" in str(error).lower():
-            message = (
-                "it was compressed with a dictionary, which is not in it; decompress it "
-                "first, with zstd -d -D DICTIONARY"
-            )
+            message = "it needs a dictionary; decompress it first, with zstd -d -D DICTIONARY"
             return Rejection("read", "needs-dictionary", message)
         return self.damaged()
 
@@ -109,49 +95,34 @@ class Compression:
         """Return why nothing of a file is used. How far it could be read would differ with the
         version of the library."""
         message = (
-            f"its {self.name} data is damaged, and the file is not used. Get the file again, or "
-            "save its readable part with"
-            f" {self.name} -dc into a new file"
+            f"its {self.name} data is damaged; get it again, or save what {self.name} -dc can read"
         )
         return Rejection("read", "damaged", message)
 
 
-_OTHER_CONTENT = (
-    *(
-        (b"\x1f\x8b", "gzip data", ".gz"),
-        (b"\x28\xb5\x2f\xfd", "zstd data", ".zst"),
-        (b"\xfd7zXZ\0", "xz data", ".xz"),
-    ),
-    *(
-        (b"BZh91AY&SY", "bzip2 data", ".bz2"),
-        (b"PK\3\4", "a ZIP archive", None),
-        (b"PAR1", "a Parquet file", ".parquet"),
-    ),
-    *(
-        (b"ARROW1\0\0", "an Arrow file", ".arrow"),
-        (b"\xff\xd8\xff", "a JPEG image", ".jpg"),
-        (b"\x89PNG\r\n", "a PNG image", ".png"),
-    ),
-)
+_OTHER_CONTENT = {
+    b"\x1f\x8b": "add .gz to its name",
+    b"\x28\xb5\x2f\xfd": "add .zst to its name",
+    b"\xfd7zXZ\0": "add .xz to its name",
+    b"BZh91AY&SY": "add .bz2 to its name",
+    b"PK\3\4": "it is a ZIP archive",
+    b"PAR1": "it is a Parquet file",
+    b"ARROW1\0\0": "it is an Arrow file",
+    b"\xff\xd8\xff": "it is a JPEG image",
+    b"\x89PNG\r\n": "it is a PNG image",
+}
 """What files begin with that are no text, whatever their names say."""
 
-_MAGICS = tuple(magic for magic, _, _ in _OTHER_CONTENT)
+_MAGICS = tuple(_OTHER_CONTENT)
 
 
 def refuse_other_content(start: bytes) -> None:
     """Raise Rejection if a file that is to be text begins with `start` (10 bytes), and so is
     something else."""
-    if not start.startswith(_MAGICS):
-        return
-    for magic, what, ending in _OTHER_CONTENT:
-        if start.startswith(magic):
-            advice = (
-                f"add {ending} to its name"
-                if ending in (".gz", ".zst", ".xz", ".bz2")
-                else "give it the name of what it is"
-            )
-            message = f"it is {what}, and no text, although its name says so; {advice}"
-            raise Rejection("read", "wrong-format", message)
+    if start.startswith(_MAGICS):
+        advice = next(advice for magic, advice in _OTHER_CONTENT.items() if start.startswith(magic))
+        message = f"it is no text, although its name says so; {advice}"
+        raise Rejection("read", "wrong-format", message)
 
 
 def compression_of(start: bytes) -> str | None:
@@ -181,7 +152,7 @@ def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     Raises Truncated after the last bytes that can be had of a file that ends early, Rejection
     (stage `read`) if it is damaged or something else, OSError.
     """
-    way = COMPRESSIONS[compression]
+    way = _ZLIB_WAY if compression == _ZLIB else COMPRESSIONS[compression]
     start = file.read(len(way.magic))
     file.seek(0)
     if not start:
@@ -244,10 +215,7 @@ def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
             break
         data = (data + more).lstrip(b"\0")
     if not _may_begin(data[: len(way.magic)], way):
-        message = (
-            f"something that is not {way.name} follows its {way.name} data, and nothing of "
-            "it is used; get the file again"
-        )
+        message = f"something else follows its {way.name} data; get the file again"
         raise Rejection("read", "damaged", message)
     return data
 
@@ -363,45 +331,15 @@ BUFFER_BYTES = 16 << 10
 """What is read of a plain file at once where less is asked for: several small records, and little
 beside a header."""
 
-INFLATED_BYTES = 1 << 20
-"""The most bytes of zlib data that are decompressed at a time."""
-
 _ZLIB = "zlib"
 
 
-class Content(Protocol):
-    """The content of a file. `compression` names how the file is compressed, None if it is not.
+class Content:
+    """The content of a file that is not compressed.
 
-    `fault` says why a compressed file cannot be read to its end, as soon as that was met.
+    `compression` names how a file is compressed, None if it is not. `fault` says why a compressed
+    file cannot be read to its end, as soon as that was met.
     """
-
-    compression: str | None
-    fault: Rejection | None
-
-    def at(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset` on, fewer where the content ends. Raises OSError,
-        Rejection."""
-        ...
-
-    def reaches(self, offset: int) -> bool:
-        """Return whether there is content up to `offset`. Raises OSError, Rejection."""
-        ...
-
-    def release(self, offset: int) -> None:
-        """Nothing before `offset` will be asked for again."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-    def __enter__(self) -> Content: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class PlainContent:
-    """A file that is not compressed."""
 
     compression: str | None = None
     fault: Rejection | None = None
@@ -412,8 +350,9 @@ class PlainContent:
         self._size = os.fstat(file.fileno()).st_size
 
     def at(self, offset: int, size: int) -> bytes:
-        """Return a part: small ones from a buffer, so that headers do not cost a call of the system
-        each."""
+        """Return `size` bytes from `offset` on, fewer where the content ends: small parts from a
+        buffer, so that headers do not cost a call of the system each. Raises OSError,
+        Rejection."""
         place = offset - self._start
         if place >= 0 and place + size <= len(self._buffer):
             return self._buffer[place : place + size]
@@ -434,29 +373,22 @@ class PlainContent:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def reaches(self, offset: int) -> bool:
-        """Return whether the file is so long."""
+        """Return whether there is content up to `offset`. Raises OSError, Rejection."""
         return offset <= self._size
 
     def release(self, offset: int) -> None:
-        """Everything stays at hand."""
+        """Nothing before `offset` will be asked for again."""
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> PlainContent:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class StreamedContent:
+class StreamedContent(Content):
     """A compressed file: what was not released is in memory."""
 
     def __init__(self, file: BinaryIO, compression: str, chunks: Iterator[bytes]) -> None:
-        self.compression: str | None = compression
-        self.fault: Rejection | None = None
+        self.compression = compression
         self._file, self._chunks = file, chunks
         self._held = bytearray()
         self._start = 0
@@ -477,8 +409,11 @@ class StreamedContent:
         return offset <= self._start + len(self._held)
 
     def _fill(self) -> None:
-        chunk, fault = next_chunk(self._chunks)
-        self.fault = fault or self.fault
+        chunk = b""
+        try:
+            chunk = next(self._chunks, b"")
+        except Truncated:
+            self.fault = Rejection("read", "truncated", "the compressed file ends early")
         self._ended = not chunk
         self._held += chunk
 
@@ -493,29 +428,12 @@ class StreamedContent:
             del self._held[:passed]
             self._start += passed
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> StreamedContent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 HEAD_BYTES = 16
 """The first bytes of a file, by which `open_content` tells how it is compressed."""
 
 
-def never_plain(_start: bytes) -> bool:
-    """Return False: no file of a format begins like a compressed one."""
-    return False
-
-
-def open_content(
-    path: str, is_plain: Callable[[bytes], bool] = never_plain
-) -> PlainContent | StreamedContent:
+def open_content(path: str, is_plain: Callable[[bytes], bool]) -> Content:
     """Open a file; how it is compressed, its first bytes say. Raises OSError, Rejection.
 
     `is_plain` tells of the first HEAD_BYTES that look like those of a compressed file whether they
@@ -526,12 +444,9 @@ def open_content(
         start = file.read(HEAD_BYTES)
         file.seek(0)
         name = compression_of(start) or (_ZLIB if _is_zlib(start) else None)
-        if name is not None and is_plain(start):
-            name = None
-        if name is None:
-            return PlainContent(file)
-        chunks = _ZLIB_WAY.chunks(file, _ZLIB_WAY) if name == _ZLIB else decompressed(file, name)
-        return StreamedContent(file, name, chunks)
+        if name is None or is_plain(start):
+            return Content(file)
+        return StreamedContent(file, name, decompressed(file, name))
     except BaseException:
         file.close()
         raise
@@ -549,17 +464,7 @@ def _is_zlib(start: bytes) -> bool:
 
 
 def _inflated(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    inflate = zlib.decompressobj()
-    while not inflate.eof:
-        data = inflate.unconsumed_tail or file.read(BUFFER_BYTES)
-        if not data:
-            raise Truncated
-        try:
-            chunk = inflate.decompress(data, INFLATED_BYTES)
-        except zlib.error as error:
-            raise way.refused(error) from None
-        if chunk:
-            yield chunk
+    return _members(lambda: _Gzip(zlib, 15), (zlib.error,), file, way)
 
 
 _ZLIB_WAY = Compression(_ZLIB, b"\x78", _inflated)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from shardctl.sources.formats.base import (
     Numbers,
     Parsed,
     Reading,
+    TextFormat,
     is_json,
     json_texts,
     refuse_wide,
@@ -173,7 +174,7 @@ def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, i
 
 
 @dataclass(frozen=True)
-class Delimited:
+class Delimited(TextFormat):
     """Rows of cells with a delimiter (one ASCII character) between them: CSV, TSV.
 
     `delimiter` is used unless the recipe has one. `complete` and `count` do not know the recipe:
@@ -181,8 +182,6 @@ class Delimited:
     """
 
     delimiter: str = ","
-    name: ClassVar[str] = "csv"
-    types_can_be_sampled: ClassVar[bool] = True
 
     def of(self, reading: Reading) -> Delimited:
         """Return this format with the delimiter of the recipe, if it has one."""

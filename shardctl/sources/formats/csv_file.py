@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from shardctl.sources.formats.base import (
     Choose,
     Cut,
     Digest,
+    Format,
     Head,
     Misfit,
     Numbers,
@@ -58,7 +59,7 @@ def _head(path: str, form: Delimited, reading: Reading) -> Head:
 
 
 @dataclass(frozen=True)
-class DelimitedFile:
+class DelimitedFile(Format):
     """CSV files in UTF-8 that can be sought: cut on a grid of `cell` bytes, in pieces of `piece`
     bytes.
 
@@ -70,12 +71,6 @@ class DelimitedFile:
     form: Delimited = field(default_factory=Delimited)
     cell: int = UNIT_BYTES
     piece: int = PIECE_BYTES
-    types_can_be_sampled: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self.form.name
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
         """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from

@@ -16,42 +16,25 @@ from shardctl.format.arrays import dtype_of
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import key_of_member
 from shardctl.sources.export_description import Description, Field
-from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Container, Declared, Frame, JsonForm, Record
+from shardctl.sources.formats.found_values import Declared, JsonForm, Record
 from shardctl.sources.formats.webdataset import IMAGES
 from shardctl.sources.formats.webdataset import KEY as MEMBERS_KEY
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
 
 
-class Restored:
-    """The records of an open file, with the columns of the dataset that it was exported from."""
+class ExportDecoder:
+    """What shardctl.json says of the records of a file: the columns of the dataset that it was
+    exported from."""
 
-    def __init__(self, container: Container, export: Description) -> None:
-        self._container, self._export = container, export
+    def __init__(self, export: Description) -> None:
+        self._export = export
+        self.declared = declared_by(export)
 
-    @property
-    def content(self) -> Content:
-        """The content of the file."""
-        return self._container.content
-
-    @property
-    def declared(self) -> Declared:
-        """The types of the columns, and the names of the classes of those that are labels."""
-        return declared_by(self._export)
-
-    def begin(self) -> int:
-        """Return where the first record begins. Raises Rejection."""
-        return self._container.begin()
-
-    def frame(self, offset: int) -> Frame | None:
-        """Return the record that begins at `offset`."""
-        return self._container.frame(offset)
-
-    def fields(self, frame: Frame, data: bytes) -> Record:
+    def decoded(self, found: Record) -> Record:
         """Return the columns of a record. Raises Rejection if one is not there as shardctl.json
         says."""
-        return restored(self._container.fields(frame, data), self._export)
+        return restored(found, self._export)
 
 
 def restored(found: Record, export: Description) -> Record:

@@ -4,9 +4,11 @@ TFRecord, MDS, RecordIO."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,40 +16,43 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.export_description import RESTORED, described
 from shardctl.sources.files import changed
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.base import (
+    RECORD_BYTES,
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Format,
+    Parsed,
+    Reading,
+    Unit,
+    plain_fault,
+)
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
-from shardctl.sources.formats.content import Content, open_content
-from shardctl.sources.formats.export_reader import Restored
+from shardctl.sources.formats.content import open_content
+from shardctl.sources.formats.export_reader import ExportDecoder
 from shardctl.sources.formats.found_values import (
-    Container,
+    NOTHING_DECLARED,
     ContainerFormat,
+    Declared,
     Frame,
     Record,
     parsed_records,
+    too_large,
     types_beside,
 )
 from shardctl.sources.formats.sequential import KeptOpen, with_count
+from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
 
 
-class Framed:
+class Framed(Format):
     """Reads the records of a container. A plain file is cut between any of them; a compressed one
     is read in one go."""
 
-    types_can_be_sampled: ClassVar[bool] = True
-
     def __init__(self, form: ContainerFormat, unit_bytes: int = UNIT_BYTES) -> None:
         self._form, self._unit_bytes = form, unit_bytes
-
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self._form.name
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the whole file: where a record begins depends on those before it."""
-        return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units, [offset, size, records, (stage, error, message) of the reject or None];
@@ -64,17 +69,13 @@ class Framed:
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units."""
-        cuts = scans[0]["cuts"]
-        return [
-            Cut(start, length, records, Rejection(*fault) if fault else None)
-            for start, length, records, fault in cuts
-        ]
+        return super().join([scan["cuts"] for scan in scans], size)
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, found part by part, as far as they
         can be read."""
         with closing(_Opened(self._form, path, reading)) as opened:
-            declared = opened.container.declared
+            declared = opened.declared
         parts = self._parts(path, unit, reading, None, None)
         return types_beside(
             declared, reading, ([record for _, record in part.records] for part in parts)
@@ -117,6 +118,105 @@ class Framed:
             opened.close()
 
 
+class Entries(Protocol):
+    """The records of an open file that a package gives one by one; `count` is how many there
+    are."""
+
+    count: int
+
+    def edges(self, size: int) -> list[int]:
+        """Return at which records the units of a file of `size` bytes begin, from 0, and the
+        end."""
+
+    def records(
+        self, first: int, digest: Digest | None
+    ) -> Iterator[tuple[int, Callable[[], Record]]]:
+        """Yield the size of each record from number `first` on, counted from 1, and what gives its
+        fields, or raises Rejection. Raises Rejection."""
+        ...
+
+
+class EntryFormat(Protocol):
+    """A format of such files: it opens one for a block. `has_features`: a features.json of TFDS
+    beside a file says more of its records."""
+
+    has_features: bool
+
+    def open(self, path: str) -> AbstractContextManager[Entries]:
+        """Return the records of a file. Raises OSError, Rejection."""
+
+
+class OneByOne(Format):
+    """Reads the records of such a format. What it costs to read one is not known, and taken for the
+    same."""
+
+    def __init__(self, form: EntryFormat) -> None:
+        self._form = form
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return the units."""
+        with self._form.open(path) as entries:
+            edges, count = entries.edges(size) if entries.count else [], entries.count
+        places = [edge * size // count for edge in edges]
+        return [
+            [start, end - start, after - first]
+            for (start, end), (first, after) in zip(pairwise(places), pairwise(edges), strict=True)
+        ]
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records, part by part."""
+        decoder = _decoder_beside(path, self._form.has_features)
+        parts = self._parts(path, unit, None, None)
+        records = ([record for _, record in part.records] for part in parts)
+        return types_beside(decoder.declared if decoder else NOTHING_DECLARED, reading, records)
+
+    def read(
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit. The digest is of what the package gives."""
+        for part in self._parts(path, unit, choose, digest):
+            yield parsed_records(part.records, part.rejects, schema)
+
+    def _parts(
+        self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None
+    ) -> Iterator[_Part]:
+        """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be
+        read."""
+        decoder = _decoder_beside(path, self._form.has_features)
+        with self._form.open(path) as entries:
+            end = min(unit.first - 1 + unit.records, entries.count)
+            if end < unit.first <= unit.first - 1 + unit.records:
+                raise changed()
+            numbers = np.arange(unit.first, end + 1)
+            wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
+            part, size = _Part([], [], 0), 0
+            entry = entries.records(unit.first, digest)
+            for number, is_wanted, (length, fields) in zip(
+                numbers.tolist(), wanted.tolist(), entry, strict=False
+            ):
+                size += length
+                if is_wanted:
+                    try:
+                        if length > RECORD_BYTES:
+                            raise too_large(length)
+                        record = fields()
+                        part.records.append(
+                            (number, decoder.decoded(record) if decoder else record)
+                        )
+                    except Rejection as rejection:
+                        part.rejects.append((number, rejection))
+                if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
+                    yield part
+                    part, size = _Part([], [], 0), 0
+            yield part
+
+
 class _Cuts:
     """The units of a file, as they are found."""
 
@@ -136,7 +236,7 @@ class _Cuts:
         if alone or (self._end - self._start >= self._unit_bytes and not self._is_compressed):
             self._finish_unit()
         if alone:
-            self._cuts.append([frame.offset, frame.end - frame.offset, 1, _plain(frame.fault)])
+            self._cuts.append([frame.offset, frame.end - frame.offset, 1, plain_fault(frame.fault)])
             return
         if not self._records:
             self._start = frame.offset
@@ -158,22 +258,31 @@ class _Cuts:
         if not self._cuts:
             raise counted
         if self._cuts[-1][3] is None:
-            return [*self._cuts, [self._size, 0, 1, _plain(counted)]]
-        if self._cuts[-1][3] == _plain(fault):
-            self._cuts[-1][3] = _plain(counted)
+            return [*self._cuts, [self._size, 0, 1, plain_fault(counted)]]
+        if self._cuts[-1][3] == plain_fault(fault):
+            self._cuts[-1][3] = plain_fault(counted)
         return self._cuts
 
 
-def _plain(fault: Rejection | None) -> tuple[str, str, str] | None:
-    return None if fault is None else (fault.stage, fault.error, fault.message)
+class Decoder(Protocol):
+    """What a file beside one says of its records: shardctl.json of an export, features.json of
+    TFDS."""
+
+    @property
+    def declared(self) -> Declared:
+        """The types of the fields, and the names of classes."""
+        ...
+
+    def decoded(self, record: Record) -> Record:
+        """Return the fields that a record stands for. Raises Rejection."""
+        ...
 
 
-def _container(form: ContainerFormat, content: Content, path: str, reading: Reading) -> Container:
-    """Return the records of a file: those of the dataset that it was exported from, if it was."""
+def _decoder_beside(path: str, has_features: bool) -> Decoder | None:
     export = described(path)
-    if export is None or export.to not in RESTORED:
-        return form.open(content, path, reading)
-    return Restored(form.open(content, path, Reading()), export)
+    if export is not None and export.to in RESTORED:
+        return ExportDecoder(export)
+    return Features.beside(Path(path).with_name(FEATURES)) if has_features else None
 
 
 class _Part(NamedTuple):
@@ -195,12 +304,19 @@ class _Opened:
         self.passed = 0
         self._ended = False
         try:
-            self.container = _container(form, content, path, reading)
+            self._decoder = _decoder_beside(path, form.has_features)
+            all_fields = isinstance(self._decoder, ExportDecoder)
+            self.container = form.open(content, path, Reading() if all_fields else reading)
             begin = self.container.begin()
         except BaseException:
             content.close()
             raise
         self.offset = begin if self.is_compressed else max(begin, start)
+
+    @property
+    def declared(self) -> Declared:
+        """What the file itself, or one beside it, says of the fields of its records."""
+        return (self._decoder or self.container).declared
 
     def frames(self) -> Iterator[Frame]:
         """Yield the records from here on."""
@@ -263,7 +379,9 @@ class _Opened:
                     digest.update(data)
                 if is_wanted:
                     try:
-                        records.append((number, self.container.fields(frame, data)))
+                        record = self.container.fields(frame, data)
+                        decoder = self._decoder
+                        records.append((number, decoder.decoded(record) if decoder else record))
                     except Rejection as rejection:
                         rejects.append((number, rejection))
             self.offset = frame.end
@@ -281,4 +399,4 @@ _KEPT: KeptOpen[_Opened] = KeptOpen()
 
 
 def _key(form: ContainerFormat, path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
-    return form.name, path, version_of(path), reading
+    return type(form).__name__, path, version_of(path), reading

@@ -5,28 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.images.codecs.backend import is_image  # noqa: F401 - it is in the table of formats
 from shardctl.images.codecs.image import frame_count, frames_of
-from shardctl.sources.formats.base import Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.base import Choose, Cut, Digest, Format, Parsed, Reading, Unit
 from shardctl.sources.types import Types
 
 
-class Frames:
+class Frames(Format):
     """Reads image files frame by frame."""
-
-    name: ClassVar[str] = "frames"
-    types_can_be_sampled: ClassVar[bool] = True
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the whole file."""
-        return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return how many frames there are. Raises OSError, Rejection."""

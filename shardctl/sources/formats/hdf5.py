@@ -12,17 +12,18 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
-from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.base import Digest, Unit, check_magic
 from shardctl.sources.formats.columns import HUGGING_FACE
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
+    Rows,
     batch_of,
     column,
     column_type,
@@ -30,7 +31,6 @@ from shardctl.sources.formats.numbered import (
     row_bytes,
     runs_of,
 )
-from shardctl.system.files import ordinary
 from shardctl.system.text import printable
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -59,8 +59,6 @@ _FAULTS = (
 class Hdf5:
     """Opens HDF5 files. Raises ImportError if h5py is missing."""
 
-    name: ClassVar[str] = "hdf5"
-
     def __init__(self) -> None:
         import h5py
 
@@ -70,14 +68,7 @@ class Hdf5:
         """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns
         of records."""
         # what h5py says of a lost file has no number
-        with open(path, "rb", buffering=0, opener=ordinary) as plain:
-            start = plain.read(len(MAGIC))
-        if start != MAGIC:
-            message = (
-                "it is not an HDF5 file, although its name says so, or damaged at its "
-                "beginning; get it again"
-            )
-            raise Rejection("read", "not-hdf5", message)
+        check_magic(path, MAGIC, 0, "an HDF5 file", "not-hdf5")
         with ExitStack() as stack:
             try:
                 file = stack.enter_context(self._h5py.File(path, "r", locking=False))
@@ -96,7 +87,7 @@ def _damaged(error: Exception) -> Rejection:
     return Rejection("read", "damaged", message)
 
 
-class DataSets:
+class DataSets(Rows):
     """The data sets of an open file that are columns."""
 
     def __init__(self, h5py: Any, file: Any, size: int) -> None:

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
-from shardctl.sources.formats.numbered import batch_of, cuts_of
+from shardctl.sources.formats.numbered import Rows, batch_of, cuts_of
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import is_stored, name_of, parent_of
 from shardctl.system.text import printable
@@ -44,8 +44,6 @@ comes first."""
 class Lance:
     """Opens the newest version of a folder. Raises ImportError if pylance is missing."""
 
-    name: ClassVar[str] = "lance"
-
     def __init__(self) -> None:
         import lance
 
@@ -65,7 +63,7 @@ class Lance:
             )
 
 
-class Table:
+class Table(Rows):
     """The rows of an open version."""
 
     def __init__(self, dataset: Any, manifest: Path) -> None:

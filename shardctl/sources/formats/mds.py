@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,15 @@ from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
 from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Declared, Frame, Record, too_large, whole_array
+from shardctl.sources.formats.found_values import (
+    Container,
+    ContainerFormat,
+    Declared,
+    Frame,
+    Record,
+    too_large,
+    whole_array,
+)
 from shardctl.sources.jsonl import parse_value
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.system.files import ordinary
@@ -83,10 +91,8 @@ class _NotReadError(Exception):
     """Values of this encoding are not read."""
 
 
-class Mds:
+class Mds(ContainerFormat):
     """Opens MDS shards."""
-
-    name: ClassVar[str] = "mds"
 
     def is_plain(self, start: bytes) -> bool:
         """Return whether this is a number of samples and the beginning of the first one, which
@@ -99,11 +105,11 @@ class Mds:
         return MdsShard(content, Path(path), frozenset(reading.only))
 
 
-class MdsShard:
+class MdsShard(Container):
     """The samples of an open shard."""
 
     def __init__(self, content: Content, path: Path, only: frozenset[str]) -> None:
-        self.content = content
+        super().__init__(content)
         self._path, self._only = path, only
         self._columns: list[_Column] = []
         self._ends: Numbers = np.zeros(0, np.int64)

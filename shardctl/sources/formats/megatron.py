@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from shardctl.errors import Rejection
 from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
-from shardctl.sources.formats.numbered import DType, batch_of
+from shardctl.sources.formats.numbered import DType, Rows, batch_of
 from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes, printable
 
@@ -64,8 +64,6 @@ class _Run:
 class Megatron:
     """Opens an index with its tokens."""
 
-    name: ClassVar[str] = "megatron"
-
     def open(self, path: str) -> Sequences:
         """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no
         tokens beside it."""
@@ -78,7 +76,7 @@ class Megatron:
             raise
 
 
-class Sequences:
+class Sequences(Rows):
     """The sequences of an index, and the file that has their tokens."""
 
     def __init__(self, index: BinaryIO, tokens: str) -> None:

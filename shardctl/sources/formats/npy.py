@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, BinaryIO, ClassVar, cast
+from typing import IO, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from shardctl.sources.formats.columns import check_names, hash_range, rows_of, v
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
+    Rows,
     batch_of,
     column,
     column_type,
@@ -227,7 +228,7 @@ def columns_of(array: Stored, rows: Array, arrays: int, names: list[str]) -> dic
     return {array.name: column(rows)} if array.name in names else {}
 
 
-class StoredRows:
+class StoredRows(Rows):
     """Arrays of equal length that lie in an open file as they are."""
 
     def __init__(self, file: BinaryIO, path: str, arrays: list[Stored]) -> None:
@@ -261,8 +262,6 @@ class StoredRows:
 
 class Npy:
     """Opens .npy files."""
-
-    name: ClassVar[str] = "npy"
 
     def open(self, path: str) -> StoredRows:
         """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
@@ -313,8 +312,6 @@ _CHUNK = 1 << 20
 
 class Npz:
     """Opens .npz files."""
-
-    name: ClassVar[str] = "npz"
 
     def open(self, path: str) -> NpzRows | InflatedRows:
         """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
@@ -466,7 +463,7 @@ def _check_sums(archive: zipfile.ZipFile) -> None:
         raise _damaged(error) from None
 
 
-class InflatedRows:
+class InflatedRows(Rows):
     """The rows of arrays of which some are compressed: they are read from the first one on."""
 
     def __init__(

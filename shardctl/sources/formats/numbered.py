@@ -3,9 +3,10 @@ Arrays, tokens, HDF5."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +16,8 @@ from shardctl.sources.formats.base import (
     RECORD_BYTES,
     UNIT_BYTES,
     Choose,
-    Cut,
     Digest,
+    Format,
     Parsed,
     Reading,
     Unit,
@@ -26,7 +27,6 @@ from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     check_columns,
-    class_names,
     parsed_batches,
     types_of,
 )
@@ -35,77 +35,59 @@ from shardctl.sources.types import Types
 from shardctl.system.text import format_bytes, printable
 
 
-class Rows(Protocol):
-    """An open file of rows. `schema` has their columns, with plain types."""
+class Rows(ABC):
+    """An open file of rows. `schema` has their columns with plain types, and the metadata of the
+    file's own."""
 
     schema: pa.Schema
 
-    def cuts(self) -> list[tuple[int, int, int]]:
+    @abstractmethod
+    def cuts(self) -> Sequence[tuple[Any, ...]]:
         """Return the units, (offset, size, rows) each, having checked what can be known before rows
         are read.
 
         Raises OSError, Rejection.
         """
-        ...
 
+    @abstractmethod
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the bytes that the rows of a unit are made of to a digest. Raises OSError,
         Rejection."""
-        ...
 
+    @abstractmethod
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield these columns of the rows of a unit, some rows at a time. Raises OSError,
         Rejection, or what FAULTS has."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most keep nothing open
         """Close the file."""
-        ...
 
 
 class RowFormat(Protocol):
     """A format of such files: it opens one."""
-
-    name: ClassVar[str]
 
     def open(self, path: str) -> Rows:
         """Look at what a file says of its rows. Raises OSError, Rejection."""
         ...
 
 
-class Numbered:
+class Numbered(Format):
     """Reads the rows of such a format."""
 
-    types_can_be_sampled: ClassVar[bool] = False
+    types_can_be_sampled = False
 
     def __init__(self, form: RowFormat) -> None:
         self._form = form
 
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self._form.name
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the whole file: it says where its rows are."""
-        return [(0, size)]
-
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return the units, [offset, size, rows]."""
+        """Return the units."""
         with closing(self._form.open(path)) as rows:
             return [list(each) for each in rows.cuts()]
-
-    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the units."""
-        return [Cut(*each) for each in scans[0]]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""
         with closing(self._form.open(path)) as rows:
-            classes = class_names(rows.schema.metadata)
-            return types_of(
-                rows.schema, reading, lambda only: _read(rows, unit, only, None), classes
-            )
+            return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None))
 
     def read(
         self,

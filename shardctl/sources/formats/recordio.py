@@ -8,16 +8,15 @@ number is stored in several parts.
 from __future__ import annotations
 
 import struct
-from typing import ClassVar
 
 import numpy as np
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.base import RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import (
-    NOTHING_DECLARED,
-    Declared,
+    Container,
+    ContainerFormat,
     Frame,
     Record,
     too_large,
@@ -36,39 +35,21 @@ MOST_NUMBERS = 1 << 16
 """More numbers than a label has."""
 
 
-class RecordIO:
+class RecordIO(ContainerFormat):
     """Opens RecordIO files."""
-
-    name: ClassVar[str] = "recordio"
-
-    def is_plain(self, start: bytes) -> bool:
-        """Return False: a record begins with the same number always."""
-        return False
 
     def open(self, content: Content, path: str, reading: Reading) -> RecordIOFile:
         """Return the records of a file."""
         return RecordIOFile(content)
 
 
-class RecordIOFile:
+class RecordIOFile(Container):
     """The records of an open file."""
-
-    def __init__(self, content: Content) -> None:
-        self.content = content
-
-    @property
-    def declared(self) -> Declared:
-        """Nothing."""
-        return NOTHING_DECLARED
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if the file does not begin as such files do."""
         if self.content.at(0, 4) != struct.pack("<I", MAGIC):
-            message = (
-                "it is not a RecordIO file, although its name says so, or damaged at its "
-                "beginning; get it again"
-            )
-            raise self.content.fault or Rejection("read", "not-recordio", message)
+            raise self.content.fault or not_this("a RecordIO file", "not-recordio")
         return 0
 
     def frame(self, offset: int) -> Frame | None:

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +23,15 @@ from shardctl.sources.formats.base import (
     Choose,
     Cut,
     Digest,
+    Format,
     Misfit,
     Parsed,
     Reading,
     TextFormat,
     Unit,
+    plain_fault,
 )
-from shardctl.sources.formats.content import decompressed, next_chunk, split_compression
+from shardctl.sources.formats.content import Truncated, decompressed, split_compression
 from shardctl.sources.formats.encodings import (
     DETECTED_BYTES,
     UNDECODED,
@@ -74,26 +76,26 @@ class KeptOpen(Generic[T]):
         self._kept: dict[tuple[int, bool], T] = {}
 
     def keep(self, file: T) -> None:
-        """Keep a file open where it is, for the unit that follows in it. The one that was kept
-        before is closed."""
-        place = _place(file.key[-1])
-        if (other := self._kept.pop(place, None)) is not None:
-            other.close()
-        self._kept[place] = file
+        """Keep a file open where it is, for the unit that follows in it."""
+        self._closed(file.key)
+        self._kept[_place(file.key)] = file
 
     def take(self, key: tuple[Any, ...], unit: Unit) -> T | None:
         """Return the file that has this key, if it was kept and has not passed the beginning of the
-        unit."""
-        kept = self._kept.pop(_place(key[-1]), None)
+        unit; another one is closed."""
+        kept = self._kept.get(_place(key))
         if kept is not None and kept.key == key and kept.passed <= unit.skip:
-            return kept
-        if kept is not None:
-            kept.close()
+            return self._kept.pop(_place(key))
+        self._closed(key)
         return None
 
+    def _closed(self, key: tuple[Any, ...]) -> None:
+        if (other := self._kept.pop(_place(key), None)) is not None:
+            other.close()
 
-def _place(reading: Reading) -> tuple[int, bool]:
-    return os.getpid(), len(reading.only) == 1
+
+def _place(key: tuple[Any, ...]) -> tuple[int, bool]:
+    return os.getpid(), len(key[-1].only) == 1
 
 
 NAMED_BYTES = 1000
@@ -103,7 +105,7 @@ _SHORT_RECORD = 64
 """Bytes of a record as where to look for a few of them first."""
 
 
-class Sequential:
+class Sequential(Format):
     """A text format in files that are compressed (told by the name), in another encoding, or both;
     or plain, in one go.
 
@@ -111,8 +113,6 @@ class Sequential:
     follow each other in it are read without beginning anew, where the same process reads them in
     their order. Plain files in UTF-8 are cut between any records.
     """
-
-    name: ClassVar[str] = "sequential"
 
     def __init__(
         self,
@@ -122,18 +122,10 @@ class Sequential:
         record_bytes: int = RECORD_BYTES,
     ) -> None:
         self.text = text
+        self.types_can_be_sampled = text.types_can_be_sampled
         self.part_bytes = part_bytes
         self.chunk_bytes = chunk_bytes
         self.record_bytes = record_bytes
-
-    @property
-    def types_can_be_sampled(self) -> bool:
-        """As of the text format."""
-        return self.text.types_can_be_sampled
-
-    def pieces(self, size: int) -> list[tuple[int, int]]:
-        """Return the file as one piece."""
-        return [(0, size)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> dict[str, Any]:
         """Read a file to its end. `encoding` is the one it is in, `bytes` the size of its text in
@@ -151,14 +143,15 @@ class Sequential:
                     cuts.append([opened.offset - part.size, part.size, part.records])
                 records += part.records
                 total += part.size
-            fault = opened.fault and _with_place(opened.fault, total, records)
-            encoding = opened.encoding
+            fault, encoding = opened.text.fault, opened.text.encoding
+        if fault and fault.error == "truncated":
+            fault = with_count(fault, records, f" ({total} bytes)")
         return {
             "encoding": encoding,
             "bytes": total,
             "records": records,
             "cuts": cuts if cuts or not records else [[0, size, records]],
-            "fault": [fault.stage, fault.error, fault.message] if fault else None,
+            "fault": plain_fault(fault),
         }
 
     def join(self, scans: list[dict[str, Any]], size: int) -> list[Cut]:
@@ -229,7 +222,7 @@ class Sequential:
             while left:
                 part = records.take(left)
                 if part is None:
-                    raise records.fault or changed()
+                    raise records.text.fault or changed()
                 yield part, first, records
                 first += part.records
                 left -= part.records
@@ -264,12 +257,10 @@ class _Records:
         self.key = _key(form, path, reading)
         self.passed = 0
         self.has_part_back = False
-        self.fault: Rejection | None = None
-        self._text = form.text
+        self._form = form.text
         self._part_bytes = form.part_bytes
         self._record_bytes = form.record_bytes
         self._buffer = b""
-        self._ended = False
         self._file: BinaryIO = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             self._start(form, path, reading, offset)
@@ -278,35 +269,20 @@ class _Records:
             raise
 
     def _start(self, form: Sequential, path: str, reading: Reading, offset: int) -> None:
-        compression = split_compression(path)[1]
-        self._where = " of its decompressed content" if compression else ""
-        self._chunks = _chunks(self._file, compression, form.chunk_bytes)
-        self._transcoder: Transcoder | None = None
-        wanted = DETECTED_BYTES if reading.encoding == DETECT else 4
-        start = bytearray()
-        while len(start) < wanted and (chunk := self._next_chunk()):
-            start += chunk
-        named = (
-            detect(bytes(start[:DETECTED_BYTES]), self._is_whole)
-            if reading.encoding == DETECT
-            else reading.encoding
-        )
-        self.encoding, mark = resolve(named, bytes(start[:4]))
-        self.can_be_cut = not compression and self.encoding == "utf-8"
-        if self.encoding != "utf-8":
-            self._transcoder = Transcoder(self.encoding, mark)
-        self._buffer = self._decoded(bytes(start[mark:]))
+        self.text = TextStream(self._file, path, reading, form.chunk_bytes)
+        self.can_be_cut = self.text.is_plain
         self._fill(HEAD_BYTES)
         try:
-            self.head = self._text.head(self._buffer[:HEAD_BYTES], reading)
+            self.head = self._form.head(self._buffer[:HEAD_BYTES], reading)
         except Rejection as fault:
-            raise self.fault or self._renamed(fault) from None
+            places = self.text.undecoded if fault.error == "not-utf8" else ()
+            named = self.text.undecoded_at(places[0]) if places else fault
+            raise self.text.fault or named from None
         self._pass_bytes(self.head.size)
         self.offset = self.head.size
         if offset > self.offset and self.can_be_cut:
-            self._file.seek(offset)
-            self._buffer, self._ended, self.offset = b"", False, offset
-            self._chunks = _chunks(self._file, None, form.chunk_bytes)
+            self._buffer, self.offset = b"", offset
+            self.text.go_to(offset)
 
     def take(self, most: int | None = None) -> _Part | None:
         """Return the next records, about `part_bytes` of them and at most `most`; None at the end,
@@ -317,19 +293,19 @@ class _Records:
         wanted = min(self._part_bytes, self._record_bytes)
         while True:
             self._fill(wanted + 1)
-            if self._is_whole and len(self._buffer) <= wanted:
+            if self.text.is_whole and len(self._buffer) <= wanted:
                 end = len(self._buffer)
             else:
-                end = self._text.complete(self._buffer[:wanted])
+                end = self._form.complete(self._buffer[:wanted])
             if end or len(self._buffer) <= wanted or wanted == self._record_bytes:
                 break
             wanted = min(2 * wanted, self._record_bytes)
         if not end:
             return self._too_large() if len(self._buffer) > wanted else None
         data = self._buffer[:end]
-        records = self._text.count(data)
+        records = self._form.count(data)
         if most is not None and records >= most:
-            data, records = data[: _end_of(data, most, self._text)], most
+            data, records = data[: _end_of(data, most, self._form)], most
         return self._taken(data, records)
 
     def _few(self, most: int) -> _Part | None:
@@ -343,9 +319,9 @@ class _Records:
         while size < min(self._part_bytes, self._record_bytes):
             self._fill(size)
             data = self._buffer[:size]
-            data = data[: self._text.complete(data)]
-            if data and self._text.count(data) >= most:
-                return self._taken(data[: _end_of(data, most, self._text)], most)
+            data = data[: self._form.complete(data)]
+            if data and self._form.count(data) >= most:
+                return self._taken(data[: _end_of(data, most, self._form)], most)
             size *= 8
         return None
 
@@ -359,8 +335,7 @@ class _Records:
         self._buffer = part.data + self._buffer
         self.passed -= part.records
         self.offset -= part.size
-        if self._transcoder is not None:
-            self._transcoder.undecoded[:0] = part.undecoded
+        self.text.undecoded[:0] = part.undecoded
         self.has_part_back = True
 
     def _too_large(self) -> _Part | None:
@@ -370,15 +345,12 @@ class _Records:
         follows is not read either.
         """
         limit = format_bytes(self._record_bytes)
-        if not _ends_at_line_feeds(self._text):
-            hint = " (is a quote not closed?)" if self._text.name == "csv" else ""
+        if not _ends_at_line_feeds(self._form):
             message = (
-                f"a record of more than {limit}{hint}; it and what follows it in the file "
-                "is "
-                "not read"
+                f"a record of more than {limit}; it and what follows it in the file is not read"
             )
-            self.fault = Rejection("read", "too-large", message)
-            self._ended, self._buffer = True, b""
+            self.text.end(Rejection("read", "too-large", message))
+            self._buffer = b""
             return None
         checksum, size, end = xxhash.xxh3_64(), 0, 0
         while not end and self._buffer:
@@ -389,7 +361,7 @@ class _Records:
             self._pass_bytes(passed)
             if not end:
                 self._fill(self._part_bytes)
-        if not end and self.fault:
+        if not end and self.text.fault:
             return None  # the file is cut within it
         self.passed += 1
         self.offset += size
@@ -403,11 +375,7 @@ class _Records:
     def _pass_bytes(self, size: int) -> array[int]:
         """Take bytes from the buffer, and return where in the file those of them are that could not
         be decoded."""
-        places = array("q")
-        if self._transcoder is not None and self._transcoder.undecoded:
-            count = self._buffer.count(UNDECODED, 0, size)
-            places = self._transcoder.undecoded[:count]
-            del self._transcoder.undecoded[:count]
+        places = self.text.places_in(self._buffer, size)
         self._buffer = self._buffer[size:]
         return places
 
@@ -415,48 +383,97 @@ class _Records:
         """Have at least `size` bytes in the buffer, or all that are left."""
         chunks = [self._buffer]
         have = len(self._buffer)
-        while have < size and not self._ended:
-            chunk = self._decoded(self._next_chunk())
-            chunks.append(chunk)
-            have += len(chunk)
+        while have < size and not self.text.ended:
+            chunks.append(self.text.read())
+            have += len(chunks[-1])
         self._buffer = b"".join(chunks)
-
-    def _next_chunk(self) -> bytes:
-        """Return the next bytes of the file, decompressed; none at its end."""
-        chunk, fault = next_chunk(self._chunks)
-        self.fault = fault or self.fault
-        self._ended = not chunk
-        return chunk
-
-    def _decoded(self, chunk: bytes) -> bytes:
-        if self._transcoder is None:
-            return chunk
-        return self._transcoder.feed(chunk, self._is_whole)
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether all of the file has been read, and nothing is missing at its end."""
-        return self._ended and not self.fault
 
     @property
     def is_exhausted(self) -> bool:
         """Whether there are no more records."""
-        return self._ended and not self._buffer
-
-    def _renamed(self, fault: Rejection) -> Rejection:
-        """Return the fault of a header as one of the file's encoding, where it is one."""
-        if fault.error != "not-utf8" or self._transcoder is None or not self._transcoder.undecoded:
-            return fault
-        return undecoded(self.encoding, self._transcoder.undecoded[0], self._where)
-
-    def name_byte(self, place: int | None) -> Rejection:
-        """Return why a record is rejected of which the byte at `place` of the file could not be
-        decoded."""
-        return undecoded(self.encoding, place, self._where)
+        return self.text.ended and not self._buffer
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+class TextStream:
+    """The text of an open file in UTF-8, decompressed and decoded, from its beginning to its end.
+
+    `fault` is why it is not read to the end of the file. `undecoded` are
+    the places in the file of bytes that could not be decoded: each is UNDECODED in the text, and in
+    it no longer when it was taken (`places_in`).
+    """
+
+    def __init__(self, file: BinaryIO, path: str, reading: Reading, chunk_bytes: int) -> None:
+        self.fault: Rejection | None = None
+        self._done = False
+        compression = split_compression(path)[1]
+        self._where = " of its decompressed content" if compression else ""
+        self._file, self._chunk_bytes = file, chunk_bytes
+        self._chunks = _chunks(file, compression, chunk_bytes)
+        wanted = DETECTED_BYTES if reading.encoding == DETECT else 4
+        start = bytearray()
+        while len(start) < wanted and (chunk := self._next()):
+            start += chunk
+        named = reading.encoding
+        if named == DETECT:
+            named = detect(bytes(start[:DETECTED_BYTES]), self.is_whole)
+        self.encoding, mark = resolve(named, bytes(start[:4]))
+        self.is_plain = not compression and self.encoding == "utf-8"
+        self._transcoder = Transcoder(self.encoding, mark) if self.encoding != "utf-8" else None
+        self.undecoded = self._transcoder.undecoded if self._transcoder else array("q")
+        self._start = bytes(start[mark:])
+
+    def read(self) -> bytes:
+        """Return more of the text: it may be nothing before the end, too."""
+        chunk, self._start = self._start or self._next(), b""
+        if self._transcoder is None:
+            return chunk
+        return self._transcoder.feed(chunk, self.is_whole)
+
+    def _next(self) -> bytes:
+        try:
+            chunk = next(self._chunks, b"")
+        except Truncated:
+            chunk = b""
+            self.fault = Rejection("read", "truncated", "the compressed file ends early")
+        self._done = not chunk
+        return chunk
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self._done and not self._start
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the file has been read, and nothing is missing at its end."""
+        return self._done and not self.fault
+
+    def go_to(self, offset: int) -> None:
+        """Go on at a place of a plain file."""
+        self._file.seek(offset)
+        self._start, self._done = b"", False
+        self._chunks = _chunks(self._file, None, self._chunk_bytes)
+
+    def end(self, fault: Rejection) -> None:
+        """Read no further."""
+        self.fault, self._done, self._start = fault, True, b""
+
+    def places_in(self, text: bytes | bytearray, size: int) -> array[int]:
+        """Return where in the file those of the first `size` bytes of a text are that could not be
+        decoded, and forget them."""
+        count = text.count(UNDECODED, 0, size) if self.undecoded else 0
+        places = self.undecoded[:count]
+        del self.undecoded[:count]
+        return places
+
+    def undecoded_at(self, place: int | None) -> Rejection:
+        """Return why a record is rejected of which the byte at `place` of the file could not be
+        decoded."""
+        return undecoded(self.encoding, place, self._where)
 
 
 def _chunks(file: BinaryIO, compression: str | None, size: int) -> Iterator[bytes]:
@@ -520,17 +537,13 @@ def _naming_bytes(
         start = end
         places.setdefault(number, place)
     rejects = [
-        (number, records.name_byte(places.get(number)) if fault.error == "not-utf8" else fault)
+        (
+            number,
+            records.text.undecoded_at(places.get(number)) if fault.error == "not-utf8" else fault,
+        )
         for number, fault in parsed.rejects
     ]
     return replace(parsed, rejects=rejects)
-
-
-def _with_place(fault: Rejection, size: int, records: int) -> Rejection:
-    """Say after which records a file is not read further."""
-    if fault.error != "truncated":
-        return fault
-    return with_count(fault, records, f" ({size} bytes)")
 
 
 def with_count(fault: Rejection, records: int, size: str = "") -> Rejection:
@@ -551,7 +564,7 @@ _KEPT: KeptOpen[_Records] = KeptOpen()
 def _key(form: Sequential, path: str, reading: Reading) -> tuple[Any, ...]:
     found = os.stat(path)  # noqa: PTH116 (called for every unit)
     return (
-        form.text.name,
+        type(form.text),
         form.part_bytes,
         path,
         found.st_ino,

@@ -25,7 +25,7 @@ from shardctl.format.arrays import dtype_of
 from shardctl.sources.files import read_small
 from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
-from shardctl.sources.formats.found_values import Record, whole_array
+from shardctl.sources.formats.found_values import Declared, Record, whole_array
 from shardctl.sources.values import Feature
 from shardctl.system.locations import beside
 
@@ -102,12 +102,11 @@ class Features:
         return _read(path, version)
 
     @property
-    def classes(self) -> dict[str, tuple[str, ...]]:
-        """The names of the classes of labels, also inside of dicts and sequences: by their paths,
-        objects.category."""
-        return {
-            name.replace("/", "."): leaf.names for name, leaf in self.leaves.items() if leaf.names
-        }
+    def declared(self) -> Declared:
+        """The types of the fields, and the names of the classes of labels, also inside of dicts and
+        sequences: by their paths, objects.category."""
+        named = ((name.replace("/", "."), leaf.names) for name, leaf in self.leaves.items())
+        return Declared(self.types, {name: names for name, names in named if names})
 
     def decoded(self, record: Record) -> Record:
         """Return the fields of a record as its features say. Raises Rejection (stage `decode`)."""

@@ -11,24 +11,21 @@ import struct
 from collections.abc import Callable
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from shardctl.errors import InstallError, Rejection
-from shardctl.sources.export_description import described
 from shardctl.sources.format_table import TFRECORD_NEEDS
-from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.base import RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import (
-    NOTHING_DECLARED,
-    Declared,
+    Container,
+    ContainerFormat,
     Frame,
     Record,
     too_large,
 )
-from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.values import Feature
 
 HEAD = struct.Struct("<QI")
@@ -62,14 +59,12 @@ def begins(start: bytes) -> bool:
     return len(start) >= HEAD.size and masked(checksum(start[:8])) == HEAD.unpack_from(start)[1]
 
 
-class TFRecord:
+class TFRecord(ContainerFormat):
     """Opens TFRecord files. Raises InstallError if a package is missing."""
 
-    name: ClassVar[str] = "tfrecord"
+    has_features = True
 
     def __init__(self) -> None:
-        from shardctl.sources.formats.tfrecord import example_parser
-
         self._crc32c = crc32c()
         self._parse = example_parser()
 
@@ -78,38 +73,24 @@ class TFRecord:
         return begins(start)
 
     def open(self, content: Content, path: str, reading: Reading) -> TFRecords:
-        """Return the records of a file, with the types that a features.json beside it gives them.
-
-        Of an export the types are in shardctl.json, which holds more of them.
-        """
-        features = (
-            None if described(path) is not None else Features.beside(Path(path).with_name(FEATURES))
-        )
-        return TFRecords(content, self._crc32c, self._parse, features)
+        """Return the records of a file."""
+        return TFRecords(content, self._crc32c, self._parse)
 
 
-class TFRecords:
+class TFRecords(Container):
     """The records of an open TFRecord file."""
 
     def __init__(
-        self,
-        content: Content,
-        checksum: Callable[[bytes], int],
-        parse: Callable[[bytes], Record],
-        features: Features | None,
+        self, content: Content, checksum: Callable[[bytes], int], parse: Callable[[bytes], Record]
     ) -> None:
-        self.content = content
-        self._crc32c, self._parse, self._features = checksum, parse, features
+        super().__init__(content)
+        self._crc32c, self._parse = checksum, parse
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if the file does not begin with a record."""
         head = self.content.at(0, HEAD.size)
         if len(head) == HEAD.size and not begins(head):
-            message = (
-                "it is not a TFRecord file, although its name says so, or damaged at its "
-                "beginning; get it again"
-            )
-            raise self.content.fault or Rejection("read", "not-tfrecord", message)
+            raise self.content.fault or not_this("a TFRecord file", "not-tfrecord")
         return 0
 
     def frame(self, offset: int) -> Frame | None:
@@ -144,28 +125,12 @@ class TFRecords:
         Example."""
         content = data[HEAD.size : -TAIL.size]
         if masked(self._crc32c(content)) != TAIL.unpack_from(data, len(data) - TAIL.size)[0]:
-            message = (
-                f"the data of the record at byte {frame.offset} is damaged (CRC-32C); get "
-                "the file again"
-            )
-            raise Rejection("read", "damaged", message)
-        record = self._parse(content)
-        return record if self._features is None else self._features.decoded(record)
-
-    @property
-    def declared(self) -> Declared:
-        """What features.json says of the fields, where there is one."""
-        return (
-            NOTHING_DECLARED
-            if self._features is None
-            else Declared(self._features.types, self._features.classes)
-        )
+            what = f"the data of the record at byte {frame.offset} is damaged (CRC-32C)"
+            raise Rejection("read", "damaged", f"{what}; get the file again")
+        return self._parse(content)
 
 
-_NOT_AN_EXAMPLE = (
-    "its data is not a tf.train.Example, which is what TFRecord files of datasets "
-    "hold; write it as one"
-)
+_NOT_AN_EXAMPLE = "its data is not a tf.train.Example; write it as one"
 
 
 @cache
@@ -253,11 +218,7 @@ def example_parser() -> Callable[[bytes], Record]:
         }
         for name, steps in sorted(example.feature_lists.feature_list.items(), key=_NAME):
             if name in record:
-                message = (
-                    f"it has {name!r} both in its context and in its lists; give one of "
-                    "them "
-                    "another name"
-                )
+                message = f"it has {name!r} both in its context and in its lists; rename one"
                 raise Rejection("decode", "repeated-field", message)
             record[name] = [_values(feature) for feature in steps.feature]
         return record

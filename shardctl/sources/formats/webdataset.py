@@ -11,18 +11,19 @@ import os
 import re
 import tarfile
 import warnings
+from contextlib import closing
 from tokenize import TokenError
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from zlib import adler32
 
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading
+from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.found_values import (
-    NOTHING_DECLARED,
-    Declared,
+    Container,
+    ContainerFormat,
     Frame,
     Record,
     too_large,
@@ -275,10 +276,8 @@ class _Member(NamedTuple):
     fault: Rejection | None = None
 
 
-class WebDataset:
+class WebDataset(ContainerFormat):
     """Opens tar files."""
-
-    name: ClassVar[str] = "webdataset"
 
     def is_plain(self, start: bytes) -> bool:
         """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
@@ -290,11 +289,11 @@ class WebDataset:
         return TarSamples(content, reading)
 
 
-class TarSamples:
+class TarSamples(Container):
     """The samples of an open tar. Fields that are not wanted are not looked at."""
 
     def __init__(self, content: Content, reading: Reading) -> None:
-        self.content = content
+        super().__init__(content)
         self._only = frozenset(reading.only)
         self._joins_images = reading.image in (AUTO, IMAGE)
         self._has_folders = reading.label == FOLDER
@@ -303,11 +302,6 @@ class TarSamples:
         self._members: list[_Member] = []  # of the last sample
         # a member that was looked at, and where it begins
         self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
-
-    @property
-    def declared(self) -> Declared:
-        """Nothing: a tar does not describe its members."""
-        return NOTHING_DECLARED
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if it is no tar."""
@@ -320,11 +314,7 @@ class TarSamples:
             try:
                 parse_header(start)
             except ValueError:
-                message = (
-                    "it is not a tar file, although its name says so, or damaged at its "
-                    "beginning; get it again"
-                )
-                raise self.content.fault or Rejection("read", "not-tar", message) from None
+                raise self.content.fault or not_this("a tar file", "not-tar") from None
         return 0
 
     def frame(self, offset: int) -> Frame | None:
@@ -501,7 +491,7 @@ def note_on_end(path: str) -> tuple[str, str] | None:
     """Return that a tar does not end with a block of zeros; None if it does, or is compressed.
     Raises OSError, Rejection."""
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
-    with open_content(path, WebDataset().is_plain) as content:
+    with closing(open_content(path, WebDataset().is_plain)) as content:
         if content.compression is not None or not content.at(max(0, size - BLOCK), BLOCK).strip(
             b"\0"
         ):

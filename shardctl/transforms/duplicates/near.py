@@ -14,9 +14,8 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.format.arrays import Bytes, bytes_of
-from shardctl.transforms.duplicates.exact import DROPPED, PIECE_BITS
+from shardctl.transforms.duplicates.exact import DROPPED, PARTS, PARTS_BITS, PIECE_BITS, Rows, Runs
 from shardctl.transforms.duplicates.pieces import Hashes, Numbers
-from shardctl.transforms.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
 
 PERMUTATIONS = 128
 SHINGLE = 5

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardctl.errors import UsageError
-from shardctl.transforms.duplicates.limits import (
-    DISTANCE,
-    LEAST_SIMILARITY,
-    MOST_DISTANCE,
-    SIMILARITY,
-)
+
+DISTANCE, MOST_DISTANCE = 7, 16
+"""How many of 64 bits may differ in the hashes of images that are alike: by default, and at
+most."""
+
+SIMILARITY, LEAST_SIMILARITY = 0.8, 0.3
+"""Which share of the word sequences of two texts is the same where they are nearly alike: by
+default, and at least."""
+
 
 OF_IMAGES = ("similar",)
 OF_TEXTS = ("near", "line", "paragraph")

@@ -15,8 +15,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.arrays import dtype_of
 from shardctl.system.files import replacing
 from shardctl.system.text import printable
-from shardctl.transforms.duplicates.exact import DROPPED, PIECE_BITS
-from shardctl.transforms.duplicates.runs import PARTS, Rows, Runs
+from shardctl.transforms.duplicates.exact import DROPPED, PARTS, PIECE_BITS, Rows, Runs
 
 Numbers = npt.NDArray[np.int64]
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 from PIL import Image
 
 from shardctl.images import pixels
 from shardctl.images.geometry import BLACK, Colour, Matrix, Size
 from shardctl.images.pixels import mix
+from shardctl.system.options import Flag, Number, Whole, Word, setting
 from shardctl.transforms.base import ImageTransform, Rng
-from shardctl.transforms.image.policies import (
-    POLICIES,
-    Operation,
-    draw_aug_mix,
-    draw_auto_augment,
-    draw_rand_augment,
-    draw_trivial_augment,
-)
+from shardctl.transforms.image.draws import whole
 from shardctl.transforms.image.warp import (
     HOW_TAKEN,
     INTERPOLATION,
@@ -32,7 +27,257 @@ from shardctl.transforms.image.warp import (
     warp_whole,
 )
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import Fill, Flag, Number, SettingError, Whole, Word, setting
+from shardctl.transforms.settings import Fill, SettingError
+
+Operation = tuple[str, float]
+"""A name and a magnitude: an offset of x per row (`shear_x`), pixels (`translate_x`), degrees
+(`rotate`), what is added to the factor 1 (`brightness`, `contrast`, `saturation`, `sharpness`),
+bits (`posterize`), a share of 255 (`solarize`), or 0."""
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """The magnitudes of an operation, from weakest to strongest.
+
+    `signed`: half of the drawn ones are negative. `of`: they are shares of the image's width or
+    height. `whole`: rounded.
+    """
+
+    weakest: float
+    strongest: float
+    signed: bool = False
+    of: str = ""
+    whole: bool = False
+
+    def magnitude(self, index: int, bins: int, size: Size) -> float:
+        """Return magnitude `index` of `bins` in an image of `size` (width, height)."""
+        side = {"": 1, "width": size[0], "height": size[1]}[self.of]
+        value = (self.weakest + (self.strongest - self.weakest) * index / max(bins - 1, 1)) * side
+        # 15 pixels, and not 14.999…, of which 14 are left
+        return float(round(value)) if self.whole else round(value, 9)
+
+
+Space = Mapping[str, Strengths | None]
+"""The operations of a policy. None: the operation has no magnitude."""
+
+
+def _geometry(
+    shear: float, translate: float, rotate: float, relative: bool
+) -> dict[str, Strengths]:
+    return {
+        "shear_x": Strengths(0, shear, True),
+        "shear_y": Strengths(0, shear, True),
+        "translate_x": Strengths(0, translate, True, "width" if relative else ""),
+        "translate_y": Strengths(0, translate, True, "height" if relative else ""),
+        "rotate": Strengths(0, rotate, True),
+    }
+
+
+def _factors(strongest: float) -> dict[str, Strengths]:
+    return {
+        name: Strengths(0, strongest, True)
+        for name in ("brightness", "saturation", "contrast", "sharpness")
+    }
+
+
+def _values(most_bits: int, fewest_bits: int) -> dict[str, Strengths | None]:
+    return {
+        "posterize": Strengths(most_bits, fewest_bits, whole=True),
+        "solarize": Strengths(1, 0),
+        "autocontrast": None,
+        "equalize": None,
+    }
+
+
+RAND_AUGMENT: Space = {
+    "identity": None,
+    **_geometry(0.3, 150 / 331, 30, True),
+    **_factors(0.9),
+    **_values(8, 4),
+}
+TRIVIAL_AUGMENT: Space = {
+    "identity": None,
+    **_geometry(0.99, 32, 135, False),
+    **_factors(0.99),
+    **_values(8, 2),
+}
+AUTO_AUGMENT: Space = {
+    **_geometry(0.3, 150 / 331, 30, True),
+    **_factors(0.9),
+    **_values(8, 4),
+    "invert": None,
+}
+AUG_MIX_PART: Space = {**_geometry(0.3, 1 / 3, 30, True), **_values(4, 0)}
+AUG_MIX: Space = {**AUG_MIX_PART, **_factors(0.9)}
+
+AUTO_AUGMENT_BINS = 10
+AUG_MIX_BINS = 10
+
+Choice = tuple[str, float, int | None]
+"""An operation of AutoAugment, its probability, and the index of its magnitude."""
+
+POLICIES: Mapping[str, Sequence[tuple[Choice, Choice]]] = {
+    "imagenet": (
+        (("posterize", 0.4, 8), ("rotate", 0.6, 9)),
+        (("solarize", 0.6, 5), ("autocontrast", 0.6, None)),
+        (("equalize", 0.8, None), ("equalize", 0.6, None)),
+        (("posterize", 0.6, 7), ("posterize", 0.6, 6)),
+        (("equalize", 0.4, None), ("solarize", 0.2, 4)),
+        (("equalize", 0.4, None), ("rotate", 0.8, 8)),
+        (("solarize", 0.6, 3), ("equalize", 0.6, None)),
+        (("posterize", 0.8, 5), ("equalize", 1.0, None)),
+        (("rotate", 0.2, 3), ("solarize", 0.6, 8)),
+        (("equalize", 0.6, None), ("posterize", 0.4, 6)),
+        (("rotate", 0.8, 8), ("saturation", 0.4, 0)),
+        (("rotate", 0.4, 9), ("equalize", 0.6, None)),
+        (("equalize", 0.0, None), ("equalize", 0.8, None)),
+        (("invert", 0.6, None), ("equalize", 1.0, None)),
+        (("saturation", 0.6, 4), ("contrast", 1.0, 8)),
+        (("rotate", 0.8, 8), ("saturation", 1.0, 2)),
+        (("saturation", 0.8, 8), ("solarize", 0.8, 7)),
+        (("sharpness", 0.4, 7), ("invert", 0.6, None)),
+        (("shear_x", 0.6, 5), ("equalize", 1.0, None)),
+        (("saturation", 0.4, 0), ("equalize", 0.6, None)),
+        (("equalize", 0.4, None), ("solarize", 0.2, 4)),
+        (("solarize", 0.6, 5), ("autocontrast", 0.6, None)),
+        (("invert", 0.6, None), ("equalize", 1.0, None)),
+        (("saturation", 0.6, 4), ("contrast", 1.0, 8)),
+        (("equalize", 0.8, None), ("equalize", 0.6, None)),
+    ),
+    "cifar10": (
+        (("invert", 0.1, None), ("contrast", 0.2, 6)),
+        (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
+        (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
+        (("shear_y", 0.5, 8), ("translate_y", 0.7, 9)),
+        (("autocontrast", 0.5, None), ("equalize", 0.9, None)),
+        (("shear_y", 0.2, 7), ("posterize", 0.3, 7)),
+        (("saturation", 0.4, 3), ("brightness", 0.6, 7)),
+        (("sharpness", 0.3, 9), ("brightness", 0.7, 9)),
+        (("equalize", 0.6, None), ("equalize", 0.5, None)),
+        (("contrast", 0.6, 7), ("sharpness", 0.6, 5)),
+        (("saturation", 0.7, 7), ("translate_x", 0.5, 8)),
+        (("equalize", 0.3, None), ("autocontrast", 0.4, None)),
+        (("translate_y", 0.4, 3), ("sharpness", 0.2, 6)),
+        (("brightness", 0.9, 6), ("saturation", 0.2, 8)),
+        (("solarize", 0.5, 2), ("invert", 0.0, None)),
+        (("equalize", 0.2, None), ("autocontrast", 0.6, None)),
+        (("equalize", 0.2, None), ("equalize", 0.6, None)),
+        (("saturation", 0.9, 9), ("equalize", 0.6, None)),
+        (("autocontrast", 0.8, None), ("solarize", 0.2, 8)),
+        (("brightness", 0.1, 3), ("saturation", 0.7, 0)),
+        (("solarize", 0.4, 5), ("autocontrast", 0.9, None)),
+        (("translate_y", 0.9, 9), ("translate_y", 0.7, 9)),
+        (("autocontrast", 0.9, None), ("solarize", 0.8, 3)),
+        (("equalize", 0.8, None), ("invert", 0.1, None)),
+        (("translate_y", 0.7, 9), ("autocontrast", 0.9, None)),
+    ),
+    "svhn": (
+        (("shear_x", 0.9, 4), ("invert", 0.2, None)),
+        (("shear_y", 0.9, 8), ("invert", 0.7, None)),
+        (("equalize", 0.6, None), ("solarize", 0.6, 6)),
+        (("invert", 0.9, None), ("equalize", 0.6, None)),
+        (("equalize", 0.6, None), ("rotate", 0.9, 3)),
+        (("shear_x", 0.9, 4), ("autocontrast", 0.8, None)),
+        (("shear_y", 0.9, 8), ("invert", 0.4, None)),
+        (("shear_y", 0.9, 5), ("solarize", 0.2, 6)),
+        (("invert", 0.9, None), ("autocontrast", 0.8, None)),
+        (("equalize", 0.6, None), ("rotate", 0.9, 3)),
+        (("shear_x", 0.9, 4), ("solarize", 0.3, 3)),
+        (("shear_y", 0.8, 8), ("invert", 0.7, None)),
+        (("equalize", 0.9, None), ("translate_y", 0.6, 6)),
+        (("invert", 0.9, None), ("equalize", 0.6, None)),
+        (("contrast", 0.3, 3), ("rotate", 0.8, 4)),
+        (("invert", 0.8, None), ("translate_y", 0.0, 2)),
+        (("shear_y", 0.7, 6), ("solarize", 0.4, 8)),
+        (("invert", 0.6, None), ("rotate", 0.8, 4)),
+        (("shear_y", 0.3, 7), ("translate_x", 0.9, 3)),
+        (("shear_x", 0.1, 6), ("invert", 0.6, None)),
+        (("solarize", 0.7, 2), ("translate_y", 0.6, 7)),
+        (("shear_y", 0.8, 4), ("invert", 0.8, None)),
+        (("shear_x", 0.7, 9), ("translate_y", 0.8, 3)),
+        (("shear_y", 0.8, 5), ("autocontrast", 0.7, None)),
+        (("shear_x", 0.7, 2), ("invert", 0.1, None)),
+    ),
+}
+"""The pairs of operations of AutoAugment, one of which is drawn, by the dataset that they were
+found on."""
+
+
+def draw_rand_augment(
+    rng: np.random.Generator, size: Size, count: int, index: int, bins: int
+) -> list[Operation]:
+    """Draw `count` operations, with replacement, each of magnitude `index` of `bins`."""
+    return [_draw(rng, RAND_AUGMENT, size, bins, index, index) for _ in range(count)]
+
+
+def draw_trivial_augment(rng: np.random.Generator, size: Size, bins: int) -> list[Operation]:
+    """Draw one operation, and its magnitude among `bins`."""
+    return [_draw(rng, TRIVIAL_AUGMENT, size, bins, 0, bins - 1)]
+
+
+def draw_auto_augment(rng: np.random.Generator, size: Size, policy: str) -> list[Operation]:
+    """Draw a pair of operations of a policy (a key of POLICIES), and which of the two are made."""
+    pairs = POLICIES[policy]
+    made = []
+    for name, probability, index in pairs[whole(rng, 0, len(pairs) - 1)]:
+        if rng.random() < probability:
+            made.append(
+                (name, _signed(rng, AUTO_AUGMENT[name], size, AUTO_AUGMENT_BINS, index or 0))
+            )
+    return made
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What AugMix makes: the image times `weight`, and each chain of operations made on it times
+    its own weight."""
+
+    weight: float
+    chains: tuple[tuple[float, tuple[Operation, ...]], ...]
+
+
+def draw_aug_mix(
+    rng: np.random.Generator,
+    size: Size,
+    severity: int,
+    width: int,
+    depth: int,
+    alpha: float,
+    all_operations: bool,
+) -> Mixture:
+    """Draw `width` chains of `depth` operations (0: 1 to 3, drawn), with magnitudes below
+    `severity` of 10, and their weights.
+
+    The weights are drawn from two Dirichlet distributions, both with parameters `alpha`.
+    """
+    space = AUG_MIX if all_operations else AUG_MIX_PART
+    original, augmented = rng.dirichlet([alpha] * 2)
+    chains = []
+    for weight in rng.dirichlet([alpha] * width):
+        length = depth or whole(rng, 1, 3)
+        chain = tuple(_draw(rng, space, size, AUG_MIX_BINS, 0, severity - 1) for _ in range(length))
+        chains.append((float(weight * augmented), chain))
+    return Mixture(float(original), tuple(chains))
+
+
+def _draw(
+    rng: np.random.Generator, space: Space, size: Size, bins: int, low: int, high: int
+) -> Operation:
+    """Draw an operation of a space, the index of its magnitude from `low` to `high`, and its
+    sign."""
+    names = tuple(space)
+    name = names[whole(rng, 0, len(names) - 1)]
+    return name, _signed(rng, space[name], size, bins, whole(rng, low, high))
+
+
+def _signed(
+    rng: np.random.Generator, strengths: Strengths | None, size: Size, bins: int, index: int
+) -> float:
+    if strengths is None:
+        return 0.0
+    magnitude = strengths.magnitude(index, bins, size)
+    return -magnitude if strengths.signed and rng.random() < 0.5 else magnitude
+
 
 _BINS = Whole(2, 1000)
 _CORNER, _STILL = (0.0, 0.0), (0.0, 0.0)
@@ -151,9 +396,7 @@ class AutoAugment(_Policy):
     """
 
     name: ClassVar[str] = "auto_augment"
-    policy: str = setting(
-        Word(tuple(POLICIES)), "imagenet", "The dataset that the pairs were found on."
-    )
+    policy: str = setting(Word(*POLICIES), "imagenet", "The dataset that the pairs were found on.")
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 

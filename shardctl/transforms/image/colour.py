@@ -9,15 +9,15 @@ from PIL import Image
 
 from shardctl.images import pixels
 from shardctl.images.pixels import BACKENDS, adjust
+from shardctl.system.options import Number, Whole, Word, setting
 from shardctl.transforms.base import PixelTransform, Rng, between, drawn
-from shardctl.transforms.image.chance import SometimesPixels
-from shardctl.transforms.image.draws import jitter, order, whole
-from shardctl.transforms.settings import PROBABILITY, Number, Span, Whole, Word, setting
+from shardctl.transforms.image.draws import SometimesPixels, jitter, order, whole
+from shardctl.transforms.settings import PROBABILITY, Span
 
 _FACTOR = Number(0.0, 100.0)
 _AROUND_1 = Span(0.0, 100.0, alone="around", centre=1.0)
 _TURN = Span(-0.5, 0.5, alone="around")
-_BACKEND = Word(BACKENDS)
+_BACKEND = Word(*BACKENDS)
 _BY = "What computes it: numpy, or pillow (the hue as torchvision does it to Pillow images)."
 _CHANCE = "Probability of doing it."
 
@@ -38,7 +38,7 @@ class AdjustBrightness(_Adjusted):
     """Blend with black."""
 
     name: ClassVar[str] = "adjust_brightness"
-    factor: float = setting(_FACTOR, doc="0: black. 1: the image itself. 2: twice as bright.")
+    factor: float = setting(_FACTOR, help="0: black. 1: the image itself. 2: twice as bright.")
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -48,7 +48,7 @@ class AdjustContrast(_Adjusted):
     """Blend with the mean grey of the image."""
 
     name: ClassVar[str] = "adjust_contrast"
-    factor: float = setting(_FACTOR, doc="0: grey. 1: the image itself. 2: twice the contrast.")
+    factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice the contrast.")
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -58,7 +58,7 @@ class AdjustSaturation(_Adjusted):
     """Blend with the grey image."""
 
     name: ClassVar[str] = "adjust_saturation"
-    factor: float = setting(_FACTOR, doc="0: grey. 1: the image itself. 2: twice as colourful.")
+    factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice as colourful.")
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
 
@@ -70,7 +70,7 @@ class AdjustHue(_Adjusted):
     name: ClassVar[str] = "adjust_hue"
     factor: float = setting(
         Number(-0.5, 0.5),
-        doc="Part of the circle of colours: 0.5 and -0.5 give the opposite colours.",
+        help="Part of the circle of colours: 0.5 and -0.5 give the opposite colours.",
     )
     p: float = setting(PROBABILITY, 1.0, _CHANCE)
     backend: str = setting(_BACKEND, "numpy", _BY)
@@ -198,3 +198,65 @@ class ChannelDropout(SometimesPixels):
         """Draw a channel."""
         assert rng is not None, "a random step is handed a generator"
         return pixels.drop_channels(image, (whole(rng, 0, 2),), self.value)
+
+
+@dataclass(frozen=True)
+class Autocontrast(SometimesPixels):
+    """Stretch each channel so that its lowest value becomes 0 and its highest 255."""
+
+    name: ClassVar[str] = "autocontrast"
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Stretch."""
+        return pixels.autocontrast(image)
+
+
+@dataclass(frozen=True)
+class Equalize(SometimesPixels):
+    """Spread the values of each channel evenly over 0 to 255."""
+
+    name: ClassVar[str] = "equalize"
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Spread."""
+        return pixels.equalize(image)
+
+
+@dataclass(frozen=True)
+class Posterize(SometimesPixels):
+    """Keep the highest bits of each value."""
+
+    name: ClassVar[str] = "posterize"
+    bits: int = setting(Whole(0, 8), help="How many bits are kept.")
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Cut the lower bits off."""
+        return pixels.posterize(image, self.bits)
+
+
+@dataclass(frozen=True)
+class Solarize(SometimesPixels):
+    """Invert the values at and above a threshold."""
+
+    name: ClassVar[str] = "solarize"
+    threshold: float = setting(Number(0.0, 256.0), help="The lowest value that is inverted.")
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Invert the brighter values."""
+        return pixels.solarize(image, self.threshold)
+
+
+@dataclass(frozen=True)
+class Invert(SometimesPixels):
+    """Replace each value v by 255 - v."""
+
+    name: ClassVar[str] = "invert"
+    p: float = setting(PROBABILITY, 0.5, _CHANCE)
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Invert."""
+        return pixels.invert(image)

@@ -10,44 +10,30 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.images.geometry import Size
+from shardctl.system.options import setting
 from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import (
-    PROBABILITY,
-    Numbers,
-    Optional,
-    Report,
-    SettingError,
-    setting,
-)
+from shardctl.transforms.settings import PROBABILITY, Numbers, SettingError, raise_any
 from shardctl.transforms.table import Steps
 
 
 class StepsInside(Steps):
     """A list of at least one step, each of which changes the image and makes one sample of each."""
 
-    def checked(self, value: Any, name: str, report: Report) -> tuple[ImageTransform, ...] | None:
-        """Return the steps; None if one is wrong, after telling `report` of all that is."""
-        if isinstance(value, list | tuple) and not value:
-            report(SettingError(f"{name} must have at least one step"))
-            return None
-        steps = super().checked(value, name, report)
-        if steps is None:
-            return None
-        for number, step in enumerate(steps):
-            if not isinstance(step, ImageTransform):
-                report(SettingError(f"{step.name} cannot be inside another step", number))
-            elif step.samples > 1:
-                report(
-                    SettingError(
-                        f"{step.name} makes several samples, and cannot be inside another step",
-                        number,
-                    )
-                )
-        inside = tuple(
-            step for step in steps if isinstance(step, ImageTransform) and step.samples == 1
+    def read(self, value: Any) -> tuple[ImageTransform, ...]:
+        """Return the steps. Raises SettingError with all that is wrong."""
+        steps = super().read(value)
+        if not steps:
+            raise ValueError("must have at least one step")
+        inside = [step for step in steps if isinstance(step, ImageTransform) and step.samples == 1]
+        raise_any(
+            [
+                SettingError(f"{step.name} cannot be inside another step", number)
+                for number, step in enumerate(steps)
+                if step not in inside
+            ]
         )
-        return inside if len(inside) == len(steps) else None
+        return tuple(inside)
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of such a list."""
@@ -58,7 +44,7 @@ class StepsInside(Steps):
 class Composite(ImageTransform):
     """A step that does some of its `steps`."""
 
-    steps: tuple[ImageTransform, ...] = setting(StepsInside(), doc="The steps.")
+    steps: tuple[ImageTransform, ...] = setting(StepsInside(), help="The steps.")
 
     @property
     def lazy(self) -> bool:
@@ -147,7 +133,7 @@ class Choice(Composite):
 
     name: ClassVar[str] = "choice"
     weights: tuple[float, ...] | None = setting(
-        Optional(Numbers(None, 0.0)), None, "How often each is taken, by the others."
+        Numbers(None, 0.0), None, "How often each is taken, by the others."
     )
 
     def __post_init__(self) -> None:

@@ -1,8 +1,4 @@
-"""What random steps draw, from the generator of the sample: distributed as in torchvision's
-`transforms.v2`.
-
-The same seed gives other values than there: only the distributions are the same.
-"""
+"""Steps that change the values of pixels with a probability `p`."""
 
 from __future__ import annotations
 
@@ -13,7 +9,8 @@ import numpy as np
 
 from shardctl.images.geometry import Size
 from shardctl.images.pixels import Rectangle
-from shardctl.transforms.base import between
+from shardctl.transforms.base import PixelTransform, Rng, between, drawn
+from shardctl.transforms.picture import Picture
 
 Span = tuple[float, float]
 """The lowest and the highest value of a uniform distribution."""
@@ -54,3 +51,20 @@ def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) ->
             top = whole(rng, 0, height - h)
             return whole(rng, 0, width - w), top, w, h
     return None
+
+
+class SometimesPixels(PixelTransform):
+    """Changes the values of pixels with probability `p`; an image that is left as it is needs no
+    pixels."""
+
+    p: float
+
+    @property
+    def random(self) -> bool:
+        """Whether it is drawn."""
+        return 0 < self.p < 1
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Change the pixels, or leave them."""
+        if drawn(self.p, rng):
+            super().apply(picture, rng)

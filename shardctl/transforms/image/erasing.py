@@ -9,31 +9,27 @@ from PIL import Image
 
 from shardctl.images import pixels
 from shardctl.images.geometry import BLACK, Colour
+from shardctl.system.options import Number, setting
 from shardctl.transforms.base import PixelTransform, Rng
-from shardctl.transforms.image.chance import SometimesPixels
-from shardctl.transforms.image.draws import rectangle
-from shardctl.transforms.settings import PROBABILITY, Fill, Number, SettingType, Span, setting
-
-_RANDOM = "random"
+from shardctl.transforms.image.draws import SometimesPixels, rectangle
+from shardctl.transforms.settings import PROBABILITY, Fill, Span
 
 
-class Value(SettingType["Colour | None"]):
+class Value(Fill):
     """A colour, or `random` (None): each value is drawn."""
 
-    def read(self, value: Any) -> Colour | None:
+    absent = "random"
+
+    def read(self, value: Any) -> Any:
         """Return the colour."""
         try:
-            return None if value == _RANDOM else Fill().read(value)
+            return None if value == self.absent else super().read(value)
         except ValueError as error:
-            raise ValueError(f"{error}, or {_RANDOM!r}") from None
-
-    def write(self, value: Colour | None) -> Any:
-        """Return the colour, or `random`."""
-        return _RANDOM if value is None else Fill().write(value)
+            raise ValueError(f"{error}, or {self.absent!r}") from None
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of a colour, and of that word."""
-        return {"anyOf": [*Fill().schema()["anyOf"], {"const": _RANDOM}]}
+        return {"anyOf": [*super().schema()["anyOf"], {"const": self.absent}]}
 
 
 _VALUE = "Colour of the rectangle, or random: each value is drawn evenly from 0 to 255."
@@ -53,10 +49,10 @@ class Erase(PixelTransform):
     """Paint over a given rectangle."""
 
     name: ClassVar[str] = "erase"
-    left: float = setting(Number(0.0, 1.0), doc="Where it begins, as a share of the width.")
-    top: float = setting(Number(0.0, 1.0), doc="Where it begins, as a share of the height.")
-    width: float = setting(Number(0.0, 1.0), doc="As a share of that of the image.")
-    height: float = setting(Number(0.0, 1.0), doc="As a share of that of the image.")
+    left: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the width.")
+    top: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the height.")
+    width: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
+    height: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
     value: Colour | None = setting(Value(), BLACK, _VALUE)
 
     @property

@@ -9,21 +9,14 @@ from typing import Any, ClassVar
 
 from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
-from shardctl.transforms.filter import Decoded, Filter
-from shardctl.transforms.settings import (
-    Number,
-    Optional,
-    SettingError,
-    SettingType,
-    Whole,
-    Word,
-    setting,
-)
+from shardctl.system.options import Number, ValueType, Whole, Word, setting
+from shardctl.transforms.base import Decoded, Filter
+from shardctl.transforms.settings import SettingError
 
 MOST_SIDE, MOST_AREA = 1 << 31, 1 << 40
 
 
-class When(SettingType[datetime]):
+class When(ValueType):
     """A day, 2020-12-31, or a time of a day, 2020-12-31T23:59:59. There is no time zone, since EXIF
     has none."""
 
@@ -56,10 +49,10 @@ class FilterSize(Filter):
     """Reject images whose width or height is not within limits, in pixels."""
 
     name: ClassVar[str] = "filter_size"
-    min_width: int | None = setting(Optional(Whole(1, MOST_SIDE)), None, "Least width.")
-    min_height: int | None = setting(Optional(Whole(1, MOST_SIDE)), None, "Least height.")
-    max_width: int | None = setting(Optional(Whole(1, MOST_SIDE)), None, "Largest width.")
-    max_height: int | None = setting(Optional(Whole(1, MOST_SIDE)), None, "Largest height.")
+    min_width: int | None = setting(Whole(1, MOST_SIDE), None, "Least width.")
+    min_height: int | None = setting(Whole(1, MOST_SIDE), None, "Least height.")
+    max_width: int | None = setting(Whole(1, MOST_SIDE), None, "Largest width.")
+    max_height: int | None = setting(Whole(1, MOST_SIDE), None, "Largest height.")
 
     def __post_init__(self) -> None:
         self._refuse_nothing()
@@ -76,8 +69,8 @@ class FilterAspect(Filter):
     """Reject images whose width divided by their height is not within limits."""
 
     name: ClassVar[str] = "filter_aspect"
-    min: float | None = setting(Optional(Number(0, above=True)), None, "Least width / height.")
-    max: float | None = setting(Optional(Number(0, above=True)), None, "Largest width / height.")
+    min: float | None = setting(Number(0, above=True), None, "Least width / height.")
+    max: float | None = setting(Number(0, above=True), None, "Largest width / height.")
 
     def __post_init__(self) -> None:
         self._refuse_nothing()
@@ -92,8 +85,8 @@ class FilterArea(Filter):
     """Reject images whose area, width x height, is not within limits, in pixels."""
 
     name: ClassVar[str] = "filter_area"
-    min: int | None = setting(Optional(Whole(1, MOST_AREA)), None, "Least area.")
-    max: int | None = setting(Optional(Whole(1, MOST_AREA)), None, "Largest area.")
+    min: int | None = setting(Whole(1, MOST_AREA), None, "Least area.")
+    max: int | None = setting(Whole(1, MOST_AREA), None, "Largest area.")
 
     def __post_init__(self) -> None:
         self._refuse_nothing()
@@ -135,13 +128,11 @@ class FilterDate(Filter):
     (DateTimeOriginal, else DateTime)."""
 
     name: ClassVar[str] = "filter_date"
-    after: datetime | None = setting(Optional(When()), None, "First day, or time, that is kept.")
+    after: datetime | None = setting(When(), None, "First day, or time, that is kept.")
     before: datetime | None = setting(
-        Optional(When()), None, "First day, or time, that is not kept any more."
+        When(), None, "First day, or time, that is not kept any more."
     )
-    undated: str = setting(
-        Word(("keep", "reject")), "keep", "What becomes of images without a date."
-    )
+    undated: str = setting(Word("keep", "reject"), "keep", "What becomes of images without a date.")
 
     def __post_init__(self) -> None:
         if self.after is None and self.before is None:

@@ -14,9 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardctl.images.codecs.resampling import smoothed
 from shardctl.images.geometry import (
     BLACK,
     Colour,
+    Displacement,
     Matrix,
     Size,
     View,
@@ -26,20 +28,12 @@ from shardctl.images.geometry import (
     corners,
     moving,
 )
+from shardctl.system.options import Flag, Number, Word, setting
 from shardctl.transforms.base import ImageTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import (
-    PROBABILITY,
-    Fill,
-    Flag,
-    Number,
-    Numbers,
-    Span,
-    Word,
-    setting,
-)
+from shardctl.transforms.settings import PROBABILITY, Fill, Numbers, Span
 
-INTERPOLATION = Word(("nearest", "bilinear"))
+INTERPOLATION = Word("nearest", "bilinear")
 HOW_TAKEN = "How pixels are taken: nearest, or bilinear."
 OUTSIDE = "Colour of what lies outside of the image."
 
@@ -125,7 +119,7 @@ class Rotate(ImageTransform):
     """Turn by an angle, counter-clockwise, about the centre."""
 
     name: ClassVar[str] = "rotate"
-    angle: float = setting(Number(-360.0, 360.0), doc="Degrees, counter-clockwise.")
+    angle: float = setting(Number(-360.0, 360.0), help="Degrees, counter-clockwise.")
     expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
     fill: Colour = setting(Fill(), BLACK, OUTSIDE)
@@ -146,7 +140,7 @@ class RandomRotation(ImageTransform):
 
     name: ClassVar[str] = "random_rotation"
     degrees: tuple[float, float] = setting(
-        Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n."
+        Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n."
     )
     expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
     interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
@@ -200,7 +194,7 @@ class RandomAffine(ImageTransform):
 
     name: ClassVar[str] = "random_affine"
     degrees: tuple[float, float] = setting(
-        Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n."
+        Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n."
     )
     translate: tuple[float, ...] = setting(
         Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
@@ -241,7 +235,7 @@ class Perspective(ImageTransform):
     name: ClassVar[str] = "perspective"
     corners: tuple[float, ...] = setting(
         Numbers(8, -4.0, 5.0),
-        doc="Where the corners go: x and y of the top left, top right, bottom right, bottom left, "
+        help="Where the corners go: x and y of the top left, top right, bottom right, bottom left, "
         "as shares of the size.",
     )
     interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
@@ -310,3 +304,43 @@ class Shear(ImageTransform):
             (0.0, 0.0),
         )
         warp_whole(picture, inverse, self.fill, self.interpolation)
+
+
+@dataclass(frozen=True)
+class Elastic(ImageTransform):
+    """Move every pixel by a smooth random field. It cannot move boxes, polygons and keypoints.
+
+    Source: torchvision's ElasticTransform, on a square image: even numbers from -1 to 1, blurred,
+    times alpha / 2 pixels.
+    """
+
+    name: ClassVar[str] = "elastic"
+    alpha: float = setting(Number(0.0), 50.0, "How far pixels move.")
+    sigma: float = setting(
+        Number(0.0, 1000.0, above=True),
+        5.0,
+        "How smooth the field is: sigma of its blur, in pixels.",
+    )
+    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+
+    @property
+    def random(self) -> bool:
+        """It is drawn."""
+        return True
+
+    @property
+    def moves(self) -> frozenset[str]:
+        """Masks: their numbers go where the pixels go."""
+        return frozenset(("masks",))
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Draw a field, and move the pixels."""
+        assert rng is not None, "a random step is handed a generator"
+        width, height = picture.size
+        x, y = (
+            smoothed(rng.random((height, width), np.float32) * 2 - 1, self.sigma) for _ in range(2)
+        )
+        for each in (x, y):
+            each *= np.float32(self.alpha / 2)
+        picture.displace(Displacement(x, y, self.fill, self.interpolation == "nearest"))

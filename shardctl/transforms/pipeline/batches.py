@@ -18,8 +18,7 @@ from shardctl.format.arrays import bytes_of
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Role, Sample
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, Records
+from shardctl.transforms.base import BatchRun, BatchTransform, Records
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:

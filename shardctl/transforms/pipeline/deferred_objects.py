@@ -45,8 +45,7 @@ from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.label_table import some
 from shardctl.system.text import counted, printable
-from shardctl.transforms.pipeline.sizes import value_size
-from shardctl.transforms.values import UnfitValue, describe, plain_value
+from shardctl.transforms.values import UnfitValue, describe, plain_value, value_size
 
 WAITING_BYTES = 16 << 10
 """Bytes of the objects of an image from which they are moved at once: there is little to win, and

@@ -14,8 +14,7 @@ from typing import Protocol
 from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Sample
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
-from shardctl.transforms.pipeline.functions import FailedCallError
-from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.functions import FailedCallError, MadeSample
 from shardctl.transforms.pipeline.samples import Prepared, SamplePipeline
 
 

@@ -3,8 +3,10 @@ values of a shard's columns."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -23,15 +25,64 @@ from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
-from shardctl.transforms.filter import judge
+from shardctl.transforms.base import Rng, judge
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked
-from shardctl.transforms.pipeline.functions import Applied, Calls, Functions, Given, unshared
-from shardctl.transforms.pipeline.images import ImageSteps
-from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
-from shardctl.transforms.pipeline.sizes import row_size
+from shardctl.transforms.pipeline.functions import (
+    Applied,
+    Calls,
+    Functions,
+    Given,
+    MadeSample,
+    Shape,
+    unshared,
+)
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
+from shardctl.transforms.values import (
+    UnfitValue,
+    array_of,
+    describe,
+    for_column,
+    quick_check,
+    row_size,
+)
+
+
+class ImageSteps:
+    """The steps of images of a recipe.
+
+    Those that come first and only say what is to be seen are done before the image is decoded, for
+    all of its samples: it is decoded once, no larger than they need.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe, self._parts, self._samples = recipe, recipe.parts, recipe.samples_per_record
+        steps = recipe.image_transforms
+        self._first = tuple(takewhile(lambda step: step.lazy, steps))
+        self._rest = steps[len(self._first) :]
+        self._random = any(step.random for step in steps)
+
+    def pictures(self, opened: Opened, key: str, enter: Callable[[str], None]) -> Iterator[Picture]:
+        """Yield the picture of each sample of an image, in the order of `variant`. Raises
+        Rejection.
+
+        `enter` is called with the name of a stage when it begins.
+        """
+        begun = deque[tuple[Picture, Rng]]()
+        for number in range(self._samples):
+            picture = Picture(opened.size, number % self._parts, self._recipe.max_pixels)
+            rng = self._recipe.rng(key, number) if self._random else None
+            for step in self._first:
+                step.apply(picture, rng)
+            begun.append((picture, rng))
+        decoded = image.decoded(opened, [picture.look for picture, _ in begun])
+        enter("transform")
+        while begun:  # each is let go before the next one has pixels: there may be thousands
+            picture, rng = begun.popleft()
+            picture.begin(decoded)
+            for step in self._rest:
+                step.apply(picture, rng)
+            yield picture
 
 
 @dataclass

@@ -13,6 +13,7 @@ from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import Problem, RecipeFile, TomlError, no_such_recipe
 from shardctl.transforms.settings import SettingError, first_line
+from shardctl.transforms.table import definitions
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,7 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         raise no_such_recipe(path) from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
-    errors: list[SettingError] = []
-    recipe = Recipe.checked(file.recipe, errors.append)
+    recipe, errors = Recipe.examined(file.recipe)
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:
@@ -110,3 +110,16 @@ def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
             )
         )
     return tuple(found)
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return the JSON schema: draft 7, which the TOML plugins of editors know."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "shardctl recipe",
+        "description": "What is done to every input of a dataset, and how the result is stored.",
+        "type": "object",
+        "properties": Recipe.properties(),
+        "additionalProperties": False,
+        "definitions": definitions(),
+    }

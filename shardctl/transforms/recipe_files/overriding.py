@@ -3,23 +3,29 @@ option's value."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
-from shardctl.system.options import declared_in
 from shardctl.system.text import printable
-from shardctl.transforms.recipe_options import RecipeOptions
-from shardctl.transforms.shortcuts import SHORTCUTS, STEP_OPTIONS
-from shardctl.transforms.table import TOKEN_STEPS
+from shardctl.transforms.recipe_files.reading import end_of_value
+from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
+from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def recipe_with_options(
     recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Join a recipe, or the file of one, and options: those of RecipeOptions and STEP_OPTIONS that
+    """Join a recipe, or the file of one, and options: those of RECIPE_OPTIONS and STEP_OPTIONS that
     are given, by their names.
 
     An option wins. Raises UsageError.
@@ -34,7 +40,7 @@ def recipe_with_options(
         joined = load_recipe(Path(recipe))
     else:
         joined = dict(recipe)
-    joined |= {key: given[key] for key in declared_in(RecipeOptions) if given.get(key) is not None}
+    joined |= {key: given[key] for key in RECIPE_OPTIONS if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:
         joined |= {"kind": "auto", "format": joined["kind"]}
     tokenizes_chats = _has_step(joined, "tokenize_chat")
@@ -59,8 +65,6 @@ def recipe_with_options(
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
     more = []
     if given.get("steps"):
-        from shardctl.transforms.recipe_files.step_text import parse_step_option
-
         more = [parse_step_option(text) for text in given["steps"]]
     name = printable(str(recipe)) if isinstance(recipe, str | Path) else "the recipe"
     steps = with_steps(joined.get("transform"), named, more, given.get("transforms", ()), name)
@@ -194,3 +198,56 @@ def _names(steps: list[Any]) -> Iterator[str]:
             for value in step.values():
                 if isinstance(value, list):
                     yield from _names(value)
+
+
+_NAME = re.compile(r"\s*([A-Za-z0-9_]+)\s*")
+_ASSIGNMENT = re.compile(r"([A-Za-z0-9_]+)\s*=\s*")
+_WORD = re.compile(r"[A-Za-z_0-9][\w.:/-]*")
+"""A value that needs no quotes: 320x240, bilinear, module:function."""
+
+
+def parse_step_option(text: str) -> dict[str, Any]:
+    """Read a step that is written as `NAME key=value key=value`, each value as in TOML; plain words
+    need no quotes.
+
+    Raises UsageError.
+    """
+    shown = f"--step {printable(text)!r}"
+    head = _NAME.match(text)
+    if head is None or text[head.end() : head.end() + 1] == "=":
+        raise UsageError(
+            f"{shown}: write the name of a step, then its settings, as in --step 'color_jitter "
+            "brightness=0.4'"
+        )
+    if head[1] not in TRANSFORMS:
+        raise UsageError(f"{shown}: {unknown_step(head[1])}")
+    step, at = {"name": head[1]}, head.end()
+    while at < len(text):
+        match = _ASSIGNMENT.match(text, at)
+        if match is None:
+            raise UsageError(
+                f"{shown}: {text[at:]!r} is not of the form setting=value, as in --step "
+                "'color_jitter brightness=0.4'"
+            )
+        if match[1] in step:
+            raise UsageError(f"{shown}: {match[1]} is given twice")
+        try:
+            end = end_of_value(text, match.end())
+            step[match[1]] = _value(text[match.end() : end])
+        except (ValueError, RecursionError):
+            raise UsageError(
+                f"{shown}: the value of {match[1]} is not as TOML writes it: 0.4, true, [0.5, 1], "
+                '"two words"'
+            ) from None
+        at = end + len(text[end:]) - len(text[end:].lstrip())
+    return step
+
+
+def _value(text: str) -> Any:
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        found = {"value": text} if _WORD.fullmatch(text) else {}
+    if list(found) != ["value"]:
+        raise ValueError(text)
+    return found["value"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +16,18 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
+from shardctl.transforms.base import BatchRun, BatchTransform, EachBatch, Records, RejectRow
+
+
+def version_of(package: str) -> str:
+    """Return a package with its version: "regex 2026.11.15"."""
+    return f"{package} {version(package)}"
+
+
+def unidata() -> str:
+    """Return the version of Python's tables of Unicode: "unidata 14.0.0"."""
+    return f"unidata {unicodedata.unidata_version}"
+
 
 TEXT = "text"
 

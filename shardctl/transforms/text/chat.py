@@ -20,9 +20,10 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
+from shardctl.system.options import Flag, Text, setting
 from shardctl.system.text import printable
-from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
-from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
+from shardctl.transforms.base import BatchRun, NothingHeld, Records, RejectRow
+from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.chat_forms import (
     JSON_FIELDS,
     MEDIA,
@@ -34,7 +35,7 @@ from shardctl.transforms.text.chat_forms import (
     pair,
     why_no_chat,
 )
-from shardctl.transforms.text.tokenizing import TokenStep
+from shardctl.transforms.text.tokens import TokenStep
 from shardctl.transforms.tokenizers.base import Placed, Placing, joined
 from shardctl.transforms.tokenizers.huggingface import TEMPLATE
 from shardctl.transforms.tokenizers.templates import CHATML, MARKS, Template, Written, text_in
@@ -60,10 +61,10 @@ class TokenizeChat(TokenStep):
         Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja."
     )
     date: str | None = setting(
-        Optional(Text()), None, "Day (YYYY-MM-DD) for templates that write today's.", later=True
+        Text(), None, "Day (YYYY-MM-DD) for templates that write today's.", omit_default=True
     )
-    user: str | None = setting(Optional(Text()), None, "Field that is the user's message.")
-    assistant: str | None = setting(Optional(Text()), None, "Field that is the answer to it.")
+    user: str | None = setting(Text(), None, "Field that is the user's message.")
+    assistant: str | None = setting(Text(), None, "Field that is the answer to it.")
     keep_messages: bool = setting(Flag(), False, "Keep the fields with the messages too.")
 
     @property

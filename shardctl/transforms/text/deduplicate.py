@@ -16,9 +16,9 @@ from shardctl.format.names import DUPLICATES, FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.folders import LocalFolder
+from shardctl.system.options import Number, Word, setting
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.duplicates.limits import LEAST_SIMILARITY, SIMILARITY
+from shardctl.transforms.base import BatchRun, BatchTransform, NothingHeld, Records, RejectRow
 from shardctl.transforms.duplicates.pieces import (
     DOCUMENT,
     LINE,
@@ -26,10 +26,9 @@ from shardctl.transforms.duplicates.pieces import (
     pieces_of,
     without_pieces,
 )
-from shardctl.transforms.duplicates.rule import DuplicateRule
+from shardctl.transforms.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
 from shardctl.transforms.duplicates.table import Dropped, DuplicatesTable
-from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
-from shardctl.transforms.settings import Number, SettingError, Word, setting
+from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import require_text, texts_of, with_texts
 
 EXACT, NEAR = "exact", "near"
@@ -42,12 +41,12 @@ class Deduplicate(BatchTransform):
 
     name: ClassVar[str] = "deduplicate"
     unit: str = setting(
-        Word((DOCUMENT, LINE, PARAGRAPH)),
+        Word(DOCUMENT, LINE, PARAGRAPH),
         DOCUMENT,
         "What is compared: document, line or paragraph.",
     )
     method: str = setting(
-        Word((EXACT, NEAR)),
+        Word(EXACT, NEAR),
         EXACT,
         "exact: the same text; near: documents with nearly the same words.",
     )

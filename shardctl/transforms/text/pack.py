@@ -25,10 +25,17 @@ from shardctl.format.token_columns import (
     is_list_of_whole_numbers,
     list_offsets,
 )
+from shardctl.system.options import ValueType, Whole, Word, setting
 from shardctl.system.text import format_bytes, printable
-from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, HeldMemoryError, NothingHeld, Records, RejectRow
-from shardctl.transforms.settings import Optional, SettingError, SettingType, Whole, Word, setting
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    HeldMemoryError,
+    NothingHeld,
+    Records,
+    RejectRow,
+)
+from shardctl.transforms.settings import SettingError
 
 MOST_TOKEN = 2**32 - 1
 
@@ -47,7 +54,7 @@ MOST_COPIED = 256 << 20
 
 
 @dataclass(frozen=True)
-class EndToken(SettingType["bool | int"]):
+class EndToken(ValueType):
     """True, false, or the number of a token."""
 
     def read(self, value: Any) -> bool | int:
@@ -70,12 +77,12 @@ class Pack(BatchTransform):
 
     name: ClassVar[str] = "pack"
     length: int | None = setting(
-        Optional(Whole(2, 1 << 20)),
+        Whole(2, 1 << 20),
         None,
         "Tokens of a block. With method none the most of a piece; left out: any number.",
     )
     method: str = setting(
-        Word(tuple(METHODS)),
+        Word(*METHODS),
         "concat",
         "concat: one document behind the other, cut at the ends of blocks. bfd: best-fit "
         "decreasing, which cuts no document"
@@ -95,7 +102,7 @@ class Pack(BatchTransform):
         "tokenizer, false: none.",
     )
     pad: int | None = setting(
-        Optional(Whole(0, MOST_TOKEN)),
+        Whole(0, MOST_TOKEN),
         None,
         "The token that fills blocks up. Default: that of the tokenizer, else eos, else 0.",
     )

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.arrays import bytes_of
+from shardctl.system.options import Number, Text, Word, setting
 from shardctl.system.packages import to_install
 from shardctl.system.text import unknown
-from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting
-from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform
-from shardctl.transforms.text.packages import version_of
+from shardctl.transforms.settings import Names, SettingError
+from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform, version_of
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _HEX = r"[0-9A-Fa-f]{1,4}"
@@ -140,12 +140,12 @@ class Replace(TextStep):
     """
 
     name: ClassVar[str] = "replace"
-    pattern: str = setting(Text(), doc="The regular expression, for instance '[ ]+,'.")
+    pattern: str = setting(Text(), help="The regular expression, for instance '[ ]+,'.")
     replacement: str = setting(
         Text(), "", "What stands there instead; \\1 is what the first group found."
     )
     engine: str = setting(
-        Word(ENGINES),
+        Word(*ENGINES),
         "auto",
         "auto: RE2 if it takes the pattern. In RE2 \\w, \\d, \\s and \\b are of ASCII.",
     )

@@ -27,7 +27,7 @@ from shardctl.format.arrays import bytes_of
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine
-from shardctl.transforms.tokenizers import engines, proof
+from shardctl.transforms.tokenizers import engines
 from shardctl.transforms.tokenizers.base import (
     BEGIN_NAMES,
     END_NAMES,
@@ -156,9 +156,9 @@ class HuggingFace:
 
     @cached_property
     def not_given_back(self) -> str | None:
-        """A string that comes back as another one, of those of proof.py; None if there is none."""
+        """A string that comes back as another one, of those of engines.py; None if there is none."""
         return (
-            proof.not_given_back(self)
+            engines.not_given_back(self)
             if self._proven is None
             else self._proven.not_given_back(self)
         )
@@ -476,7 +476,7 @@ class Proven:
         """Return a string that the tokenizer does not give back exactly; None if it gives back all
         that are tried."""
         if self.lost is None:
-            text = proof.not_given_back(tokenizer)
+            text = engines.not_given_back(tokenizer)
             self.lost = [] if text is None else [text]
             self.remember()
         return next(iter(self.lost), None)
@@ -500,7 +500,7 @@ class Proven:
 
 @lru_cache(maxsize=8)
 def _proven(data: bytes, name: str) -> Proven | UnfitError:
-    """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else
+    """Return an engine that gives the same tokens as `tokenizers` for all strings of engines.py; else
     why there is none.
 
     Raises what `_own_of` does.
@@ -545,13 +545,13 @@ def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
     """Return the SHA-256 of all that decides whether an engine gives the same tokens. None if the
     files are not known.
 
-    That is the tokenizer, this machine, and the very files of both packages and of the proof. In
+    That is the tokenizer, this machine, and the very files of both packages and of the engines. In
     another version, or in a copy that was built again, all is proven anew.
     """
     modules = (
         "tokenizers.tokenizers",
         *engine.code,
-        *(module.__name__ for module in (engines, proof)),
+        engines.__name__,
         __name__,
     )
     try:
@@ -586,7 +586,7 @@ def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None
     if facts.around is None:
         raise UnfitError("the tokens that are added to each text are not the same for all")
     tokens = [token["content"] for token in said.get("added_tokens") or []]
-    texts = proof.with_tokens(tokens, _some_tokens(own, proof.SOME))
+    texts = engines.with_tokens(tokens, _some_tokens(own, engines.SOME))
     got = _within(engine.encode(pa.array(texts, pa.string())), *facts.around)
     right = joined([encoding.ids for encoding in own.encode_batch_fast(texts)])
     if not (np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids)):

@@ -5,15 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.format.names import is_file_name
+from shardctl.format.roles import Roles
+from shardctl.format.token_columns import main_tokens
+from shardctl.system.folders import FolderHere
 from shardctl.system.text import printable
-from shardctl.transforms.tokenizers import byte, huggingface, sentencepiece, tiktoken, words
-from shardctl.transforms.tokenizers.base import Tokenizer, TokenizerKind
+from shardctl.transforms.tokenizers import huggingface, plain, sentencepiece, tiktoken
+from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Placing, Tokenizer, TokenizerKind
+from shardctl.transforms.tokenizers.engines import not_given_back
 from shardctl.transforms.tokenizers.huggingface import AUTO
 
-KINDS = (huggingface.KIND, sentencepiece.KIND, words.KIND, tiktoken.KIND, byte.KIND)
+KINDS = (huggingface.KIND, sentencepiece.KIND, plain.WORDS, tiktoken.KIND, plain.BYTES)
 """The kinds of tokenizers. Of the files in a folder, that of the first of them counts."""
 
 NAMES = f"{', '.join(kind.shown for kind in KINDS[:-1])} or {KINDS[-1].shown}"
@@ -123,3 +129,77 @@ def digest_of_files(files: Mapping[str, bytes]) -> str:
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a tokenizer is.
+
+    `eos`, `bos` and `pad` are the numbers of these tokens, None where there is none, and `roles`
+    has their names. `dtype` is the type in which tokens are stored, `special` has the special
+    tokens by name, and `lost` is a text that does not come back exactly from its tokens, None if
+    all that were tried do. `versions` are the packages that do the work.
+    """
+
+    vocabulary: int
+    dtype: str
+    eos: int | None
+    bos: int | None
+    pad: int | None
+    roles: dict[str, str]
+    special: dict[str, int]
+    lost: str | None
+    chat_template: bool
+    versions: tuple[str, ...]
+
+
+def describe(spec: str) -> Description:
+    """Describe the tokenizer that `spec` names. Raises InputError, UsageError, InstallError as
+    `open_tokenizer` does."""
+    found = open_tokenizer(spec)
+    numbers = {"eos": found.eos, "bos": found.bos, "pad": found.pad}
+    return Description(
+        found.vocabulary,
+        "uint16" if found.vocabulary <= UINT16_VOCABULARY else "uint32",
+        **numbers,
+        roles={role: found.token(number) for role, number in numbers.items() if number is not None},
+        special=dict(found.special),
+        lost=not_given_back(found),
+        chat_template=isinstance(found, Placing) and found.template is not None,
+        versions=found.versions,
+    )
+
+
+def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
+    """Open the copy of the tokenizer that lies in the folder of a dataset, as the role of its
+    tokens says.
+
+    No code that a dataset names is run: what it names is one of shardctl's own kinds of tokenizers.
+    Raises DatasetError if there is none or it cannot be used, InstallError if a package is missing.
+    """
+    main, shown = main_tokens(roles), folder.shown()
+    if main is None:
+        raise DatasetError(
+            f"{shown}: has no tokens, and so no tokenizer; convert texts with --tokenizer FILE"
+        )
+    role = main[1]
+    if role.tokenizer is None:
+        raise DatasetError(f"{shown}: does not say which tokenizer made its tokens")
+    if not is_file_name(role.tokenizer):
+        raise DatasetError(
+            f"{shown}: names a tokenizer that is not in its folder: "
+            f"{printable(role.tokenizer)!r:.200}"
+        )
+    # only datasets of tokens need it
+
+    tokenizer = open_tokenizer(role.tokenizer, folder.work)
+    if role.vocabulary is not None and tokenizer.vocabulary != role.vocabulary:
+        other = (
+            f"it has {tokenizer.vocabulary:,} tokens, and the dataset was made with "
+            f"{role.vocabulary:,}"
+        )
+        raise DatasetError(
+            f"{shown}: {printable(role.tokenizer)} is not the tokenizer that made its tokens: "
+            f"{other}"
+        )
+    return tokenizer

@@ -22,8 +22,7 @@ from pyarrow import parquet
 from round_trips import FORMS, facts_of
 
 import shardctl
-from shardctl.build.write.commit import finish
-from shardctl.build.write.writer import ShardSeries
+from shardctl.build.write.writer import ShardSeries, finish
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import xxhash
 from conftest import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Cut, Format, Reading, Unit, unmarked_wide
 from shardctl.sources.formats.json_stream import JsonDocument
@@ -79,7 +77,7 @@ def test_elements_come_out_whatever_the_blocks_and_units(
     mark: bool,
 ) -> None:
     path = tmp_path / "rows.json"
-    form = JsonDocument(unit_bytes=unit, buffer_bytes=block)
+    form = JsonDocument(unit_bytes=unit, block_bytes=block)
     text = json.dumps(rows, indent=indent, ensure_ascii=False)
     expected = list(enumerate(rows, 1))
     followed = "".join(json.dumps(row, indent=indent) + "\n" for row in rows)
@@ -129,7 +127,7 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path: Path, parts: l
     assume(unmarked_wide(path.read_bytes()) is None)  # that is refused as UTF-16
     whole = read(path, JsonDocument())
     for block, unit in ((1, 1), (2, 5), (3, 1000)):
-        assert read(path, JsonDocument(unit_bytes=unit, buffer_bytes=block)) == whole
+        assert read(path, JsonDocument(unit_bytes=unit, block_bytes=block)) == whole
     try:
         expected = json.loads("".join(parts))
     except ValueError:
@@ -202,7 +200,7 @@ def test_what_is_broken_is_named(
 ) -> None:
     path = tmp_path / "rows.json"
     path.write_text(text, newline="")
-    for form in (JsonDocument(), JsonDocument(unit_bytes=1, buffer_bytes=3)):
+    for form in (JsonDocument(), JsonDocument(unit_bytes=1, block_bytes=3)):
         records, found = read(path, form)
         assert [number for number, _ in records] == kept
         assert [(number, error) for number, error, _ in found] == [
@@ -220,18 +218,6 @@ def test_a_record_that_is_too_long_is_a_fault_and_not_read(tmp_path: Path) -> No
     assert records == [(1, {"a": "x"}), (3, {"a": "y"})]
     assert [(number, error) for number, error, _ in rejects] == [(2, "too-large")]
     assert "at most 1000 B are read as one" in rejects[0][2]
-
-
-def test_some_records_of_a_unit(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{"n": number} for number in range(1, 11)]))
-    form = JsonDocument()
-    cut = cuts_of(path, form)[0]
-    schema = pa.schema([("n", pa.int64())])
-    unit = Unit(cut.offset, cut.size, 3, 4, 5)
-    parsed = list(form.read(str(path), unit, READING, schema, None, xxhash.xxh3_64()))
-    assert [p.numbers.tolist() for p in parsed] == [[4, 5, 6, 7, 8]]
-    assert [p.batch.column(0).to_pylist() for p in parsed] == [[4, 5, 6, 7, 8]]
 
 
 @pytest.mark.parametrize("later", ['[{"n": 1}]', '[{"n": 1}            ,', '["'])
@@ -252,18 +238,3 @@ def test_bytes_that_are_not_utf8_cost_one_record(tmp_path: Path) -> None:
     records, rejects = read(path, JsonDocument())
     assert [number for number, _ in records] == [1, 3]
     assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8")]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"text": "a", "label": {"a": 1}},
-        {"meta": {"by": "me"}, "data": {"x": 1}},
-        {"a": {"x": 1}},
-        {"a": [1, 2]},
-    ],
-)
-def test_an_object_with_other_values_is_a_record(tmp_path: Path, value: dict[str, Any]) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(value))
-    result = shardctl.convert(tmp_path / "a.json", tmp_path / "out", {"kind": "table"}, workers=0)
-    assert (result.samples, result.warnings) == (1, ())

@@ -21,10 +21,9 @@ PAIRS = '''"""Lines of pairs: NAME=VALUE;NAME=VALUE. The first line says that th
 
 import numpy as np
 
-from shardctl.sources.formats.base import Head, Parsed
+from shardctl.sources.formats.base import Head, Parsed, TextFormat
 from shardctl.sources.formats.found_values import batch_of_records
 from shardctl.sources.types import Types
-from shardctl.sources.formats.lines import count_lines
 
 MAGIC = b"#pairs\\n"
 
@@ -34,21 +33,9 @@ def records_in(data, first):
     return [(number, dict(pair.split("=") for pair in line.split(";"))) for number, line in lines if line]
 
 
-class Pairs:
-    name = "pairs"
-    types_can_be_sampled = True
-
-    def of(self, reading):
-        return self
-
+class Pairs(TextFormat):
     def head(self, data, reading):
         return Head(len(MAGIC) if data.startswith(MAGIC) else 0)
-
-    def complete(self, data):
-        return data.rfind(b"\\n") + 1
-
-    def count(self, data):
-        return count_lines(data)
 
     def types_of(self, data, first, head, reading):
         return Types.of_values([record for _, record in records_in(data, first)], reading.label)
@@ -142,7 +129,7 @@ def test_the_help_and_the_written_pages_name_it(package: Path) -> None:
 import sys
 sys.path += sys.argv[1:]
 from write_cli_docs import DOCS, command_page
-from shardctl.transforms.recipe_files.schema import recipe_schema
+from shardctl.transforms.recipe_files.checking import recipe_schema
 page = (DOCS / "commands" / "convert.md").read_text()
 print("pairs" in command_page(page, "convert"), "pairs" in str(recipe_schema()))
 """

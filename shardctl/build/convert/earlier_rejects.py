@@ -3,18 +3,17 @@ a person has taken out."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.build.convert.previous import Matching, PreviousDataset, rows_of
-from shardctl.build.plan.listing import Listing
+from shardctl.build.notices import notice
+from shardctl.build.plan.listing import Numbers
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import ANY_UNIT, Job, KnownLine
 from shardctl.build.shards.planned import File, PlannedUnit
@@ -27,9 +26,7 @@ from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find
 from shardctl.sources.label_table import some
 from shardctl.system.files import replacing
 from shardctl.system.folders import LocalFolder
-from shardctl.system.text import counted, printable
-
-Numbers = npt.NDArray[np.int64]
+from shardctl.system.text import counted
 
 UNIT_COLUMNS = [*Unit._fields, "digest"]
 
@@ -75,12 +72,16 @@ def _pruned(job: Job, before: PreviousDataset) -> Iterator[KnownLine]:
     if not before.pruned:
         return
     yield from lines_by_key(before.state.pruned)
-    numbers = _Numbers(job, before)
     files = [*rows_of(job.files, before.pruned).values()]
+    have_their_numbers: dict[str, bool] = {}
     for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist():
         planned = job.planned_at(row)
-        for record in _of_unit(before, planned, numbers):
-            yield row, record, *PRUNED_BY
+        file = planned.file
+        if planned.unit.first and file.path not in have_their_numbers:
+            have_their_numbers[file.path] = _has_its_numbers(job, before, file)
+        if not planned.unit.first or have_their_numbers[file.path]:
+            for record in _of_unit(before, planned):
+                yield row, record, *PRUNED_BY
 
 
 def lines_by_key(pruned: Pruned) -> Iterator[KnownLine]:
@@ -88,56 +89,38 @@ def lines_by_key(pruned: Pruned) -> Iterator[KnownLine]:
     yield from ((ANY_UNIT, key, *PRUNED_BY) for source, key in pruned if source == BY_KEY)
 
 
-def _of_unit(
-    before: PreviousDataset, planned: PlannedUnit, numbers: _Numbers
-) -> Iterator[int | None]:
+def _of_unit(before: PreviousDataset, planned: PlannedUnit) -> Iterator[int | None]:
     """Yield the records of a unit that were pruned; None: the file that is one record."""
     of_file, unit = before.pruned[planned.file.path], planned.unit
     if unit.first == 0:
-        if 0 in of_file:
-            yield None
-        return
-    for record in sorted(of_file) if numbers.hold(planned.file) else ():
-        if unit.first <= record < unit.first + unit.records:
-            yield record
+        yield from [None] if 0 in of_file else []
+    else:
+        for record in sorted(of_file):
+            if unit.first <= record < unit.first + unit.records:
+                yield record
 
 
-class _Numbers:
-    """Whether the pruned records of a file still have their numbers: it is as it was, or what is
-    new comes after them."""
+def _has_its_numbers(job: Job, before: PreviousDataset, file: File) -> bool:
+    """Return whether the pruned records of a file still have their numbers, as far as a look at it
+    tells: it is as it was, or what is new comes after them.
 
-    def __init__(self, job: Job, before: PreviousDataset) -> None:
-        self._job, self._before = job, before
-        self._known: dict[str, bool] = {}
-
-    def hold(self, file: File) -> bool:
-        """Return whether they do, as far as a look at the file tells."""
-        path = file.path
-        if path not in self._known:
-            before = self._before
-            row = rows_of(before.files, [path]).get(path)
-            stat = (
-                None
-                if row is None
-                else (before.files["size"][row].as_py(), before.state.mtime_ns[row])
-            )
-            self._known[path] = stat == (file.size, file.mtime_ns) or all(
-                self._reads_as_before(file, unit)
-                for unit in set(_units_of(before, path, row).values())
-            )
-        return self._known[path]
-
-    def _reads_as_before(self, file: File, before: PrunedUnit | None) -> bool:
-        """Return whether a file still has a unit, where it was. Of one of which all is pruned,
-        nothing is known but that."""
-        if before is None:
-            return True
-        path = self._job.path_of(file)
-        with contextlib.suppress(Rejection, OSError):
+    Of a unit of which all is pruned, nothing is known but that.
+    """
+    row, path = rows_of(before.files, [file.path]).get(file.path), job.path_of(file)
+    if row is not None and (file.size, file.mtime_ns) == (
+        before.files["size"][row].as_py(),
+        before.state.mtime_ns[row],
+    ):
+        return True
+    for unit in filter(None, {*_units_of(before, file.path, row).values()}):
+        try:
             copy = local_copy(path, file.mtime_ns)
             copy = copy_to_read(path, ending_of(file.path, copy), file.mtime_ns)
-            return _digest_of(self._job, file.path, copy, Unit._make(before[:-1])) == before[-1]
-        return False
+        except (Rejection, OSError):
+            return False
+        if _digest_of(job, file.path, copy, Unit._make(unit[:-1])) != unit[-1]:
+            return False
+    return True
 
 
 def _units_of(before: PreviousDataset, path: str, row: int | None) -> dict[int, PrunedUnit | None]:
@@ -176,24 +159,13 @@ def _digest_of(job: Job, path: str, opened: str, unit: Unit) -> int | None:
     return digest.intdigest()
 
 
-def moved_records(job: Job, listing: Listing, matching: Matching) -> list[str]:
+def moved_records(job: Job, matching: Matching) -> list[str]:
     """Warn of records that may be in another split than before: the path of their file and their
     number decide."""
     if job.fields is None or job.draw is None or job.draw.by_key or job.draw.group is not None:
         return []
-    which = []
-    if len(rows := np.flatnonzero((matching.before >= 0) & ~matching.same)):
-        which.append(f"after the first change in {some(listing.paths_at(rows))}")
-    if matching.removed and matching.added:
-        which.append(
-            f"of files with another name ({matching.removed:,} gone, {matching.added:,} new)"
-        )
-    return [
-        f"a record's file and number decide its split: those {what} may now be in another split, "
-        "for instance in train and"
-        " not in val any more. With --key-field each record keeps its split"
-        for what in which
-    ]
+    added, removed, changed = matching.counts
+    return [notice("splits-may-change")] if changed or (added and removed) else []
 
 
 def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:
@@ -240,14 +212,8 @@ def _warnings(job: Job, before: PreviousDataset) -> list[str]:
     unknown = {**_unknown(job, before), **_gone(job, before)}
     if not unknown:
         return []
-    first = printable(min(unknown))
-    of = f"{first} and others" if len(unknown) > 1 else first
-    back = counted(sum(map(len, unknown.values())), "record")
-    return [
-        f"{back} of {of} had been pruned, and may be back, or come back under another name, since "
-        "the file has changed or gone;"
-        " prune again"
-    ]
+    records = counted(sum(map(len, unknown.values())), "record")
+    return [notice("pruned-may-be-back", records=records, files=some(sorted(unknown)))]
 
 
 def hide_pruned(path: Path, pruned: Pruned) -> None:

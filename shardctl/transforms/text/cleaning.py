@@ -1,0 +1,265 @@
+"""Steps that change characters of text: their Unicode form, their case, and those that no one sees.
+
+They follow the tables of Unicode that Python has, so that what they make depends on its version.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InstallError
+from shardctl.format.arrays import Bytes, Places, bytes_of
+from shardctl.system.options import Flag, Whole, Word, setting
+from shardctl.system.packages import to_install
+from shardctl.transforms.text.base import TextTransform, unidata, version_of
+from shardctl.transforms.text.characters import NEWLINE, is_ascii, texts_of_kept
+from shardctl.transforms.text.words import Words
+
+FORMS = ("NFC", "NFKC", "NFD", "NFKD")
+
+CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x{80}-\x{9f}"
+"""All of category Cc but tab and newline, and but the carriage return, which becomes a newline."""
+
+FORMATS = r"\p{Cf}"
+
+
+@dataclass(frozen=True)
+class Normalize(TextTransform):
+    """Brings texts into a Unicode normalization form (UAX #15)."""
+
+    name: ClassVar[str] = "normalize"
+    unicode: str = setting(
+        Word(*FORMS),
+        "NFC",
+        "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or "
+        "full width.",
+    )
+
+    @classmethod
+    def unknown_key(cls, key: str) -> str:
+        """Say that there is no such setting. In other libraries the step of this name is for
+        images."""
+        if key in ("mean", "std"):
+            return (
+                f"setting {key!r} is not known: this step is for texts; the loader normalizes "
+                "images (normalize=…)"
+            )
+        return super().unknown_key(key)
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of Python's tables of Unicode."""
+        return (unidata(),)
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts in the form."""
+        data = bytes_of(texts).data
+        if is_ascii(data):
+            return texts
+        # A part of a text in a form is in the form too; Python's check of all at once takes a tenth
+        # of the time of the work.
+        form: Any = self.unicode
+        if unicodedata.is_normalized(form, data.tobytes().decode()):
+            return texts
+        return pa.array(
+            [unicodedata.normalize(form, text) for text in texts.to_pylist()], pa.string()
+        )
+
+
+@dataclass(frozen=True)
+class LowerCase(TextTransform):
+    """Makes all letters lower case, as `str.lower` does."""
+
+    name: ClassVar[str] = "lower_case"
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of Python's tables of Unicode."""
+        return (unidata(),)
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts in lower case."""
+        import pyarrow.compute as pc
+
+        if is_ascii(bytes_of(texts).data):
+            return pc.ascii_lower(texts)
+        return pa.array([text.lower() for text in texts.to_pylist()], pa.string())
+
+
+@dataclass(frozen=True)
+class ControlCharacters(TextTransform):
+    """Removes control characters (category Cc) but tabs and newlines; the ends of lines \\r\\n and
+    \\r become \\n."""
+
+    name: ClassVar[str] = "control_characters"
+    formats: bool = setting(
+        Flag(),
+        False,
+        "Remove format characters (Cf) too, such as byte order marks. Emoji and Indic scripts need "
+        "some.",
+    )
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts without them."""
+        import pyarrow.compute as pc
+
+        if (bytes_of(texts).data == 0x0D).any():
+            texts = pc.replace_substring_regex(texts, "\r\n?", "\n")
+        return pc.replace_substring_regex(
+            texts, f"[{CONTROLS}{FORMATS if self.formats else ''}]+", ""
+        )
+
+
+SPACE = 0x20
+RETURN = 0x0D
+
+
+@dataclass(frozen=True)
+class Whitespace(TextTransform):
+    """Makes runs of white space one space, removes it at the edges of lines and texts, and limits
+    blank lines."""
+
+    name: ClassVar[str] = "whitespace"
+    blank_lines: int = setting(Whole(0, 1000), 1, "Most blank lines that follow each other.")
+    one_line: bool = setting(
+        Flag(), False, "Make newlines spaces too, so that each text is one line."
+    )
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts with tidy white space. Lines end at \\n, \\r\\n or \\r, and then at
+        \\n."""
+        words = Words(texts)
+        data, offsets = words.bytes
+        if not len(data):
+            return texts
+        # What is before the first word of a text, and after its last, goes. A gap is between two
+        # words of one text; nearly all are one space or one newline, and stay.
+        gaps = (
+            np.flatnonzero(np.diff(words.text) == 0)
+            if words.texts > 1
+            else np.arange(max(0, len(words) - 1))
+        )
+        starts, ends = words.ends[gaps], words.starts[gaps + 1]
+        fine = data[starts] == SPACE
+        if not self.one_line:
+            fine |= data[starts] == NEWLINE
+        odd = ~(fine & (ends - starts == 1))
+        edges = int(words.spaces.sum()) - int((ends - starts).sum())
+        if not odd.any() and not edges:
+            return texts
+        keep = ~words.spaces
+        keep[starts[~odd]] = True
+        starts, ends = starts[odd], ends[odd]
+        newlines = (
+            np.zeros(len(starts), np.int64) if self.one_line else _line_ends(data, starts, ends)
+        )
+        kept = np.maximum(1, np.minimum(newlines, self.blank_lines + 1))
+        out = np.where(newlines > 0, NEWLINE, SPACE).astype(np.uint8)
+        data = data.copy()
+        for place in range(int(kept.max(initial=0))):
+            wide = kept > place
+            places = starts[wide] + place
+            keep[places], data[places] = True, out[wide]
+        return texts_of_kept(data, keep, offsets)
+
+
+def _line_ends(data: Bytes, starts: Places, ends: Places) -> Places:
+    """Return how many lines end in each stretch of white space, (n,)."""
+    places = np.flatnonzero(data == NEWLINE)
+    if (data == RETURN).any():
+        returns = np.flatnonzero(data == RETURN)
+        alone = np.append(data, SPACE)[returns + 1] != NEWLINE
+        places = np.sort(np.concatenate([places, returns[alone]]))
+    return np.searchsorted(places, ends) - np.searchsorted(places, starts)
+
+
+LINES = (
+    "address|article|aside|blockquote|br|caption|center|dd|details|dialog|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]"
+    "|header|hgroup|hr|legend|li|main|nav|ol|optgroup|option|p|pre|section|select|summary|table|tbody|tfoot|thead|title|tr|ul"
+)
+"""Elements of which browsers show each on lines of its own (HTML standard, section 15.3, and
+options of lists)."""
+
+CELLS = "td|th"
+
+UNSEEN = [
+    "script",
+    "style",
+    "noscript",
+    "template",
+    "iframe",
+    "object",
+    "metadata",
+    "desc",
+    "annotation",
+    "annotation-xml",
+]
+"""Elements whose content is no text of the page. The last four are of pictures and formulas, of
+which other text is."""
+
+
+@dataclass(frozen=True)
+class Html(TextTransform):
+    """Takes HTML out of texts: tags, comments, scripts and styles go, character references (&amp;)
+    become characters."""
+
+    name: ClassVar[str] = "html"
+    tags: bool = setting(
+        Flag(), True, "Take the tags out; false: only make character references characters."
+    )
+
+    def loaded(self, folder: Path | None = None) -> Html:
+        """Return this step, having found the parser. Raises InstallError."""
+        if self.tags:
+            _parser()
+        return self
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of the parser, and of what is text: 1 had none of that in pictures and
+        formulas."""
+        return (version_of("selectolax"), "html 2") if self.tags else ()
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts without markup. Those without any < and & stay what they are."""
+        import pyarrow.compute as pc
+
+        marked = pc.match_substring_regex(texts, "[<&]" if self.tags else "&")
+        if not marked.true_count:
+            return texts
+        given = texts.filter(marked)
+        plain = pa.array(
+            _without_tags(given) if self.tags else map(unescape, given.to_pylist()), pa.string()
+        )
+        return (
+            plain if marked.true_count == len(texts) else pc.replace_with_mask(texts, marked, plain)
+        )
+
+
+def _without_tags(texts: pa.Array) -> list[str]:
+    """Return the text that a browser shows, each block element on lines of its own."""
+    import pyarrow.compute as pc
+
+    lined = pc.replace_substring_regex(texts, rf"(?i)</?(?:{LINES})(?:[\s/][^<>]*)?>", "\n\\0")
+    lined = pc.replace_substring_regex(lined, rf"(?i)<(?:{CELLS})(?:[\s/][^<>]*)?>", " \\0")
+    parser, found = _parser(), []
+    for text in lined.to_pylist():
+        tree = parser(text)
+        tree.strip_tags(UNSEEN)
+        root = tree.root
+        found.append(root.text().strip() if root is not None else "")
+    return found
+
+
+def _parser() -> Any:
+    try:
+        from selectolax.lexbor import LexborHTMLParser
+    except ImportError:
+        raise InstallError(
+            f"the step html needs selectolax: pip install {to_install('text')}"
+        ) from None
+    return LexborHTMLParser

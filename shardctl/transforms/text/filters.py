@@ -1,0 +1,615 @@
+"""Rules about texts: a value of each text, and the limits that it must keep to."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Places, TextBytes, texts_from
+from shardctl.format.roles import Role
+from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
+from shardctl.system.options import Flag, Number, Whole, setting
+from shardctl.transforms.base import BatchRun, BatchTransform, EachBatch, Records, RejectRow
+from shardctl.transforms.settings import PROBABILITY, Names, Numbers, SettingError, shown_beside
+from shardctl.transforms.text.base import (
+    Fault,
+    Report,
+    TextFilter,
+    TextStep,
+    require_text,
+    texts_of,
+    unidata,
+)
+from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
+from shardctl.transforms.text.words import Words, are_first, dense, duplicate_shares, shares
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A value of each text, (n,), and the least and the most that it may be: whole numbers, or
+    shares.
+
+    `name` is what its rejects are counted by, `what` the value in words. With `exclusive` a value
+    at the limit is rejected too.
+    """
+
+    name: str
+    what: str
+    values: npt.NDArray[Any]
+    least: float | None = None
+    most: float | None = None
+    exclusive: bool = False
+
+    def broken(self) -> Mask:
+        """Return which texts do not keep to it, (n,)."""
+        broken = np.zeros(len(self.values), bool)
+        if self.least is not None:
+            broken |= self.values <= self.least if self.exclusive else self.values < self.least
+        if self.most is not None:
+            broken |= self.values >= self.most if self.exclusive else self.values > self.most
+        return broken
+
+    def why(self, row: int) -> str:
+        """Say what is wrong with a text that breaks it."""
+        value = self.values[row].item()
+        low = self.least is not None and (
+            value <= self.least if self.exclusive else value < self.least
+        )
+        limit = self.least if low else self.most
+        assert limit is not None, "only a text that breaks a rule is asked about"
+        side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
+        return f"{self.what} {shown_beside(value, limit)} is {side} {limit:.15g}"
+
+
+def whole_numbers(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return counts that Arrow made, (n,) without nulls."""
+    return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
+
+
+def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
+    """Yield the texts that break a rule, each once, with the first of the rules that it breaks, in
+    the order of the texts."""
+    first: dict[int, Rule] = {}
+    for rule in rules:
+        for row in np.flatnonzero(rule.broken()).tolist():
+            first.setdefault(row, rule)
+    for row in sorted(first):
+        yield Fault(row, first[row].name, first[row].why(row))
+
+
+class RuleFilter(TextFilter):
+    """Rejects records whose text breaks a rule."""
+
+    @abstractmethod
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values of `texts`, which are (n,) string without nulls."""
+
+    def faults(self, texts: pa.Array) -> Iterable[Fault]:
+        """Yield the texts that break a rule."""
+        return broken_by(self.rules(texts))
+
+
+LIMIT = Whole(0, 2**40)
+
+
+@dataclass(frozen=True)
+class FilterLength(BatchTransform):
+    """Keeps texts whose number of characters, words or tokens is within limits. A missing text has
+    none."""
+
+    name: ClassVar[str] = "filter_length"
+    min_chars: int | None = setting(LIMIT, None, "Fewest characters (code points).")
+    max_chars: int | None = setting(LIMIT, None, "Most characters.")
+    min_words: int | None = setting(LIMIT, None, "Fewest words: characters between white space.")
+    max_words: int | None = setting(LIMIT, None, "Most words.")
+    min_tokens: int | None = setting(LIMIT, None, "Fewest tokens, after the step tokenize.")
+    max_tokens: int | None = setting(LIMIT, None, "Most tokens.")
+
+    def __post_init__(self) -> None:
+        if all(getattr(self, field.name) is None for field in fields(self)):
+            raise SettingError(
+                f"needs at least one of {', '.join(field.name for field in fields(self))}"
+            )
+        for what in ("chars", "words", "tokens"):
+            least, most = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
+            if least is not None and most is not None and least > most:
+                raise SettingError(f"max_{what} {most} is under min_{what} {least}", f"max_{what}")
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """Return the same columns."""
+        if self._limits(TOKENS):
+            place = given.get_field_index(TOKENS)
+            if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
+                raise InputError(
+                    f"{self.name} min_tokens, max_tokens: the records have no tokens; put the step "
+                    "after tokenize"
+                )
+        if self._limits("chars") or self._limits("words"):
+            require_text(given, self.name)
+        return given
+
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
+        """Return what judges one batch after the other."""
+        return EachBatch(self._apply)
+
+    def _limits(self, what: str) -> bool:
+        return getattr(self, f"min_{what}") is not None or getattr(self, f"max_{what}") is not None
+
+    def _apply(self, records: Records, reject: RejectRow) -> Records:
+        kept = np.ones(len(records.numbers), bool)
+        for fault in broken_by(self._rules(records)):
+            kept[fault.row] = False
+            reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
+        return records.kept(kept)
+
+    def _rules(self, records: Records) -> Iterator[Rule]:
+        import pyarrow.compute as pc
+
+        if self._limits("chars"):
+            yield Rule(
+                "chars",
+                "characters",
+                whole_numbers(pc.utf8_length(texts_of(records))),
+                self.min_chars,
+                self.max_chars,
+            )
+        if self._limits("words"):
+            yield Rule(
+                "words", "words", Words(texts_of(records)).count, self.min_words, self.max_words
+            )
+        if self._limits(TOKENS):
+            lengths = np.diff(list_offsets(records.batch.column(TOKENS)))
+            yield Rule("tokens", "tokens", lengths, self.min_tokens, self.max_tokens)
+
+
+COUNT = Whole(0, 2**40)
+ELLIPSIS = "..."
+CITATIONS = r"\[\d*\]|\[edit\]|\[citation needed\]"
+SENTENCE_END = r"[.?!。！？]+[\"”'’)\]]*(?:\s|$)"
+POLICY = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
+
+
+@dataclass(frozen=True)
+class FilterC4(TextStep):
+    """Removes lines, and rejects texts, by the rules of C4 (arXiv:1910.10683, section 2.2).
+
+    The lines that are left are joined by newlines. Rules about whole texts look at all of their
+    lines, as in the paper; its code looks at those that are left. A sentence ends at a mark that
+    the end of the line or white space follows.
+    """
+
+    name: ClassVar[str] = "filter_c4"
+    endings: tuple[str, ...] = setting(
+        Names(),
+        (".", "?", "!", '"', "”"),
+        "A line must end with one of these, and not with an ellipsis (...).",
+    )
+    min_line_words: int = setting(
+        COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3."
+    )
+    min_sentences: int = setting(
+        COUNT, 3, "Fewest sentences of what is left of a text. That version, and datatrove: 5."
+    )
+    max_word_length: int = setting(
+        COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper)."
+    )
+    line_phrases: tuple[str, ...] = setting(
+        Names(),
+        ("javascript", *POLICY),
+        "A line with one of these is removed, in any case. The paper has javascript alone.",
+    )
+    text_phrases: tuple[str, ...] = setting(
+        Names(),
+        ("lorem ipsum", "{"),
+        "A text with one of these is rejected, in any case: add words that you do not want.",
+    )
+    citations: bool = setting(
+        Flag(), True, "Remove [1], [edit] and [citation needed] (in the code, not in the paper)."
+    )
+
+    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+        """Return what is left of the texts, and reject those that break a rule."""
+        import pyarrow.compute as pc
+
+        lists = pc.split_pattern(texts, "\n")
+        lines = pc.utf8_trim_whitespace(lists.flatten())
+        of_text = np.repeat(np.arange(len(texts)), whole_numbers(pc.list_value_length(lists)))
+        if self.citations:
+            lines = pc.utf8_trim_whitespace(pc.replace_substring_regex(lines, CITATIONS, ""))
+        kept = self._kept(lines)
+        lines, of_text = lines.filter(pa.array(kept)), of_text[kept]
+        for fault in broken_by(self._rules(texts, lines, of_text)):
+            report(fault)
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(of_text, minlength=len(texts)))])
+        return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), lines), "\n")
+
+    def _kept(self, lines: pa.Array) -> Mask:
+        """Return which lines stay, (lines,)."""
+        import pyarrow.compute as pc
+
+        kept = np.zeros(len(lines), bool)
+        for ending in self.endings:
+            kept |= _flags(pc.ends_with(lines, ending))
+        kept &= ~_flags(pc.ends_with(lines, ELLIPSIS))
+        places = np.flatnonzero(kept)
+        some = lines.take(pa.array(places))
+        words = Words(some)
+        good = words.count >= self.min_line_words
+        good &= words.per_text(words.characters > self.max_word_length) == 0
+        for phrase in self.line_phrases:
+            good &= ~_flags(pc.match_substring(some, phrase, ignore_case=True))
+        kept[places] = good
+        return kept
+
+    def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Places) -> Iterator[Rule]:
+        import pyarrow.compute as pc
+
+        for phrase in self.text_phrases:
+            name = "c4-" + ("curly-bracket" if phrase == "{" else phrase.replace(" ", "-"))
+            times = whole_numbers(
+                pc.count_substring(texts, phrase, ignore_case=phrase.lower() != phrase.upper())
+            )
+            yield Rule(name, f"number of {phrase!r}", times, most=0)
+        ends = np.maximum(1, whole_numbers(pc.count_substring_regex(lines, SENTENCE_END)))
+        sentences = np.bincount(of_text, ends, len(texts)).astype(np.int64)
+        yield Rule("c4-sentences", "sentences", sentences, self.min_sentences)
+
+
+def _flags(values: pa.Array) -> Mask:
+    return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
+
+
+@dataclass(frozen=True)
+class FilterFineweb(RuleFilter):
+    """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher
+    and C4."""
+
+    name: ClassVar[str] = "filter_fineweb"
+    min_punctuated: float = setting(
+        PROBABILITY, 0.12, "The share of lines that end with punctuation must be over this."
+    )
+    punctuation: tuple[str, ...] = setting(
+        Names(),
+        (".", "?", "!", '"', "'", "”", "’", "。", "？", "！"),
+        "What a line may end with; the first five are those of the code.",
+    )
+    max_short_lines: float = setting(
+        PROBABILITY, 0.67, "The share of short lines must be under this."
+    )
+    short_line_length: int = setting(Whole(0, 10_000), 30, "Most characters of a short line.")
+    max_duplicate_line_chars: float = setting(
+        PROBABILITY,
+        0.1,
+        "The share of the characters in duplicate lines must be under this. The code has 0.01, not "
+        "the paper's 0.1.",
+    )
+    max_newlines: float = setting(
+        Number(0.0), 0.3, "Most newlines per word (in the code, not in the paper)."
+    )
+
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values."""
+        import pyarrow.compute as pc
+
+        words = Words(texts)
+        lines = words.lines()
+        ended = shares(lines.per_text(words.ending(lines, self.punctuation)), lines.count)
+        yield Rule(
+            "fineweb-punctuated",
+            "share of lines that end with punctuation",
+            ended,
+            self.min_punctuated,
+            exclusive=True,
+        )
+        length = words.between(words.starts[lines.first], words.ends[lines.end - 1])
+        short = shares(lines.per_text(length <= self.short_line_length), lines.count)
+        yield Rule(
+            "fineweb-short-lines",
+            "share of short lines",
+            short,
+            most=self.max_short_lines,
+            exclusive=True,
+        )
+        _, characters = duplicate_shares(words, lines)
+        name = "share of characters in duplicate lines"
+        yield Rule(
+            "fineweb-duplicate-line-chars",
+            name,
+            characters,
+            most=self.max_duplicate_line_chars,
+            exclusive=True,
+        )
+        newlines = whole_numbers(pc.count_substring(texts, "\n"))
+        yield Rule(
+            "fineweb-newlines",
+            "newlines per word",
+            shares(newlines, words.count),
+            most=self.max_newlines,
+        )
+
+
+RATIO = Number(0.0)
+ELLIPSES = ("...", "…")
+
+
+@dataclass(frozen=True)
+class FilterGopher(RuleFilter):
+    """Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)."""
+
+    name: ClassVar[str] = "filter_gopher"
+    min_words: int = setting(COUNT, 50, "Fewest words.")
+    max_words: int = setting(COUNT, 100_000, "Most words.")
+    min_word_length: float = setting(RATIO, 3.0, "Least mean length of words, in characters.")
+    max_word_length: float = setting(RATIO, 10.0, "Largest mean length of words.")
+    max_symbols: float = setting(
+        RATIO, 0.1, "Most hash signs per word, and most ellipses (... or …) per word."
+    )
+    max_bullet_lines: float = setting(
+        PROBABILITY, 0.9, "Largest share of lines that start with a bullet."
+    )
+    bullets: tuple[str, ...] = setting(
+        Names(), ("•", "-"), "What a bullet is. The paper does not say; datatrove has these."
+    )
+    max_ellipsis_lines: float = setting(
+        PROBABILITY, 0.3, "Largest share of lines that end with an ellipsis."
+    )
+    min_alphabetic: float = setting(PROBABILITY, 0.8, "Least share of words with a letter.")
+    min_stop_words: int = setting(
+        COUNT, 2, "How many of stop_words a text must have, each counted once; 0 for any language."
+    )
+    stop_words: tuple[str, ...] = setting(
+        Names(),
+        ("the", "be", "to", "of", "and", "that", "have", "with"),
+        "These words, in lower or upper case.",
+    )
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of Python's tables of Unicode, which say what letters are."""
+        return (unidata(),)
+
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values."""
+        import pyarrow.compute as pc
+
+        words = Words(texts)
+        count = words.count
+        yield Rule("gopher-words", "words", count, self.min_words, self.max_words)
+        length = shares(words.text_characters, count)
+        yield Rule(
+            "gopher-word-length",
+            "mean word length",
+            length,
+            self.min_word_length,
+            self.max_word_length,
+        )
+        ellipses = sum(whole_numbers(pc.count_substring(texts, each)) for each in ELLIPSES)
+        hashes = whole_numbers(pc.count_substring(texts, "#"))
+        yield Rule(
+            "gopher-hashes", "hash signs per word", shares(hashes, count), most=self.max_symbols
+        )
+        yield Rule(
+            "gopher-ellipses",
+            "ellipses per word",
+            shares(np.asarray(ellipses), count),
+            most=self.max_symbols,
+        )
+        lines = words.lines()
+        bullets = shares(lines.per_text(words.starting(lines, self.bullets)), lines.count)
+        yield Rule(
+            "gopher-bullet-lines",
+            "share of lines that start with a bullet",
+            bullets,
+            most=self.max_bullet_lines,
+        )
+        ends = shares(lines.per_text(words.ending(lines, ELLIPSES)), lines.count)
+        yield Rule(
+            "gopher-ellipsis-lines",
+            "share of lines that end with an ellipsis",
+            ends,
+            most=self.max_ellipsis_lines,
+        )
+        alphabetic = shares(words.per_text(words.with_letters()), count)
+        yield Rule(
+            "gopher-alphabetic", "share of words with a letter", alphabetic, self.min_alphabetic
+        )
+        if self.min_stop_words:
+            found = _different_words(texts, words, self.stop_words, self.min_stop_words)
+            yield Rule("gopher-stop-words", "different stop words", found, self.min_stop_words)
+
+
+def _different_words(
+    texts: pa.Array, words: Words, wanted: Sequence[str], enough: int
+) -> npt.NDArray[np.int64]:
+    """Return how many of some words are in each text, (n,), in any case; not more are looked for
+    where it is enough."""
+    import pyarrow.compute as pc
+
+    # A pattern with classes of Unicode takes 10 ms to compile, and \b knows ASCII alone.
+    plain = (
+        _in_ascii(words.bytes)
+        if all(word.isascii() and word.isalnum() for word in wanted)
+        else None
+    )
+    found = np.zeros(len(texts), np.int64)
+    for word in dict.fromkeys(wanted):
+        rows = np.flatnonzero(found < enough)
+        if not len(rows):
+            break
+        some = texts if plain is None else plain
+        if len(rows) < len(texts):
+            some = some.take(pa.array(rows))
+        pattern = rf"(?:^|[^\p{{L}}\p{{M}}\p{{N}}_]){_quoted(word)}(?:$|[^\p{{L}}\p{{M}}\p{{N}}_])"
+        has = pc.match_substring_regex(
+            some, rf"(?i){pattern}" if plain is None else rf"(?i)\b{_quoted(word)}\b"
+        )
+        found[rows] += has.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _in_ascii(texts: TextBytes) -> pa.Array:
+    """Return texts with bytes of ASCII in the place of others: a letter where they are part of a
+    word, else a space."""
+    data, offsets = texts
+    if not is_ascii(data):
+        plain = np.where(parts_of_words(data), np.uint8(ord("a")), np.uint8(ord(" ")))
+        data = np.where(data < 0x80, data, plain)
+    return texts_from(data, offsets)
+
+
+def _quoted(word: str) -> str:
+    """Return a pattern of RE2 that finds this word. Unlike `re.escape`, it leaves characters that
+    are not ASCII."""
+    return "".join(
+        f"\\{each}" if each.isascii() and not each.isalnum() and each != "_" else each
+        for each in word
+    )
+
+
+N_GRAMS = range(2, 11)
+
+
+@dataclass(frozen=True)
+class FilterGopherRepetition(RuleFilter):
+    """Rejects texts that repeat themselves, by the rules of Gopher (arXiv:2112.11446, table A1).
+
+    A line, paragraph or n-gram is a duplicate where it has been in the text before: its first
+    occurrence is none. A character in several n-grams counts once. A most common n-gram that occurs
+    once is no repetition.
+    """
+
+    name: ClassVar[str] = "filter_gopher_repetition"
+    max_duplicate_lines: float = setting(
+        PROBABILITY, 0.3, "Largest share of lines that are duplicates."
+    )
+    max_duplicate_paragraphs: float = setting(
+        PROBABILITY, 0.3, "Largest share of paragraphs that are duplicates."
+    )
+    max_duplicate_line_chars: float = setting(
+        PROBABILITY, 0.2, "Largest share of the characters that are in duplicate lines."
+    )
+    max_duplicate_paragraph_chars: float = setting(
+        PROBABILITY, 0.2, "Largest share of the characters that are in duplicate paragraphs."
+    )
+    top_ngrams: tuple[float, ...] = setting(
+        Numbers(3, 0.0, 1.0),
+        (0.2, 0.18, 0.16),
+        "Largest share of the characters in the most common 2-, 3- and 4-gram.",
+    )
+    duplicate_ngrams: tuple[float, ...] = setting(
+        Numbers(6, 0.0, 1.0),
+        (0.15, 0.14, 0.13, 0.12, 0.11, 0.1),
+        "And in duplicate 5-, 6-, …, 10-grams.",
+    )
+
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values."""
+        words = Words(texts)
+        # texts whose n-grams matter: no rule before has rejected them
+        open_ = np.ones(len(texts), bool)
+        kinds = (
+            ("line", words.lines(), self.max_duplicate_lines, self.max_duplicate_line_chars),
+            (
+                "paragraph",
+                words.paragraphs(),
+                self.max_duplicate_paragraphs,
+                self.max_duplicate_paragraph_chars,
+            ),
+        )
+        for what, spans, most, most_chars in kinds:
+            count, characters = duplicate_shares(words, spans)
+            rules = (
+                Rule(f"gopher-duplicate-{what}s", f"share of duplicate {what}s", count, most=most),
+                Rule(
+                    f"gopher-duplicate-{what}-chars",
+                    f"share of characters in duplicate {what}s",
+                    characters,
+                    most=most_chars,
+                ),
+            )
+            for rule in rules:
+                open_ &= ~rule.broken()
+                yield rule
+        limits = dict(zip(N_GRAMS, (*self.top_ngrams, *self.duplicate_ngrams), strict=True))
+        for n, covered in _covered_by_n_grams(words, open_):
+            what = "the most common" if n < 5 else "duplicate"
+            name = f"gopher-{'top' if n < 5 else 'duplicate'}-{n}-gram"
+            rule = Rule(
+                name,
+                f"share of characters in {what} {n}-gram{'s' * (n > 4)}",
+                covered,
+                most=limits[n],
+            )
+            open_ &= ~rule.broken()
+            yield rule
+
+
+def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+    """Yield n and the share of characters, (texts,), that are in the most common n-gram (n below 5)
+    or in duplicate ones.
+
+    An n-gram that is there twice begins with an (n - 1)-gram that is, so that few words are left to
+    be looked at. `open_` says which texts matter; the caller changes it.
+    """
+    word_ids = words.ids()
+    grams = word_ids.copy()
+    places = np.flatnonzero(
+        (np.bincount(word_ids, minlength=1)[word_ids] > 1) if len(word_ids) else np.zeros(0, bool)
+    )
+    last_word = words.of_text[1:] - 1
+    for n in N_GRAMS:
+        texts = words.text[places]
+        inside = (places + n - 1 <= last_word[texts]) & open_[texts]
+        places = places[inside]
+        # The key is exact: both numbers are below the number of words.
+        keys = grams[places] * np.int64(len(words) + 1) + word_ids[places + n - 1]
+        ids = dense(keys)
+        counts = np.bincount(ids, minlength=1)
+        twice = counts[ids] > 1
+        places, ids = places[twice], ids[twice]
+        grams[places] = ids
+        chosen = (
+            _most_common(words, places, ids, counts, n) if n < 5 else places[~are_first(dense(ids))]
+        )
+        yield n, _covered(words, chosen, n)
+
+
+def _most_common(words: Words, places: Places, ids: Places, counts: Places, n: int) -> Places:
+    """Return the places of the most common n-gram of each text; of several the longest, and of
+    those the first."""
+    if not len(places):
+        return places
+    before = words.packed.offsets
+    sizes = before[places + n] - before[places]
+    text = words.text[places]
+    best = np.lexsort((places, -sizes, -counts[ids], text))  # in each text the best one is first
+    first = best[np.diff(text[best], prepend=-1) > 0]
+    wanted = np.zeros(len(counts), bool)
+    wanted[ids[first]] = True
+    return places[wanted[ids]]
+
+
+def _covered(words: Words, places: Places, n: int) -> npt.NDArray[np.float64]:
+    """Return the share of the characters of each text, (texts,), that are in the n-grams at some
+    places."""
+    if not len(places):
+        return np.zeros(words.texts)
+    count = len(words) + 1
+    depth = np.cumsum(
+        np.bincount(places, minlength=count) - np.bincount(places + n, minlength=count)
+    )
+    return shares(words.per_text(words.characters * (depth[:-1] > 0)), words.text_characters)
