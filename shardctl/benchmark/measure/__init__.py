@@ -2,34 +2,53 @@
 whether that is fast enough."""
 
 from __future__ import annotations
+
 import contextlib
 import dataclasses
 import itertools
 import math
-import numpy as np
 import time
-import xxhash
-from collections.abc import (Callable, Iterator)
-from concurrent.futures import (Future, ThreadPoolExecutor)
-from dataclasses import (dataclass, replace)
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
 from shardctl.benchmark.measure.consumers import find_consumer
-from shardctl.benchmark.measure.machine import (drop, environment)
-from shardctl.benchmark.measure.result import (AgainstResult, BaselineResult, BenchResult, ConsumerResult, NetworkResult, SweepPoint, best_of)
-from shardctl.benchmark.measure.subjects import (IN_ORDER, OwnDataset, open_loader, opened, samples_per_s, tokens_per_sample)
-from shardctl.benchmark.measure.throughput import (Measured, Throughput, measure, summarize)
+from shardctl.benchmark.measure.machine import drop, environment
+from shardctl.benchmark.measure.result import (
+    AgainstResult,
+    BaselineResult,
+    BenchResult,
+    ConsumerResult,
+    NetworkResult,
+    SweepPoint,
+    best_of,
+)
+from shardctl.benchmark.measure.subjects import (
+    IN_ORDER,
+    OwnDataset,
+    open_loader,
+    opened,
+    samples_per_s,
+    tokens_per_sample,
+)
+from shardctl.benchmark.measure.throughput import Measured, Throughput, measure, summarize
 from shardctl.benchmark.options import BenchOptions
-from shardctl.build.shards.inputs import (check_digest, digest_of, read_whole)
-from shardctl.build.shards.job import (Job, RecordReading)
-from shardctl.build.shards.planned import (PlannedUnit, RetryHints, Root)
-from shardctl.build.shards.records import (choice_of, read_unit, sample_of)
-from shardctl.errors import (InputError, Rejection, UsageError, explaining_interrupts)
+from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
+from shardctl.build.shards.job import Job, RecordReading
+from shardctl.build.shards.planned import PlannedUnit, RetryHints, Root
+from shardctl.build.shards.records import choice_of, read_unit, sample_of
+from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
-from shardctl.format.tables import (ShardTable, is_written)
+from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.order import MODES
@@ -40,16 +59,15 @@ from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
-from shardctl.system.options import (declared_in, taken_arguments)
+from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.system.progress import (Phase, Progress, progress_of)
+from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.stored_recipe import refuse_unnamed_functions
-from typing import Any
 
 __all__ = [
     "AgainstResult",

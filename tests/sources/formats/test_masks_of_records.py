@@ -2,25 +2,28 @@
 where pixels move."""
 
 from __future__ import annotations
+
 import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-from PIL import Image
-from collections.abc import Callable
 from dataset_facts import stored
-from flipped_photos import (FLIP, GREY, PHOTO, PIXELS, png)
-from pathlib import Path
+from flipped_photos import FLIP, GREY, PHOTO, PIXELS, png
+from PIL import Image
 from pyarrow import parquet
+from tars import write_tar
+from tfrecords import write_examples
+
+import shardctl
 from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
-from tars import write_tar
-from tfrecords import write_examples
-from typing import Any
 
 NUMBERS = PIXELS[:, :, 0]
 
