@@ -13,7 +13,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
 from shardctl.system.mmap import resident_pages
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 
 LOOKED_AT = 256
 """The largest number of files whose pages are looked up, from all over them."""

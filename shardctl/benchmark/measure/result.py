@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardctl.benchmark.measure.consumers import ENOUGH
-from shardctl.system.html import (
+from shardctl.system.report import (
     BAD,
     GOOD,
     Html,

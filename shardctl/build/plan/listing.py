@@ -59,7 +59,7 @@ from shardctl.system.locations import (
     path_below,
     within,
 )
-from shardctl.system.startup import collector_waits
+from shardctl.system.machine import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
 
 CHUNK_ROWS = 65536

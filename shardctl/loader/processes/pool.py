@@ -37,12 +37,11 @@ from shardctl.loader.processes.messages import (
     receive_answer,
 )
 from shardctl.loader.stream import Stream
-from shardctl.system.machine import allow_open_files
+from shardctl.system.machine import NO_THREADS, allow_open_files
 from shardctl.system.mmap import SharedPages
 from shardctl.system.processes.channel import Ended, packed, raise_again, receive, send
 from shardctl.system.processes.fork import environment, not_started, start_python
 from shardctl.system.processes.worker_state import await_end
-from shardctl.system.startup import NO_THREADS
 
 WORKER = "shardctl.loader.processes.worker"
 """The module that makes batches in worker processes."""

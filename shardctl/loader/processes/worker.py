@@ -38,9 +38,9 @@ from shardctl.loader.processes.messages import (
     send_answer,
 )
 from shardctl.loader.stream import Stream
+from shardctl.system.machine import keep_pandas_out_of_arrow, reuse_memory
 from shardctl.system.mmap import SharedPages, mended
 from shardctl.system.processes.channel import Ended, portable, receive, send
-from shardctl.system.startup import keep_pandas_out_of_arrow, reuse_memory
 
 SMALL = 64 << 10
 """Bytes below which memory is not shared: to send so few takes 10 microseconds, and a segment a

@@ -14,6 +14,7 @@ from shardctl.build.shards.scan import Found, PrePlanTask, Probe, run_task
 from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.system.machine import usable_cores
+from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
 from shardctl.system.processes.worker_state import (
     KEYS,
@@ -23,7 +24,6 @@ from shardctl.system.processes.worker_state import (
     Deaths,
     WorkerProgress,
 )
-from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
 Report = Callable[[WorkDone], None]
