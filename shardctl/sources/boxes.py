@@ -113,18 +113,9 @@ def _kind_of_text(text: str) -> Kind | None:
 
 PLACE_NAMES = frozenset(
     (
-        "bbox",
-        "bboxes",
-        "box",
-        "boxes",
-        "boundingbox",
-        "boundingboxes",
-        "keypoint",
-        "keypoints",
-        "landmark",
-        "landmarks",
-    )
-    + ("polygon", "polygons", "points", "segmentation", "segmentations", "encodedpixels", "rle")
+        "bbox,bboxes,box,boxes,boundingbox,boundingboxes,keypoint,keypoints,landmark,"
+        "landmarks,polygon,polygons,points,segmentation,segmentations,encodedpixels,rle"
+    ).split(",")
 )
 """Names of columns of places as tools write them, without _ and - and in lower case.
 
@@ -158,7 +149,7 @@ NUMBER_NAMES = tuple(
 """Names of numbers, or of lists of them, that together are boxes: in records of TensorFlow with the
 same path before them."""
 
-_MASK_WORDS = frozenset(("mask", "masks", "seg", "segmentation", "segmentations"))
+_MASK_WORDS = frozenset("mask,masks,seg,segmentation,segmentations".split(","))
 """Words of names of images that are masks where their values are: one number for each pixel of the
 main image."""
 

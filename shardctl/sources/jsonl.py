@@ -26,24 +26,7 @@ EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
 
 NULL_WORDS = frozenset(
-    (
-        "NA",
-        "N/A",
-        "n/a",
-        "na",
-        "<NA>",
-        "#N/A",
-        "NULL",
-        "Null",
-        "null",
-        "None",
-        "none",
-        "NaN",
-        "nan",
-        "?",
-        "-",
-        "\\N",
-    )
+    r"NA,N/A,n/a,na,<NA>,#N/A,NULL,Null,null,None,none,NaN,nan,?,-,\N".split(",")
 )
 """What people write into a cell of a table that has no value. shardctl takes none of them for that
 unless it is told to."""

@@ -72,38 +72,9 @@ class TableKind:
 
 SIDE_FILES = frozenset(
     (
-        ".txt",
-        ".text",
-        ".md",
-        ".csv",
-        ".tsv",
-        ".json",
-        ".jsonl",
-        ".ndjson",
-        ".xml",
-        ".html",
-        ".htm",
-        ".yaml",
-        ".yml",
-        ".toml",
-    )
-    + (
-        ".ini",
-        ".py",
-        ".sh",
-        ".log",
-        ".pdf",
-        ".zip",
-        ".tar",
-        ".gz",
-        ".npy",
-        ".npz",
-        ".parquet",
-        ".arrow",
-        ".db",
-        ".mat",
-        ".pkl",
-    )
+        ".txt,.text,.md,.csv,.tsv,.json,.jsonl,.ndjson,.xml,.html,.htm,.yaml,.yml,.toml,.ini,"
+        ".py,.sh,.log,.pdf,.zip,.tar,.gz,.npy,.npz,.parquet,.arrow,.db,.mat,.pkl"
+    ).split(",")
 )
 """Names of files that are often beside images; they are not opened to check whether they are
 images."""

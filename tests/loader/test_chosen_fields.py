@@ -118,8 +118,7 @@ def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path: Path) -
     )
     for name in ("key", "image", "variant"):
         assert any(
-            f"the field {name} of the records is kept as __{name}__" in notice
-            for notice in made.notices
+            f"the fields of the records are kept as __{name}__" in notice for notice in made.notices
         )
     (sample,) = samples(tmp_path / "out")
     assert {name: sample[name] for name in ("key", "__key__", "x", "__variant__")} == {

@@ -58,7 +58,7 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         for f in fields
         if pa.types.is_binary(f.type) and "." in f.name and f.name.endswith(tuple(SUFFIXES))
     ]:
-        listing.notices.append(notice("images-as-bytes", names=some(members)))
+        listing.note("images-as-bytes", names=some(members))
     if recipe.kind == "image":
         return with_masks(
             mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing
@@ -375,7 +375,7 @@ def said_by_exports(
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
-        listing.notices.append(notice("roles-left-out", names=some(lost)))
+        listing.note("roles-left-out", names=some(lost))
     return {name: said for name, said in together.items() if name not in lost}
 
 
@@ -536,9 +536,9 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
             f"{some(first)}"
         )
     if left_out:
-        listing.notices.append(notice("fields-left-out", names=some(left_out)))
+        listing.note("fields-left-out", names=some(left_out))
     if first and missing:
-        listing.notices.append(notice("fields-missing", names=some(missing)))
+        listing.note("fields-missing", names=some(missing))
 
 
 def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> None:
@@ -567,7 +567,7 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
             "none"
         )
     files = counted(int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum()), "file")
-    listing.notices.append(notice("partitions-left-out", columns=columns, files=files))
+    listing.note("partitions-left-out", columns=columns, files=files)
 
 
 def names_left_out(types: Types, layout: Layout, recipe: Recipe) -> list[str]:

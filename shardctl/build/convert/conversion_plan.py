@@ -30,7 +30,6 @@ from shardctl.build.convert.columns import (
 )
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Listener
-from shardctl.build.notices import notice
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
     Labelling,
@@ -55,7 +54,7 @@ from shardctl.sources.formats import DETECT, is_json
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
-from shardctl.sources.types import UNNAMED, Types, without_nulls
+from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
@@ -244,12 +243,12 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         fields = recipe.with_json(fields if labelling.by_field else without_folders(fields))
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
-            listing.notices.append(notice("field-split-kept"))
+            listing.note("field-split-kept")
     fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
     job = material.job(fields, labelling.by_field)
     if apart := job.set_apart:
         names, others = some(list(apart)), some(list(apart.values()))
-        listing.notices.append(notice("kept-under-another-name", names=names, others=others))
+        listing.note("kept-under-another-name", names=names, others=others)
     if fields is not None and splitting.draw is not None:
         refuse_groups(fields, recipe, types)
     planner = Planner(units, order_units(units, splitting, rules.shuffle))
@@ -270,7 +269,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
             if masks := [name for name in masks if name not in recipe.mask_fields]:
                 moved = "moved" if recipe.moving else "moved by the loader"
                 facts = {"names": some(masks), "moved": moved, "option": ",".join(masks)}
-                listing.notices.append(notice("masks-by-name", **facts))
+                listing.note("masks-by-name", **facts)
         fields = with_said(fields, FRAME, probe.frames)
     listing.warnings += probe.warnings
     listing.notices += probe.notices
@@ -279,7 +278,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     if units.repeats is not None:
         dropped, count = int(units.repeats.dropped.sum()), counted(len(listing), "input")
         facts = {"what": "rejected", "rule": f"--duplicates {recipe.duplicates}"}
-        listing.notices.append(notice("duplicates", dropped=dropped, count=count, **facts))
+        listing.note("duplicates", dropped=dropped, count=count, **facts)
     sample_bytes = _sample_bytes(probe, recipe, listing)
     splits = []
     for name, records, expected in zip(
@@ -289,8 +288,10 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
+        if (only := types.only_column()) and (mark := separator_in([only])):
+            listing.note("one-column", column=printable(only), mark=mark)
         if types.has_unnamed():
-            listing.notices.append(notice("unnamed-column", name=UNNAMED))
+            listing.note("unnamed-column", name=UNNAMED)
         listing.notices += names_left_out(types, probe.layout, recipe)
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
@@ -298,7 +299,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         shown = (
             f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
         )
-        listing.notices.append(notice("encodings", found=", ".join(shown)))
+        listing.note("encodings", found=", ".join(shown))
     listing.notices += [said for step in recipe.transforms for said in step.notices()]
     return ConversionPlan(
         listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared

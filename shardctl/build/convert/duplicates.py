@@ -17,7 +17,7 @@ from shardctl.build.commit.staging import begin
 from shardctl.build.convert.discover import Discovery, group
 from shardctl.build.notices import notice
 from shardctl.build.plan.labels import Labelling, write_files
-from shardctl.build.plan.listing import Listing
+from shardctl.build.plan.listing import Flags, Hashes, Listing, Numbers
 from shardctl.build.plan.plan import Order, Planner, Units
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.hashes import (
@@ -63,7 +63,7 @@ from shardctl.transforms.duplicates.pictures import (
     first_of_similar,
 )
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
+from shardctl.transforms.duplicates.table import add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
@@ -97,15 +97,6 @@ def without_repeats(
 
 
 @dataclass(frozen=True)
-class _Hashed:
-    """Files that have a hash, by their places in the listing, in order: (n,) int64; and the hashes,
-    (n, 2) uint64."""
-
-    files: Places
-    hashes: npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
 class _ImageSearch:
     discovery: Discovery
     recipe: Recipe
@@ -118,20 +109,20 @@ class _ImageSearch:
         sizes = listing.table["size"].to_numpy()
         readable = np.flatnonzero((sizes > 0) & _readable(listing))
         _, size_of, count = np.unique(sizes[readable], return_inverse=True, return_counts=True)
-        hashed = self._hashed(readable[count[size_of] > 1], "bytes")
-        first = first_of_equal(hashed.hashes)
+        files, hashes = self._hashed(readable[count[size_of] > 1], "bytes")
+        first = first_of_equal(hashes)
         kept = np.unique(first[first != np.arange(len(first))])
-        whole = np.isin(hashed.files[first], self._hashed(hashed.files[kept], "decodes").files)
-        return self._repeats(hashed.files[whole], hashed.files[first][whole], None)
+        whole = np.isin(files[first], self._hashed(files[kept], "decodes")[0])
+        return self._repeats(files[whole], files[first][whole], None)
 
     def similar(self) -> Repeats:
         """Find the images that look like others."""
         listing = self.discovery.listing
         readable = np.flatnonzero(_readable(listing))
-        hashed = self._hashed(readable, "picture")
-        hashes = hashed.hashes[:, 1]
-        first = first_of_similar(hashes, self.recipe.duplicates.distance)
-        return self._repeats(hashed.files, hashed.files[first], distances(hashes, hashes[first]))
+        files, hashes = self._hashed(readable, "picture")
+        looks = hashes[:, 1]
+        first = first_of_similar(looks, self.recipe.duplicates.distance)
+        return self._repeats(files, files[first], distances(looks, looks[first]))
 
     def _repeats(
         self, files: Places, kept_for: Places, apart: npt.NDArray[np.uint8] | None
@@ -146,8 +137,9 @@ class _ImageSearch:
             apart_of_all[files] = apart
         return Repeats(self.recipe.duplicates, of_all, apart_of_all, self.discovery.paths)
 
-    def _hashed(self, files: Places, what: str) -> _Hashed:
-        """Have files hashed in the engine's processes."""
+    def _hashed(self, files: Places, what: str) -> tuple[Places, Hashes]:
+        """Have files hashed in the engine\'s processes. Return those that have a hash, by their places in
+        the listing, in order: (n,) int64; and the hashes, (n, 2) uint64."""
         table = self.discovery.listing.table
         sizes, times = (table[name].to_numpy()[files] for name in ("size", "mtime_ns"))
         starts = group(sizes, IMAGE_FILES, IMAGE_BYTES)
@@ -189,7 +181,7 @@ class _ImageSearch:
 
         self.discovery.engine.examine(LazySequence(len(starts) - 1, hashing), on_found)
         self._check_sources(files[sorted(silent)])
-        return _Hashed(files[has_hash], hashes[has_hash])
+        return files[has_hash], hashes[has_hash]
 
     def _check_sources(self, silent: Places) -> None:
         """Raise SourceGoneError if a source is gone, or gave no answer for several files: their
@@ -205,9 +197,9 @@ class _ImageSearch:
             )
 
 
-def _readable(listing: Listing) -> npt.NDArray[np.bool_]:
+def _readable(listing: Listing) -> Flags:
     """Return which files of a listing have no fault yet, nor have their annotations: (n,)."""
-    readable: npt.NDArray[np.bool_] = listing.table["error"].is_null().to_numpy().copy()
+    readable: Flags = listing.table["error"].is_null().to_numpy().copy()
     for each in listing.annotations:
         readable[list(each.faults)] = False
     return readable

@@ -8,12 +8,12 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.build.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.build.notices import notice
+from shardctl.build.plan.listing import Numbers
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import ANY_UNIT, Job, KnownLine
 from shardctl.build.shards.planned import File, PlannedUnit
@@ -27,8 +27,6 @@ from shardctl.sources.label_table import some
 from shardctl.system.files import replacing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted
-
-Numbers = npt.NDArray[np.int64]
 
 UNIT_COLUMNS = [*Unit._fields, "digest"]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.commit.staging import clear_partial_files
@@ -22,6 +21,7 @@ from shardctl.build.convert.table_writer import TableWriter, WrittenTables
 from shardctl.build.convert.targets import Target
 from shardctl.build.notices import notice
 from shardctl.build.plan.fingerprint import fingerprint
+from shardctl.build.plan.listing import Flags, Numbers
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker, rows_made
@@ -214,8 +214,8 @@ class Outcomes:
     job: DatasetJob
     built: DatasetJob
     before: PreviousDataset | None
-    starts: npt.NDArray[np.int64]
-    chosen: npt.NDArray[np.int64]
+    starts: Numbers
+    chosen: Numbers
 
     @classmethod
     def of(cls, job: DatasetJob, before: PreviousDataset | None, with_empty: bool) -> Outcomes:
@@ -279,9 +279,7 @@ class Outcomes:
                     yield from file
 
 
-def divided(
-    planned: Sequence[int], filled: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def divided(planned: Sequence[int], filled: Flags) -> tuple[Numbers, Numbers]:
     """Return `starts` and `chosen` of an Outcomes, of splits with so many shards each, of which some
     are filled: (shards,).
 

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards
@@ -41,6 +40,7 @@ from shardctl.build.options import Options, check_if_running, reject_limit
 from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
+from shardctl.build.plan.listing import Numbers
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards import engines
 from shardctl.build.shards.engines.local import Engine
@@ -298,10 +298,10 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
     return job
 
 
-def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDArray[np.int64]:
+def parts_of(numbers: Numbers, shards: int, parts: int) -> Numbers:
     """Return which part builds each of some shards, (n,), by their numbers among all shards."""
     first = shards * np.arange(parts + 1, dtype=np.int64) // parts
-    found: npt.NDArray[np.int64] = np.searchsorted(first, numbers, side="right") - 1
+    found: Numbers = np.searchsorted(first, numbers, side="right") - 1
     return found
 
 

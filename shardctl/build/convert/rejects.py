@@ -7,18 +7,17 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import is_failing
 from shardctl.build.convert.previous import Matching, PreviousDataset
+from shardctl.build.notices import notice
 from shardctl.build.options import reject_limit
-from shardctl.build.plan.listing import Listing
+from shardctl.build.plan.listing import Listing, Numbers
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.scan import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
@@ -36,7 +35,7 @@ from shardctl.format.tables import (
 )
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats.content import compression_of, decompressed
-from shardctl.sources.formats.encodings import SAMPLE_BYTES, Guess, guess_encoding
+from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
 from shardctl.sources.kinds import LINES
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import suffix_of
@@ -90,70 +89,37 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
     if not is_failing(probe):
         return
     failed = failures(probe.reasons)
-    count = sum(failed.values())
-    reason = next(iter(failed))
+    count, reason = sum(failed.values()), next(iter(failed))
     example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
-    of_all = (
-        f"the {counted(probe.records, 'input')} that were tried"
-        if probe.records > 1
-        else "1 input that was tried"
-    )
     most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
     encoding = _advice_on_encoding(example, listing)
     why = example.message.partition(";")[0] if encoding else example.message
-    others = (
-        "To convert what is left anyway"
-        if count < probe.records
-        else "To convert others, if there are any that can be"
-    )
     raise TooManyRejectsError(
-        f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance "
-        f"{printable(example.key)}:"
-        f" {printable(why)}.{encoding} {others}: --max-rejects 100%"
+        f"{count:,} of the {counted(probe.records, 'input')} that were tried cannot be converted, and "
+        f"nothing was written.{most} For instance {printable(example.key)}: {printable(why)}."
+        f"{encoding} To convert what is left anyway: --max-rejects 100%"
     )
 
 
 def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is
     rejected."""
-    if not may_be_encoding(reject, listing):
+    if reject.error not in OF_TEXT or listing.kind.name == "image":
         return ""
-    if (found := likely_encoding(reject, listing)) is not None:
-        return (
-            f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
-            f"then: '{found.line}'."
-        )
-    return (
-        ""
-        if reject.error == "not-json"
-        else " Give its encoding with --encoding (detect tries to find it)."
-    )
-
-
-def may_be_encoding(reject: Reject, listing: Listing) -> bool:
-    """Return whether a text may be rejected because its file is in another encoding."""
-    return reject.error in OF_TEXT and listing.kind.name != "image"
-
-
-def likely_encoding(reject: Reject, listing: Listing) -> Guess | None:
-    """Return the encoding that the file of a reject is likely in; None where none is, or it cannot
-    be read any more."""
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
-        opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
-        return guess_encoding(_beginning(opened))
-    return None
-
-
-def _beginning(path: str) -> bytes:
-    """Return the first bytes of a text, decompressed. Raises OSError, Rejection,
-    SourceGoneError."""
-    start = begin_of(path, SAMPLE_BYTES)
-    way = compression_of(start)
-    if way is None:
-        return start
-    with open(local_copy(path), "rb") as file:
-        return next(decompressed(file, way), b"")[:SAMPLE_BYTES]
+        path = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
+        start = begin_of(path, SAMPLE_BYTES)
+        if (way := compression_of(start)) is not None:
+            with open(local_copy(path), "rb") as file:
+                start = next(decompressed(file, way), b"")[:SAMPLE_BYTES]
+        if (found := guess_encoding(start)) is not None:
+            return (
+                f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
+                f"then: '{found.line}'."
+            )
+    advice = " Give its encoding with --encoding (detect tries to find it)."
+    return "" if reject.error == "not-json" else advice
 
 
 def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> int:
@@ -341,165 +307,93 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
         raise _UnreadableError from error
 
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+def check_new(
+    job: Job, matching: Matching, before: PreviousDataset, listing: Listing
+) -> tuple[list[str], str]:
+    """Return warnings on what became of the files that an update has added, or that have changed;
+    and why they had better not replace the others. The job is done.
 
-NAMED = 3
-"""How many files a warning names."""
-
-
-@dataclass(frozen=True)
-class NewInputs:
-    """The files of a listing that are new, or have changed, since a dataset was made.
-
-    `files` are their rows in the listing, in order, `is_new` says which of them were not there, and
-    `samples` is how many each gave before: (files,) each.
+    There is a warning where most of their records were rejected, or no sample comes of a file that
+    gave some before, or may have many records. They had better not replace the others where most
+    could not be converted, and changed files give fewer samples than before for it; else "".
     """
-
-    files: Numbers
-    is_new: Flags
-    samples: Numbers
-
-    @classmethod
-    def of(cls, matching: Matching, before: PreviousDataset) -> NewInputs:
-        """Return those that differ from the dataset before."""
-        files = np.flatnonzero(~matching.same)
-        rows = matching.before[files]
-        is_new = rows < 0
-        samples = np.zeros(len(files), np.int64)
-        samples[~is_new] = before.samples_of_files[rows[~is_new]]
-        return cls(files, is_new, samples)
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What should be checked of new and changed inputs, as `warnings`. `loses` says why they had
-    better not replace the others.
-
-    That is "" unless most of them could not be converted, and changed files give fewer samples than
-    before for it.
-    """
-
-    warnings: tuple[str, ...] = ()
-    loses: str = ""
-
-
-def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
-    """Return which new and changed files give no sample, and whether most of their records were
-    rejected. The job is done.
-
-    A file without samples is named if it gave some before, or may have many records.
-    """
-    if not len(inputs.files):
-        return Checked()
-    places, new = np.full(len(listing), -1, np.int64), job.folder / NEW_FOLDER
-    places[inputs.files] = np.arange(len(inputs.files))
-    records, rejected, made = _counts(job, places)
-    empty = records <= rejected
-    lost, barren = (
-        empty & (inputs.samples > 0),
-        empty & (rejected > 0) & inputs.is_new & (not listing.whole),
-    )
+    files = np.flatnonzero(~matching.same)
+    rows = matching.before[files]
+    samples, places = np.zeros(len(files), np.int64), np.full(len(listing), -1, np.int64)
+    samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
+    places[files] = np.arange(len(files))
+    new = LocalFolder(job.folder / NEW_FOLDER)
+    records, rejected, made = _counts(job, new, places, len(files))
+    empty = (rows < 0) & (rejected > 0) & (not listing.whole)
+    empty = (records <= rejected) & (empty | (samples > 0))
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
-    if not (many or lost.any() or barren.any()):
-        return Checked()
-    failed = np.zeros(len(inputs.files), np.int64)
+    if not (many or empty.any()):
+        return [], ""
+    failed = np.zeros(len(files), np.int64)
     for place, reject in _rejects(new, places):
         failed[place] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
     # a filter may leave out all of a file; one that is empty now has no rejects
-    lost &= (failed > 0) | (rejected == 0)
-    barren &= failed > 0
-    listed = f". {REJECTS} of the dataset lists all of them"
-    said, loses = list[str](), ""
-    if lost.any():
-        before = counted(int(inputs.samples[lost].sum()), "sample")
-        some_have, of_it = _subject(listing, inputs.files[lost], "has", "have")
-        why = ", since there are no records any more"
-        if rejected[lost].any():
-            why = f"{_why((reject for place, reject in _rejects(new, places) if lost[place]), listing)}{listed}"
-        said.append(
-            f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){why}"
-        )
-    if barren.any():
-        some_are, of_it = _subject(listing, inputs.files[barren], "is", "are")
-        why = _why((reject for place, reject in _rejects(new, places) if barren[place]), listing)
-        said.append(f"{some_are} new, and no sample comes of {of_it}{why}{listed}")
-    new_or_changed = counted(int(records.sum()), "new or changed input")
-    fewer = int(np.maximum(inputs.samples - made, 0)[failed > 0].sum())
+    empty &= (failed > 0) | (rejected == 0)
+    all_of_them = counted(int(records.sum()), "new or changed input")
+    why = ", since there are no records any more"
+    if rejected.any():
+        why = _why(reject for _, reject in _rejects(new, places))
+    loses, fewer = "", int(np.maximum(samples - made, 0)[failed > 0].sum())
     if failed.sum() > records.sum() * MANY_REJECTS and fewer:
-        of_changed = f"{counted(fewer, 'sample')} of changed files would be lost"
-        of_all = _why((reject for _, reject in _rejects(new, places)), listing)
         loses = (
-            f"{int(failed.sum()):,} of {new_or_changed} could not be converted, and "
-            f"{of_changed}{of_all}"
+            f"{int(failed.sum()):,} of {all_of_them} could not be "
+            f"converted, and {counted(fewer, 'sample')} of changed files would be lost{why}"
         )
-    if many and rejected[~(lost | barren)].any():
-        were = "was" if rejected.sum() == 1 else "were"
-        of_all = _why((reject for _, reject in _rejects(new, places)), listing)
-        said.append(f"{int(rejected.sum()):,} of {new_or_changed} {were} rejected{of_all}{listed}")
-    return Checked(tuple(said), loses)
+    if not (many or empty.any()):
+        return [], loses
+    what = f"{int(rejected.sum()):,} of {all_of_them} were rejected"
+    if empty.any():
+        what += f", and no sample comes of {some(listing.paths_at(files[empty]))}"
+    return [notice("new-rejected", what=what, why=why)], loses
 
 
-def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def _counts(
+    job: Job, new: LocalFolder, places: Numbers, count: int
+) -> tuple[Numbers, Numbers, Numbers]:
     """Return how many records the chosen files of a job have, how many were rejected, and how many
     samples came of the others.
 
-    Each is (chosen,). `places` has the place of each file among those that are chosen, -1 for
+    Each is (count,). `places` has the place of each file among those that are chosen, -1 for
     another one: (files,). Blank lines are no records, which a plan counts, unless samples are
     joined of several records.
     """
-    plan = open_table(LocalFolder(job.folder / NEW_FOLDER), PLAN, PLAN_SCHEMA)
+    plan = open_table(new, PLAN, PLAN_SCHEMA)
     place = places[plan["file"].to_numpy()]
     rows = np.flatnonzero(place >= 0)
-    rejected, planned, made = np.zeros((3, int(places.max()) + 1), np.int64)
+    rejected, planned, made = np.zeros((3, count), np.int64)
     np.add.at(rejected, place[rows], plan["rejected"].to_numpy()[rows])
     np.add.at(made, place[rows], plan["samples"].to_numpy()[rows])
     if job.draw is not None:  # each split has all units
-        entries = ShardTable(LocalFolder(job.folder / NEW_FOLDER))
+        entries = ShardTable(new)
         of_first = np.array([entry.split == entries[0].split for entry in entries])
         rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
     np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
     return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected, made
 
 
-def _rejects(new: Path, places: Numbers) -> Iterator[tuple[int, Reject]]:
+def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
     """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
     is that of `_counts`."""
-    plan, rejects = open_table(LocalFolder(new), PLAN, PLAN_SCHEMA), read_rejects(LocalFolder(new))
+    plan, rejects = open_table(new, PLAN, PLAN_SCHEMA), read_rejects(new)
     counts = plan["rejected"].to_numpy()
     units = np.flatnonzero(counts)
-    for place, count in zip(
-        places[plan["file"].to_numpy()[units]].tolist(), counts[units].tolist(), strict=True
-    ):
+    place_of = places[plan["file"].to_numpy()[units]].tolist()
+    for place, count in zip(place_of, counts[units].tolist(), strict=True):
         for reject in taken(rejects, count):
             if place >= 0:
                 yield place, reject
 
 
-def _why(rejects: Iterable[Reject], listing: Listing) -> str:
+def _why(rejects: Iterable[Reject]) -> str:
     """Return why records were rejected, with the main reason and an example, as the end of a
     sentence."""
     counts, examples = count_reasons(rejects)
     reason = next(iter(failures(counts)), next(iter(counts)))
     example = dict(zip(counts, examples, strict=True))[reason]
-    message, encoding = example.message, ""
-    if (
-        may_be_encoding(example, listing)
-        and (found := likely_encoding(example, listing)) is not None
-    ):
-        message, encoding = (
-            message.partition(";")[0],
-            f". The file looks like {found.known}: write it as UTF-8",
-        )
-    return (
-        f". Most frequent ({counts[reason]:,}): {reason}, for instance "
-        f"{printable(example.key)}: {printable(message)}{encoding}"
-    )
-
-
-def _subject(listing: Listing, files: Numbers, verb: str, of_several: str) -> tuple[str, str]:
-    """Return some files as the subject of a sentence with its verb, and what they are called after
-    that."""
-    names = listing.paths_at(files[:NAMED])
-    shown = some(names) if len(files) <= NAMED else f"{some(names)} and {len(files) - NAMED:,} more"
-    return (f"{shown} {verb}", "it") if len(files) == 1 else (f"{shown} {of_several}", "them")
+    key, message = printable(example.key), printable(example.message)
+    return f". Most frequent ({counts[reason]:,}): {reason}, for instance {key}: {message}"

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.plan.fingerprint import VERSIONS
 from shardctl.build.plan.labels import JOB_ONLY
-from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.plan.listing import CHUNK_ROWS, Numbers
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
@@ -349,7 +348,7 @@ def done_of(
     )
 
 
-def _counts(done: ShardMarker, classes: int) -> npt.NDArray[np.int64]:
+def _counts(done: ShardMarker, classes: int) -> Numbers:
     """Count the samples of a shard by class, (classes,)."""
     counts = np.zeros(classes, np.int64)
     counts[list(done.labels)] = list(done.labels.values())

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.columns import names_left_out, refuse_partitions
@@ -20,7 +19,7 @@ from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Changes
 from shardctl.build.convert.previous import Matching, PreviousDataset, match_files, write_reused
 from shardctl.build.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
-from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
 from shardctl.build.plan.plan import (
     JOB_PLAN_SCHEMA,
     NOT_KEPT,
@@ -48,9 +47,6 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import Permutation
 from shardctl.system.text import printable
 from shardctl.transforms.text.deduplicate import Deduplicate
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 FULL = 0.9
 """The last shard of a split with this share of the records of a full one is full: it is not built

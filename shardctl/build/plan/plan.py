@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.plan.listing import CHUNK_ROWS, Numbers
 from shardctl.build.plan.splits import Draw, Splitting
 from shardctl.errors import Rejection
 from shardctl.format.arrays import column_of, dtype_of
@@ -24,8 +23,6 @@ from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
 from shardctl.system.permutation import Permutation, evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ class Order:
     """
 
     names: tuple[str, ...]
-    units: tuple[npt.NDArray[np.int64], ...]
+    units: tuple[Numbers, ...]
     draw: Draw | None
 
 
@@ -247,7 +244,7 @@ class Planner:
                     plan.write_batch(self.rows(split, first, end))
                     first = end
 
-    def write_some(self, folder: Path, units: int, run: int) -> npt.NDArray[np.int64]:
+    def write_some(self, folder: Path, units: int, run: int) -> Numbers:
         """Write a plan with the first `run` records of some units all over the splits; more of each
         if there are fewer units.
 
@@ -266,9 +263,7 @@ class Planner:
             )
         return _write_plan(folder, parts)
 
-    def write_widely(
-        self, folder: Path, places: int, run: int, reach: int
-    ) -> npt.NDArray[np.int64]:
+    def write_widely(self, folder: Path, places: int, run: int, reach: int) -> Numbers:
         """Write a plan with runs of up to `run` records that follow each other, at some places
         evenly over all records.
 
@@ -306,7 +301,7 @@ class Planner:
         near = records if size <= reach else max(1, records * reach // size)
         return start + (place - start) * near // records
 
-    def write_each(self, folder: Path, places: Sequence[int]) -> npt.NDArray[np.int64]:
+    def write_each(self, folder: Path, places: Sequence[int]) -> Numbers:
         """Write the tables of a job that makes a shard of each of some records; `places` count
         through all splits.
 
@@ -395,7 +390,7 @@ def _share(records: int, number: int, shards: int) -> tuple[int, int]:
     return number * records // shards, (number + 1) * records // shards
 
 
-def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int64]:
+def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
     """Write a small plan, and return the files that it has, (files,) int64: the plan counts along
     them."""
     table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()

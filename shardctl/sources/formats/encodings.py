@@ -51,31 +51,22 @@ _DETECTED = """
     gb18030 big5 big5hkscs cp932 shift_jis euc_jp euc_kr cp949 johab cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256
     cp1257 latin_1 iso8859_2 iso8859_5 iso8859_6 iso8859_7 iso8859_8 iso8859_9 iso8859_15 koi8_r koi8_u cp866 cp855
     mac_cyrillic tis_620 cp874 cp437 cp850 cp852 cp862 cp864
-""".split()  # noqa: SIM905 (a list of 37 strings would be 37 lines)
+""".split()
 """What charset-normalizer chooses from. With all that Python has, rare encodings win over common
 ones in short texts."""
 
 _NOT_FOR_FILES = frozenset(
-    ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem")
+    "idna,punycode,unicode-escape,raw-unicode-escape,undefined,mbcs,oem".split(",")
 )
 """Codecs of Python that no text file is in, or that are not strict, or that not every machine
 has."""
 
 
-_COMMON = (
-    *(
-        "utf-8",
-        "utf-16",
-        "utf-32",
-        "latin-1",
-        "cp1252",
-        "ascii",
-        "gbk",
-        "gb2312",
-        "gb18030",
-        "big5",
-    ),
-    *("shift_jis", "cp932", "euc_jp", "euc_kr"),
+_COMMON = tuple(
+    (
+        "utf-8,utf-16,utf-32,latin-1,cp1252,ascii,gbk,gb2312,gb18030,big5,shift_jis,cp932,"
+        "euc_jp,euc_kr"
+    ).split(",")
 )
 """Encodings that a message suggests."""
 

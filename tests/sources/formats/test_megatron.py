@@ -14,7 +14,7 @@ from reading import cut, read, types_of, units_of
 
 import shardctl
 from shardctl.errors import Rejection
-from shardctl.sources.formats import Reading, Unit, ending_of, find_format
+from shardctl.sources.formats import Reading, Unit, find_format
 
 MEGATRON = find_format(".megatron", Reading())
 CODES = {"<u1": 1, "<i1": 2, "<i2": 3, "<i4": 4, "<i8": 5, "<f8": 6, "<f4": 7, "<u2": 8}
@@ -69,14 +69,6 @@ def test_units_are_read_apart_and_their_digest_is_of_lengths_and_tokens(tmp_path
             np.int64(lengths[-1]).tobytes() + np.arange(lengths[-1], dtype="<u2").tobytes()
         ).hexdigest()
     )
-
-
-def test_an_index_is_known_by_its_content(tmp_path: Path) -> None:
-    path = write(tmp_path, [[1]])
-    assert ending_of("a.idx", str(path)) == ".megatron"
-    (tmp_path / "b.idx").write_text("0\t0\n1\t4096\n")
-    assert ending_of("b.idx", str(tmp_path / "b.idx")) == ""
-    assert ending_of("a.bin", str(tmp_path / "a.bin")) == ""
 
 
 def test_the_tokens_must_be_beside(tmp_path: Path) -> None:
