@@ -12,7 +12,6 @@ clock, and of the processor time in brackets. Memory is the growth of the larges
 """
 
 from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -22,10 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
-
 from harness import options_of
-from processes import high_water, run
+from pathlib import Path
+from processes import (high_water, run)
 
 LINKED = 256
 """Images that all names of --convert are links to: ext4 allows 65,000 names of one file."""
@@ -157,7 +155,7 @@ def timed(what: Callable[[], object]) -> tuple[float, float]:
 
 
 def peak(root: Path) -> dict[str, int]:
-    from shardctl.system.startup import keep_pandas_out_of_arrow
+    from shardctl.system.machine import keep_pandas_out_of_arrow
 
     keep_pandas_out_of_arrow()
     with tempfile.TemporaryDirectory() as few:

@@ -1,20 +1,18 @@
 """A recipe file: what it says, and what is wrong with it, each with its place."""
 
 from __future__ import annotations
-
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import (Iterable, Iterator)
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from shardctl.errors import InputError, UsageError
-from shardctl.system.files import near_path, read_named
-from shardctl.system.text import printable, unknown
+from shardctl.errors import (InputError, UsageError)
+from shardctl.system.files import (near_path, read_named)
+from shardctl.system.text import (printable, unknown)
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.settings import SettingError
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,7 +28,7 @@ else:
     import tomli as tomllib
 
 
-from shardctl.system.documents import documents
+from shardctl.system.packages import documents
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
