@@ -12,6 +12,7 @@ clock, and of the processor time in brackets. Memory is the growth of the larges
 """
 
 from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -21,9 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from harness import options_of
 from pathlib import Path
-from processes import (high_water, run)
+
+from harness import options_of
+from processes import high_water, run
 
 LINKED = 256
 """Images that all names of --convert are links to: ext4 allows 65,000 names of one file."""

@@ -7,6 +7,7 @@ below).
 """
 
 from __future__ import annotations
+
 import atexit
 import contextlib
 import errno
@@ -16,27 +17,37 @@ import shutil
 import stat
 import tempfile
 import threading
-import xxhash
 from collections import deque
-from collections.abc import (Callable, Iterable, Iterator)
-from concurrent.futures import (Future, ThreadPoolExecutor)
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import (cached_property, lru_cache)
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from shardctl.errors import (DiskFullError, NoSuchKeyError, NotPermittedError, ObjectChangedError, Rejection, SourceGoneError, StoreError)
+from typing import NamedTuple, TypeVar
+
+import xxhash
+
+from shardctl.errors import (
+    DiskFullError,
+    NoSuchKeyError,
+    NotPermittedError,
+    ObjectChangedError,
+    Rejection,
+    SourceGoneError,
+    StoreError,
+)
 from shardctl.sources import files
-from shardctl.system.files import (naming_the_path, ordinary)
-from shardctl.system.locations import (is_stored, is_url, name_of, normal, parent_of, split_bucket)
-from shardctl.system.object_cache import (Limits, NewFile, ObjectCache)
+from shardctl.system.files import naming_the_path, ordinary
+from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of, split_bucket
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.scratch import (OwnedFolder, scratch_folder)
-from shardctl.system.stores import (client_of, forget_clients, parts_of)
-from shardctl.system.stores.base import (Entry, PIECE)
-from shardctl.system.stores.listing import (Keys, list_keys, under)
+from shardctl.system.scratch import OwnedFolder, scratch_folder
+from shardctl.system.stores import client_of, forget_clients, parts_of
+from shardctl.system.stores.base import PIECE, Entry
+from shardctl.system.stores.listing import Keys, list_keys, under
 from shardctl.system.text import format_bytes
-from typing import (NamedTuple, TypeVar)
 
 REQUESTS = 32
 """Objects that are fetched at the same time: with 30 ms for each, 1,000 in a second."""

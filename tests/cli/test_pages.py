@@ -1,16 +1,19 @@
 """`shardctl help`: pages, the help of commands, and where a word is."""
 
 from __future__ import annotations
+
 import os
 import pty
-import pytest
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
 from shardctl.system.messages import all_entries
 from shardctl.system.packages import pages
-from typing import Any
 
 PAGES = list(pages().values())
 

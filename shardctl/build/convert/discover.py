@@ -2,27 +2,39 @@
 their records."""
 
 from __future__ import annotations
+
 import contextlib
-import numpy as np
-import pyarrow as pa
 from array import array
 from collections import Counter
-from collections.abc import (Callable, Iterator)
-from dataclasses import (dataclass, field, replace)
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from shardctl.build.plan.list_files import (idle_roots, refuse_idle, why_nothing)
-from shardctl.build.plan.listing import (Flags, Listing, Numbers)
-from shardctl.build.plan.plan import (Units, UnitsInMaking)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.plan.list_files import idle_roots, refuse_idle, why_nothing
+from shardctl.build.plan.listing import Flags, Listing, Numbers
+from shardctl.build.plan.plan import Units, UnitsInMaking
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.scan import (ByteRange, Found, ScanTask)
-from shardctl.errors import (InputError, Rejection)
-from shardctl.sources.files import (begin_of, changed)
-from shardctl.sources.formats import (Cut, DETECT, Format, PIECE_BYTES, RECORD_BYTES, Reading, ending_of, find_format)
+from shardctl.build.shards.scan import ByteRange, Found, ScanTask
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.files import begin_of, changed
+from shardctl.sources.formats import (
+    DETECT,
+    PIECE_BYTES,
+    RECORD_BYTES,
+    Cut,
+    Format,
+    Reading,
+    ending_of,
+    find_format,
+)
 from shardctl.sources.kinds import too_large
 from shardctl.sources.types import Types
-from shardctl.system.permutation import (LazySequence, evenly_spaced)
+from shardctl.system.permutation import LazySequence, evenly_spaced
 from shardctl.system.progress import Report
-from typing import Any
 
 MOST_RANGES = 256
 """The most byte ranges that one task has: small files are looked at together."""

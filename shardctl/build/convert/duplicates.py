@@ -2,37 +2,69 @@
 workers do not matter."""
 
 from __future__ import annotations
+
 import errno
-import numpy as np
 import tempfile
-from collections.abc import (Callable, Iterator, Sequence)
-from dataclasses import (dataclass, replace)
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.discover import (Discovery, group)
+from shardctl.build.convert.discover import Discovery, group
 from shardctl.build.notices import notice
-from shardctl.build.plan.labels import (Labelling, write_files)
-from shardctl.build.plan.listing import (Flags, Hashes, Listing, Numbers)
-from shardctl.build.plan.plan import (Order, Planner, Units)
+from shardctl.build.plan.labels import Labelling, write_files
+from shardctl.build.plan.listing import Flags, Hashes, Listing, Numbers
+from shardctl.build.plan.plan import Order, Planner, Units
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.hashes import (HASHES, ImageHashTask, ListedFile, SIGNED, SILENT, TextHashTask)
+from shardctl.build.shards.hashes import (
+    HASHES,
+    SIGNED,
+    SILENT,
+    ImageHashTask,
+    ListedFile,
+    TextHashTask,
+)
 from shardctl.build.shards.inputs import OTHERS
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Found
 from shardctl.errors import SourceGoneError
 from shardctl.format.names import FILES
-from shardctl.system.files import (naming_the_path, remove_tree)
+from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.permutation import LazySequence
-from shardctl.system.text import (counted, format_bytes, printable)
-from shardctl.transforms.duplicates.exact import (CHUNK_BYTES, DROPPED, HASHED, PIECE_BITS, Rows, Runs, add_hashes, repeated)
-from shardctl.transforms.duplicates.near import (BANDED, Components, Sketches, add_bands, connect, dropped_by)
-from shardctl.transforms.duplicates.pictures import (Places, Repeats, distances, first_of_equal, first_of_similar)
+from shardctl.system.text import counted, format_bytes, printable
+from shardctl.transforms.duplicates.exact import (
+    CHUNK_BYTES,
+    DROPPED,
+    HASHED,
+    PIECE_BITS,
+    Rows,
+    Runs,
+    add_hashes,
+    repeated,
+)
+from shardctl.transforms.duplicates.near import (
+    BANDED,
+    Components,
+    Sketches,
+    add_bands,
+    connect,
+    dropped_by,
+)
+from shardctl.transforms.duplicates.pictures import (
+    Places,
+    Repeats,
+    distances,
+    first_of_equal,
+    first_of_similar,
+)
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.table import (add_dropped, write_table)
+from shardctl.transforms.duplicates.table import add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.text.deduplicate import (Deduplicate, NEAR)
-from typing import BinaryIO
+from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
 IMAGE_FILES, IMAGE_BYTES = 64, 32 << 20
 """The most files that one task looks at, and about how many bytes."""

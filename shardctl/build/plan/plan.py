@@ -2,24 +2,27 @@
 unit in Python objects."""
 
 from __future__ import annotations
-import numpy as np
-import pyarrow as pa
+
 from array import array
-from collections.abc import (Iterator, Sequence)
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from shardctl.build.plan.listing import (CHUNK_ROWS, Flags, Numbers)
-from shardctl.build.plan.splits import (Draw, Splitting)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.build.plan.splits import Draw, Splitting
 from shardctl.errors import Rejection
-from shardctl.format.arrays import (column_of, dtype_of)
-from shardctl.format.names import (PLAN, SHARDS)
+from shardctl.format.arrays import column_of, dtype_of
+from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
-from shardctl.system.permutation import (Permutation, evenly_spaced)
+from shardctl.system.permutation import Permutation, evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
-from typing import Any
 
 
 @dataclass(frozen=True)

@@ -6,51 +6,59 @@ scratch. So an input that ends its process is a reject here too.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from collections.abc import (Callable, Iterator, Sequence)
-from dataclasses import (dataclass, replace)
-from functools import cached_property
-from pathlib import Path
+
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.columns import (renamed, without_key)
-from shardctl.build.convert.conversion_plan import (ConversionPlan, Material, known_layout, plan_conversion)
+from shardctl.build.convert.columns import renamed, without_key
+from shardctl.build.convert.conversion_plan import (
+    ConversionPlan,
+    Material,
+    known_layout,
+    plan_conversion,
+)
 from shardctl.build.convert.listener import ConversionProgress
 from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
-from shardctl.build.options import (Options, chosen_options)
+from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources
-from shardctl.build.plan.labels import (PlanRules, write_files)
+from shardctl.build.plan.labels import PlanRules, write_files
 from shardctl.build.plan.list_files import list_files
-from shardctl.build.plan.listing import (LabelRule, Listing)
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.splits import SplitRule
-from shardctl.build.shards.engines.local import (Engine, local_engine)
+from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.first_records import columns_beside
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Probe
-from shardctl.errors import (InputError, UsageError)
+from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
-from shardctl.format.roles import (Mask, Objects)
-from shardctl.format.tables import (Reject, read_rejects)
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.tables import Reject, read_rejects
 from shardctl.images.codecs import backend
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.inspection.content.blocks import (StoredSample, all_blocks)
+from shardctl.inspection.content.blocks import StoredSample, all_blocks
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.progress import (Progress, progress_of)
+from shardctl.system.progress import Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import KEEP_ALL
 from shardctl.transforms.recipe import Recipe
-from typing import (Any, cast)
 
 VARIANTS = 4
 """Variants that are shown of a random recipe where no number is given."""

@@ -1,27 +1,47 @@
 """A preview as a page, and as a contact sheet."""
 
 from __future__ import annotations
+
 import base64
 import bisect
 import json
-import numpy as np
-from collections.abc import (Iterator, Sequence)
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from shardctl.build.preview import (Preview, Tried)
-from shardctl.images.codecs.drawing import (contact_sheet, enlarge, small_file)
+from typing import Any
+
+import numpy as np
+
+from shardctl.build.preview import Preview, Tried
+from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.defaults import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
-from shardctl.inspection.content.images import (facts_of, is_encoded_image, is_objects)
-from shardctl.inspection.pages.page import (absolute, bars, command, figures, page, paragraph, section, tiles)
-from shardctl.inspection.pages.pictures import (PICTURES_STYLE, Picture, caption, counted_objects, main_picture, marks, thumbnail)
+from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
+from shardctl.inspection.pages.page import (
+    absolute,
+    bars,
+    command,
+    figures,
+    page,
+    paragraph,
+    section,
+    tiles,
+)
+from shardctl.inspection.pages.pictures import (
+    PICTURES_STYLE,
+    Picture,
+    caption,
+    counted_objects,
+    main_picture,
+    marks,
+    thumbnail,
+)
 from shardctl.system.messages import entry_for
 from shardctl.system.options import declared_in
-from shardctl.system.report import (Html, table, text)
-from shardctl.system.text import (counted, format_bytes)
+from shardctl.system.report import Html, table, text
+from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
-from shardctl.transforms.settings import (Span, first_line)
-from typing import Any
+from shardctl.transforms.settings import Span, first_line
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,20 @@
 """A recipe file: what it says, and what is wrong with it, each with its place."""
 
 from __future__ import annotations
+
 import re
 import sys
-from collections.abc import (Iterable, Iterator)
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
-from shardctl.system.files import (near_path, read_named)
-from shardctl.system.text import (printable, unknown)
+from typing import Any
+
+from shardctl.errors import InputError, UsageError
+from shardctl.system.files import near_path, read_named
+from shardctl.system.text import printable, unknown
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.settings import SettingError
-from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
