@@ -3,10 +3,8 @@ manifest, and its commit."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,12 +18,11 @@ import pyarrow as pa
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import keep, link_or_copy, settle
-from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
+from shardctl.build.commit.staging import discard, jobs_in
 from shardctl.build.convert.previous import refuse_damaged_tables
 from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.writer import digest_of_shards
+from shardctl.build.write.writer import digest_of_shards, new_folder
 from shardctl.format.counts import COUNTS, JpegRecord, joined
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
@@ -138,15 +135,8 @@ def rewriting(
     check_writable(root)
     with file_lease.hold(root / STAGING, waiting) as held:
         publish.recover(root)
-        folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-        try:
-            with naming_the_path(folder):
-                (folder / NEW_FOLDER).mkdir(parents=True)
-            yield SourceDataset(root), folder / NEW_FOLDER, held
-        finally:
-            if folder.exists() and not publish.is_committing(folder):
-                with contextlib.suppress(OSError):  # the next one that writes deletes it
-                    discard(folder)
+        with new_folder(root) as new:
+            yield SourceDataset(root), new, held
 
 
 def commit(

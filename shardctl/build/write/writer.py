@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import secrets
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.build.commit import publish
+from shardctl.build.commit.staging import REPAIR_PREFIX, discard
 from shardctl.build.options import check_shards
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.plan.splits import Draw, SplitRule
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, shard_name
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
 from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
@@ -300,6 +304,22 @@ class ShardSeries:
     @property
     def _path(self) -> Path:
         return self._folder / shard_name(self._split, len(self.entries))
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder for a dataset that is to take the place of the one at `target`: `new` in a
+    folder of its staging folder. Nothing is left of that in the end. The caller holds the lease."""
+    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+    try:
+        with naming_the_path(folder):
+            (folder / NEW_FOLDER).mkdir(parents=True)
+        yield folder / NEW_FOLDER
+    finally:
+        # otherwise it may hold the only copy of some data
+        if folder.exists() and not publish.is_committing(folder):
+            with contextlib.suppress(OSError):  # the next one that writes deletes it
+                discard(folder)
 
 
 def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
