@@ -200,7 +200,7 @@ class _Lines:
 
 def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any) -> int:
     """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
-    from shardctl.benchmark.measure.watching import watch_dataset
+    from shardctl.benchmark.measure.consumers import watch_dataset
 
     unfit = next(
         (name for name in ("compare", "html", "open", "against", "python") if given.pop(name)), None

@@ -16,11 +16,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.column import Spec
-from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.memory import BatchMemory, lend_free_memory
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.order import BucketedOrder, EpochOrder, InOrder, neighbours
@@ -97,7 +96,7 @@ class _Task:
 
     epoch: int
     positions: Indices
-    repeated: npt.NDArray[np.bool_]
+    repeated: Bools
     sizes: list[int]
     ends: list[int]
     order: EpochOrder

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Bools, Floats, Indices
 from shardctl.format.roles import Mask, Objects, Role
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
-from shardctl.loader.order import EpochOrder, Indices, neighbours
+from shardctl.loader.order import EpochOrder, neighbours
 from shardctl.loader.stream import DatasetStream, Lookahead, Stream
 from shardctl.system.arguments import real_number, whole_number
 from shardctl.system.permutation import key_of, permute
@@ -87,9 +87,7 @@ class Mixture:
         """Return the order of an epoch: the next len(self) positions."""
         return MixedOrder(epoch * self._size)
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return the samples at these positions of the whole mixture, and which of them are there,
         in memory of their own."""
         parts, places, there = [], [], np.ones(len(samples), bool)
@@ -268,7 +266,7 @@ def _common_spec(name: str, specs: Sequence[Spec]) -> Spec:
     return first
 
 
-def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
+def _apportion(weights: Floats, seats: int) -> Indices:
     """Divide whole seats by weight: seats left after rounding down go to the largest remainders. At
     least one each."""
     exact = weights / weights.sum() * seats

@@ -13,13 +13,11 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Indices
 from shardctl.system.arguments import whole_number
 from shardctl.system.permutation import Orders, key_of, mix64, permute
-
-Indices = npt.NDArray[np.int64]
 
 MODES = ("global", "window", "block")
 PIECES_PER_LANE = 32

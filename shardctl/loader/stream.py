@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
-from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
@@ -91,9 +90,7 @@ class Stream(Protocol):
         """Return the order of an epoch."""
         ...
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present. The content of `memory` may be
         overwritten."""
         ...
@@ -183,34 +180,41 @@ class Selection:
 class DatasetStream:
     """The epochs of one dataset."""
 
-    def __init__(self, selection: Selection, options: StreamOptions) -> None:
-        self._selection, self._options = selection, options
-        self._ordering = Ordering(selection.starts(), options.order)
-        columns = columns_of(selection.shards, options.columns)
-        gather = replace(
-            options.gather, blocks=max(options.gather.blocks, 4 * self._ordering.open_blocks)
-        )
-        self._gatherer = BatchReader(selection.shards, columns, options.transforms, gather)
+    def __init__(
+        self,
+        selection: Selection,
+        columns: tuple[str, ...] | None,
+        order: OrderOptions,
+        transforms: Transforms,
+        reading: GatherOptions,
+    ) -> None:
+        """`columns` None means all of them."""
+        self._made_of: tuple[Any, ...] = (selection, columns, order, transforms, reading)
+        self._selection, self._transforms = selection, transforms
+        self._ordering = Ordering(selection.starts(), order)
+        reading = replace(reading, blocks=max(reading.blocks, 4 * self._ordering.open_blocks))
+        read = columns_of(selection.shards, columns)
+        self._gatherer = BatchReader(selection.shards, read, transforms, reading)
 
     def __len__(self) -> int:
         return len(self._selection)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the same stream when it is unpickled."""
-        return type(self), (self._selection, self._options)
+        return type(self), self._made_of
 
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in
         the place of n."""
-        transforms = replace(self._options.transforms, relabel=labels)
-        return type(self)(self._selection, replace(self._options, transforms=transforms))
+        selection, columns, order, transforms, reading = self._made_of
+        relabelled = replace(transforms, relabel=labels)
+        return type(self)(selection, columns, order, relabelled, reading)
 
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample."""
-        return type(self)(
-            self._selection,
-            replace(self._options, gather=replace(self._options.gather, skip=False)),
-        )
+        selection, columns, order, transforms, reading = self._made_of
+        strict = replace(reading, on_error="raise")
+        return type(self)(selection, columns, order, transforms, strict)
 
     @property
     def columns(self) -> list[Column]:
@@ -225,9 +229,7 @@ class DatasetStream:
         """Return the dataset's samples that these are."""
         return self._selection.samples(samples)
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present."""
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
 
@@ -246,7 +248,7 @@ class DatasetStream:
 
     def identity(self) -> dict[str, Any]:
         """Return what decides which sample comes when."""
-        order = self._options.order
+        order = self._ordering.options
         which = {**self._selection.identity(), "shuffle": order.mode}
         if order.mode is not None:
             which["seed"] = order.seed
@@ -257,9 +259,9 @@ class DatasetStream:
     @property
     def together(self) -> int:
         """The best number of samples to make at a time."""
-        views = self._options.order.mode is None and any(column.shape for column in self.columns)
+        views = self._ordering.options.mode is None and any(column.shape for column in self.columns)
         whole = any(spec.kind == "whole" for spec in self.specs().values())
-        if views or whole or self._options.transforms.pad:
+        if views or whole or self._transforms.pad:
             # a batch in one block is not copied; each batch has a width, or places of documents, of
             # its own
             return 0
@@ -270,15 +272,15 @@ class DatasetStream:
         return self._gatherer.specs()
 
     def _column_bytes(self, column: Column) -> int:
-        transforms, shards = self._options.transforms, self._selection.shards
+        transforms, shards = self._transforms, self._selection.shards
         if column.is_encoded_picture and transforms.decode:
             shape = transforms.picture_shape(column) or (256, 256, *column.picture_channels)
-            return int(np.prod(shape)) * transforms.dtype(column.name, np.uint8).itemsize
+            return int(np.prod(shape)) * transforms.dtype_of(column.name, np.uint8).itemsize
         if column.kind == "fixed" and column.dtype is not None:
             return (
                 column.width
                 // column.dtype.itemsize
-                * transforms.dtype(column.name, column.dtype).itemsize
+                * transforms.dtype_of(column.name, column.dtype).itemsize
             )
         if column.objects is not None:
             return OBJECTS_BYTES
@@ -306,8 +308,8 @@ class VariantStream(DatasetStream):
     """The epochs of a dataset with variants. Epoch e has of each input its variant number e mod K,
     where it has K of them."""
 
-    def __init__(self, selection: Selection, options: StreamOptions) -> None:
-        super().__init__(selection, options)
+    def __init__(self, selection: Selection, *how: Any) -> None:
+        super().__init__(selection, *how)
         self._rows, self._first, self._count = _inputs(selection)
         self._lock = threading.Lock()
         self._epochs: dict[int, Selection] = {}
@@ -330,7 +332,7 @@ class VariantStream(DatasetStream):
 
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch."""
-        return Ordering(self._of(epoch).starts(), self._options.order).epoch(epoch)
+        return Ordering(self._of(epoch).starts(), self._ordering.options).epoch(epoch)
 
     def of_dataset(self, samples: Indices, epoch: int) -> Indices:
         """Return the dataset's samples that these are."""
@@ -398,13 +400,3 @@ def _column(selection: Selection, name: str) -> list[Any]:
     )
     with selection.shards.in_turn(selection.chosen):
         return [chunk for table in tables for chunk in table.column(name).chunks]
-
-
-@dataclass(frozen=True)
-class StreamOptions:
-    """Which samples are read, in which order, and how they are returned."""
-
-    order: OrderOptions
-    columns: tuple[str, ...] | None = None
-    transforms: Transforms = field(default_factory=Transforms)
-    gather: GatherOptions = field(default_factory=GatherOptions)

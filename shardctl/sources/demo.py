@@ -39,49 +39,11 @@ SPREAD = 24.0
 blue."""
 
 CLASSES = tuple(LOOKS)
-_WORDS = [
-    "the",
-    "quiet",
-    "boat",
-    "drifts",
-    "past",
-    "a",
-    "row",
-    "of",
-    "lamps",
-    "while",
-    "rain",
-    "falls",
-    "on",
-    "warm",
-    "stone",
-    "and",
-    "nobody",
-    "speaks",
-    "of",
-    "the",
-    "long",
-    "road",
-    "home",
-    "under",
-    "slow",
-    "clouds",
-    "that",
-    "carry",
-    "the",
-    "smell",
-    "of",
-    "salt",
-    "and",
-    "cut",
-    "grass",
-    "over",
-    "hills",
-    "we",
-    "knew",
-    "as",
-    "children",
-]
+_WORDS = (
+    "the,quiet,boat,drifts,past,a,row,of,lamps,while,rain,falls,on,warm,stone,and,nobody,"
+    "speaks,of,the,long,road,home,under,slow,clouds,that,carry,the,smell,of,salt,and,cut,"
+    "grass,over,hills,we,knew,as,children"
+).split(",")
 
 
 STORIES = 2000
@@ -225,23 +187,9 @@ def _write_lines(path: Path, count: int, rng: np.random.Generator) -> None:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-_PEOPLE = ("Anna", "Boris", "Chen", "Dilara", "Emeka", "Fatima", "Goran", "Hana")
-_FRUITS = ("apples", "pears", "plums", "figs", "limes", "dates")
-_NUMBERS = (
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
+_PEOPLE = tuple("Anna,Boris,Chen,Dilara,Emeka,Fatima,Goran,Hana".split(","))
+_FRUITS = tuple("apples,pears,plums,figs,limes,dates".split(","))
+_NUMBERS = tuple("no,one,two,three,four,five,six,seven,eight,nine,ten,eleven,twelve".split(","))
 
 
 def _write_stories(path: Path, rng: np.random.Generator) -> None:

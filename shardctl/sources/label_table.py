@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +21,7 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import RESERVED_FIELDS
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
-from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Parsed, Reading, TextFormat
+from shardctl.sources.formats import CHOSEN, Misfit, Reading, Unit, find_format
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.splits import split_word
 from shardctl.sources.types import (
@@ -31,11 +34,11 @@ from shardctl.sources.types import (
     separator_in,
 )
 from shardctl.sources.walk import suffix_of
-from shardctl.system.files import HashingReader, ordinary, sha256_of
+from shardctl.system.files import sha256_of
 from shardctl.system.locations import name_of
 from shardctl.system.text import counted, printable
 
-FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
+FILE_COLUMNS = tuple("file_name,filename,file,path,image,image_path".split(","))
 """Names of the column that says which file a row is about, the first one found is taken."""
 
 OTHER_FILES = ("file_name", "file_names")
@@ -45,19 +48,19 @@ LABEL_COLUMN = "label"
 KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
 
-LIKE_LABELS = frozenset(
-    ("labels", "class", "classes", "class_name", "classname", "category", "target", "y")
-)
+LIKE_LABELS = frozenset("labels,class,classes,class_name,classname,category,target,y".split(","))
 """Common names of label columns, in lower case: shardctl needs the name `label`, and a notice says
 so."""
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
-SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.csv", "labels.jsonl")
+SIDECAR_NAMES = tuple(
+    "metadata.csv,metadata.jsonl,metadata.parquet,labels.csv,labels.jsonl".split(",")
+)
 """Files that `--labels auto` looks for beside the inputs."""
 
-READ_AT_ONCE = 16 << 20
-"""Bytes of a labels file that are read at a time."""
+READ_AS = (*DELIMITED_SUFFIXES, ".parquet")
+"""The endings of labels files that are no JSON lines."""
 
 ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
@@ -153,8 +156,8 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     )
     left_out, sets = {*drop, *own}, _sets_of(files)
     reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
-    parts = [_read_texts(of_text, left_out, reading, sets)] if of_text else []
-    parts += [_read_parquet(*each, left_out, sets) for each in parquet]
+    groups = [group for group in (of_text, *([each] for each in parquet)) if group]
+    parts = [_read(group, left_out, reading, sets) for group in groups]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
         columns = pa.concat_tables(
@@ -173,9 +176,7 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     named = dict(joined)
     if names := disputed(named):
         raise InputError(
-            f"{shown}: the files give different names to the classes of {some(names)}; write the "
-            "same names in all of them, or"
-            " leave these columns out with --drop-columns"
+            f"{shown}: different names for the classes of {some(names)}; make them the same, or use --drop-columns"
         )
     all_say = of_exports or all(
         LABEL_COLUMN in part.classes for part in parts if LABEL_COLUMN in part.held
@@ -191,14 +192,12 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
         said.append(
-            f"{some(others)}: names of other files of the samples are kept as text, and the files "
-            "are not read"
+            f"{some(others)}: names of other files are kept as text, and these are not read"
         )
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     if has_cells and UNNAMED in columns.column_names:
         said.append(
-            f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' "
-            "leaves it out"
+            f"the first column has no name, and is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out"
         )
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(
@@ -233,13 +232,12 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
     return export.layout.roles.names.get(main or "", ()) if is_label else ()
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     """What labels files of one format hold: their columns but for those left out, and the file
-    names (large_string).
+    names (large_string), a chunk for each file.
 
     `held` are the names of all columns, `digests` the SHA-256 of what was read of each file.
-    `classes` are the names of classes that a Parquet file says. `names` have a chunk for each file.
+    `classes` are the names of classes that a Parquet file says.
     """
 
     columns: pa.Table
@@ -263,158 +261,139 @@ def _in_set(table: pa.Table, split: str | None) -> pa.Table:
     return table.append_column(SPLIT_COLUMN, pa.array([split] * len(table), pa.string()))
 
 
-def _read_texts(
+def _read(
     found: Sequence[tuple[str, str]],
     drop: Collection[str],
     reading: Reading,
     sets: Mapping[str, str],
 ) -> _Read:
-    """Read CSV and JSONL files.
+    """Read files of text, or one of Parquet.
 
     They are read twice, the types of all of them first, as inputs are, but that one row that cannot
     be read is enough to refuse it.
     """
-    per_file, digests, again = list[tuple[Types, str, list[str]]](), list[str](), list[str]()
-    for file, _ in found:
-        parts, of_cells, shown = list[Types](), False, printable(file)
-        for form, number, data, head in _parts(file, reading, digests):
-            parts.append(form.types_of(data, number, head, reading))
-            of_cells = bool(head.columns)
-            if not parts[-1].found().names:
-                _refuse_rejects(
-                    form.parse(data, number, head, reading, pa.schema([], {CHOSEN: b""}), None),
-                    shown,
-                    of_cells,
-                )
-        # The fields of JSON are in the order of their names.
-        types = reduce(
-            Types.join, parts if of_cells else [Types.of_values([], LABEL_COLUMN), *parts]
-        )
-        if not types.found().names:
-            raise InputError(f"{shown}: the labels file has no row")
-        own = [
-            pa.field(f.name, pa.string()) if of_cells else f
-            for f in types.found()
-            if f.name not in drop
-        ]
-        per_file.append((types, _file_column(pa.schema(own), shown), [f.name for f in own]))
-    every = reduce(Types.join, [types for types, *_ in per_file])
+    opened = [_File(file, reading) for file, _ in found]
+    every = reduce(Types.join, [file.types for file in opened])
+    fields = {file: [f for f in file.fields() if f.name not in drop] for file in opened}
+    columns = {file: _file_column(pa.schema(fields[file]), file.shown) for file in opened}
     kept = list(
-        dict.fromkeys(name for _, column, names in per_file for name in names if name != column)
+        dict.fromkeys(f.name for file in opened for f in fields[file] if f.name != columns[file])
     )
-    whole = every.schema()
+    whole, empty = every.schema(), _without_values(every)
     tables, all_names = [], []
-    for (file, folder), (_, column, _) in zip(found, per_file, strict=True):
-        shown, batches = printable(file), []
-        fields = [whole.field(name).remove_metadata() for name in kept if name != column]
-        schema = pa.schema([pa.field(column, pa.string()), *fields], {CHOSEN: b""})
-        for form, number, data, head in _parts(file, reading, again):
-            try:
-                parsed = form.parse(data, number, head, reading, schema, None)
-            except Misfit:
-                raise _changed(shown) from None
-            _refuse_rejects(parsed, shown, bool(head.columns))
-            batches.append(parsed.batch)
-        table = pa.Table.from_batches(batches, schema.remove_metadata())
-        if not len(table):
-            raise InputError(f"{shown}: the labels file has no row")
-        all_names.append(_names_within(table[column], folder, shown))
-        tables.append(_in_set(table.drop_columns([column]), sets.get(file)))
-    if again != digests:
-        raise _changed(some([file for file, _ in found]))
+    for file, (_, folder) in zip(opened, found, strict=True):
+        column = columns[file]
+        own = [whole.field(name).remove_metadata() for name in kept if name != column]
+        table = file.read(pa.schema([pa.field(column, pa.string()), *own], {CHOSEN: b""}))
+        all_names.append(_names_within(table[column], folder, file.shown))
+        tables.append(_in_set(table.drop_columns([column]), sets.get(file.text)))
     table = pa.concat_tables(tables, promote_options="default")
     table = table.select(dict.fromkeys([*kept, *([SPLIT_COLUMN] if sets else [])]))
-    held, notices = tuple(every.found().names), tuple(every.notices("column", drop))
-    return _Read(table, pa.chunked_array(all_names), held, tuple(digests), notices, {})
-
-
-def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[str, str]) -> _Read:
-    from pyarrow import parquet  # 20 ms to import, and few conversions have such a labels file
-
-    from shardctl.sources.formats.base import Misfit
-    from shardctl.sources.formats.columns import class_names, fitted, plain_schema
-
-    shown = printable(file)
-    try:
-        path = Path(local_copy(file))
-        found, digest = parquet.ParquetFile(path).read(), sha256_of(path)
-        schema = plain_schema(found.schema)
-        columns = [
-            pa.chunked_array([fitted(each, f.type) for each in found[f.name].chunks], f.type)
-            for f in schema
-        ]
-    except (OSError, pa.ArrowException, Rejection, Misfit) as error:
-        raise InputError(
-            f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error
-    table = pa.table(columns, schema=schema)
-    table = table.drop_columns([name for name in drop if name in table.column_names])
-    column = _file_column(table.schema, shown)
-    names = pa.chunked_array([_names_within(table[column], folder, shown)])
-    said = class_names(found.schema.metadata).items()
-    classes = {name: names for name, names in said if name.partition(".")[0] in table.column_names}
+    if len(opened) == 1 and not opened[0].is_text:  # another file may have values
+        for name in empty & set(kept):
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, pa.nulls(len(table)))
+    classes = {
+        name: names for name, names in every.classes.items() if name.partition(".")[0] in kept
+    }
     return _Read(
-        _in_set(table.drop_columns([column]), sets.get(file)),
-        names,
-        tuple(schema.names),
-        (digest,),
-        (),
+        table,
+        pa.chunked_array(all_names),
+        tuple(every.found().names),
+        tuple(file.digest for file in opened),
+        tuple(every.notices("column", drop)),
         classes,
     )
 
 
-def _refuse_rejects(parsed: Parsed, shown: str, of_cells: bool) -> None:
-    for number, fault in parsed.rejects:
-        raise _refused(f"{shown}, {'row' if of_cells else 'line'} {number}", fault)
+def _without_values(types: Types) -> set[str]:
+    return {f.name for f in types.found() if pa.types.is_null(f.type)}
 
 
-def _parts(
-    file: str, reading: Reading, digests: list[str]
-) -> Iterator[tuple[TextFormat, int, bytes, Head]]:
-    """Yield the rows of a labels file, some at a time: its format, the number of the first, their
-    bytes, what is before them.
+class _File:
+    """A labels file: its units, and the types of its columns. Raises InputError."""
 
-    At the end its SHA-256 is added to `digests`. Raises InputError.
-    """
-    # 40 ms to import, and most conversions have no labels
-    from shardctl.sources.formats.csv import Delimited, tab_delimited
-    from shardctl.sources.formats.jsonl import JsonLines
+    def __init__(self, file: str, reading: Reading) -> None:
+        self.text, self.shown = file, printable(file)
+        suffix = suffix_of(name_of(file))
+        self.is_text = suffix != ".parquet"
+        self._has_cells = suffix in DELIMITED_SUFFIXES
+        self._reading = reading
+        self._form = find_format(suffix if suffix in READ_AS else ".jsonl", reading)
+        with self._refusing():
+            self._path = local_copy(file)
+            self.digest = sha256_of(Path(self._path))
+            size = Path(self._path).stat().st_size
+            cuts = self._form.join([self._form.scan(self._path, 0, size, reading)], size) or []
+            firsts = accumulate((cut.records for cut in cuts), initial=1)
+            self._units = [
+                (Unit(cut.offset, cut.size, 0, first, cut.records), cut.fault)
+                for cut, first in zip(cuts, firsts, strict=False)
+            ]
+            found = [
+                self._form.types(self._path, unit, reading) for unit, why in self._units if not why
+            ]
+        # The fields of JSON are in the order of their names.
+        first = [] if self._has_cells or not self.is_text else [Types.of_values([], LABEL_COLUMN)]
+        nothing = Types.of_schema(pa.schema([]), LABEL_COLUMN)
+        self.types = reduce(Types.join, [*first, *found] or [nothing])
+        if not self.types.found().names:
+            self.read(pa.schema([], {CHOSEN: b""}))
 
-    shown, number = printable(file), 1
-    made = {".csv": Delimited, ".tsv": tab_delimited}.get(suffix_of(name_of(file)), JsonLines)
-    form: TextFormat = made().of(reading)
-    try:
-        with (
-            open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened,
-            HashingReader(opened) as raw,
-        ):
-            more = data = raw.read(READ_AT_ONCE)
-            head = form.head(data, reading)
-            data = data[head.size :]
-            while more:
-                more = raw.read(READ_AT_ONCE)
-                size = form.complete(data) if more else len(data)
-                yield form, number, data[:size], head
-                number += form.count(data[:size])
-                data = data[size:] + more
-    except Rejection as fault:
-        raise _refused(shown, fault) from None
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
-    digests.append(raw.sha256)
+    def fields(self) -> list[pa.Field]:
+        """Return the columns; those of cells are strings."""
+        found = self.types.found()
+        return [pa.field(f.name, pa.string()) for f in found] if self._has_cells else list(found)
+
+    def read(self, schema: pa.Schema) -> pa.Table:
+        """Return all rows with these columns. Raises InputError for one that cannot be read, and if
+        there are none."""
+        batches, digest = [], xxhash.xxh3_64()
+        with self._refusing():
+            self._check()
+            for unit, fault in self._units:
+                if fault:
+                    raise self._refused(unit.first, fault)
+                for parsed in self._form.read(
+                    self._path, unit, self._reading, schema, None, digest
+                ):
+                    for number, why in parsed.rejects:
+                        raise self._refused(number, why)
+                    batches.append(parsed.batch)
+            self._check()
+        table = pa.Table.from_batches(batches, schema.remove_metadata())
+        if not len(table) or not len(schema):
+            raise InputError(f"{self.shown}: the labels file has no row")
+        return table
+
+    def _check(self) -> None:
+        if sha256_of(Path(self._path)) != self.digest:
+            raise Misfit
+
+    def _refused(self, number: int, fault: Rejection) -> InputError:
+        return _refused(f"{self.shown}, {'row' if self._has_cells else 'line'} {number}", fault)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except Misfit:
+            raise InputError(
+                f"{self.shown}: changed while it was read; run the same command again"
+            ) from None
+        except Rejection as fault:
+            raise _refused(self.shown, fault) from None
+        except (OSError, pa.ArrowException) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.shown}: cannot be read ({why})") from error
 
 
 def _refused(place: str, fault: Rejection) -> InputError:
     if fault.error != "not-utf8":
         return InputError(f"{place}: {fault.message}")
     return InputError(
-        f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -f "
-        "ENCODING -t UTF-8"
+        f"{place}: {fault.message.partition(';')[0]}; recode it with iconv -f ENCODING -t UTF-8"
     )
-
-
-def _changed(shown: str) -> InputError:
-    return InputError(f"{shown}: changed while it was read; run the same command again")
 
 
 def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> None:
@@ -435,16 +414,14 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
         if wide := [each for each in schema.names if each.strip() == name != each]:
             raise InputError(
-                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it out, and "
-                "those of its cells"
+                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it and those of cells out"
             )
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
         if mark := separator_in(schema.names):
             raise InputError(
-                f"{shown}: no column of file names; it has {held}; separate its columns with "
-                f"--delimiter {mark}"
+                f"{shown}: no column of file names; it has {held}; use --delimiter {mark}"
             )
         how = f"call one {' or '.join(FILE_COLUMNS)}"
         how += (
@@ -460,8 +437,7 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     for name in RESERVED_FIELDS:
         if name in schema.names and name != column:
             raise InputError(
-                f"{shown}: the column {name!r} is one that shardctl makes itself; rename it, or "
-                f"use --drop-columns {name}"
+                f"{shown}: the column {name!r} is shardctl's own; rename it, or use --drop-columns {name}"
             )
     return column
 
@@ -496,8 +472,7 @@ def _encode_label(
             table,
             None,
             [
-                "no column is called label, so there are no labels; all columns are "
-                f"kept{_advice_on(like, table)}"
+                f"no column is called label: there are no labels, and all columns are kept{_advice_on(like, table)}"
             ],
         )
     import pyarrow.compute as pc
@@ -515,10 +490,7 @@ def _encode_label(
         classes = tuple(names)
     else:
         raise InputError(
-            f"{shown}: the column label holds {label.type}, and labels are class names or whole "
-            "numbers. If these are numbers"
-            " to predict, rename the column, for instance to target: shardctl then keeps it as a "
-            "column of numbers"
+            f"{shown}: the column label holds {label.type}, and labels are class names or whole numbers; rename a column of numbers to predict, for instance to target"
         )
     table = table.set_column(place, LABEL_COLUMN, encoded)
     empty = encoded.null_count

@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from shardctl.errors import UsageError
+from shardctl.errors import InstallError, UsageError
 from shardctl.system.text import did_you_mean, printable
 
 NAME = "shardctl"
@@ -60,6 +60,18 @@ def to_install(extra: str) -> str:
         requirements = found.requires or []
     packages = " ".join(map(quote, packages_of(extra, requirements)))
     return packages or (quote(f"{clone}[{extra}]") if is_clone else _by_name(extra))
+
+
+def needed(module: str, extra: str, who: str) -> Any:
+    """Import a module of an optional package. Raises InstallError, which says what to install:
+    `who` needs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InstallError(
+            f"{who} needs {module.partition('.')[0]}, which cannot be imported ({error}); pip "
+            f"install {to_install(extra)}"
+        ) from None
 
 
 def packages_of(extra: str, requirements: list[str]) -> list[str]:

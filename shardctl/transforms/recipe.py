@@ -30,6 +30,7 @@ from shardctl.transforms.base import (
     Filter,
     GroupTransform,
     ImageTransform,
+    Rng,
     SampleTransform,
     Transform,
 )
@@ -335,9 +336,11 @@ class Recipe(RecipeKeys):
             size = step.output_size(size)
         return size
 
-    def rng(self, key: str, variant: int) -> np.random.Generator:
+    def rng(self, key: str, variant: int, draws: bool = True) -> Rng:
         """Return the generator of one sample, keyed by (seed, key, variant): the same in any worker
-        and any order."""
+        and any order. Who `draws` nothing gets None."""
+        if not draws:
+            return None  # type: ignore[return-value]  # nobody looks at it
         digest = xxhash.xxh3_128_intdigest(f"{self.seed}\0{variant}\0{key}".encode())
         return np.random.Generator(
             np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64))

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ import pytest
 from damage import flip
 from PIL import Image
 from pyarrow import feather, parquet
-from stopping import stopped_at
 
 import shardctl
-from shardctl.build.shards import builder, task
+from shardctl.build.shards import builder
 from shardctl.build.shards.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
@@ -512,9 +510,6 @@ def sums(out: Path) -> dict[str, bytes]:
     }
 
 
-MANY_SHARDS = {"samples_per_shard": 4, "split": "train=0.6,val=0.4"}
-
-
 def named(folder: Path, tmp_path: Path) -> Path:
     """A table of paths, some of which are no images or not there."""
     (folder_of := tmp_path / "in").parent.mkdir(exist_ok=True)
@@ -522,42 +517,6 @@ def named(folder: Path, tmp_path: Path) -> Path:
     (folder_of / "p03.jpg").write_bytes(b"no image")
     (folder_of / "p08.jpg").unlink()
     return source
-
-
-@pytest.mark.parametrize("shuffle", [None, 3])
-def test_a_killed_conversion_goes_on(
-    shuffle: int | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = named(folder, tmp_path)
-    recipe = {**SMALL, "image_field": "photo"}
-    converted(source, tmp_path / "whole", recipe, shuffle=shuffle, **MANY_SHARDS)
-    convert = partial(
-        shardctl.convert,
-        source,
-        tmp_path / "out",
-        recipe=recipe,
-        workers=0,
-        shuffle=shuffle,
-        **MANY_SHARDS,
-    )
-    assert stopped_at(7, "kill", task, "build_shard", convert, monkeypatch)  # in the second shard
-    assert convert().status == "resumed"
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("form", ["path", "struct"])
-def test_a_damaged_shard_is_made_again(form: str, folder: Path, tmp_path: Path) -> None:
-    source = (
-        named(folder, tmp_path)
-        if form == "path"
-        else source_of(folder, tmp_path / "in", "t.parquet", form)
-    )
-    converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"}, shuffle=1, **MANY_SHARDS)
-    before = sums(tmp_path / "out")
-    for name in ("train-00000.arrow", "val-00000.arrow"):
-        flip(tmp_path / "out" / name)
-    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
-    assert sums(tmp_path / "out") == before
 
 
 @pytest.mark.parametrize("change", ["other", "gone"])
@@ -586,11 +545,11 @@ def test_a_large_row_group_is_read_in_parts(
     """Batches are cut by bytes: photos of a few MB are not thousands at a time."""
     from shardctl.sources.formats import Reading, Unit
     from shardctl.sources.formats.numbered import Numbered
-    from shardctl.sources.formats.parquet import Parquet
+    from shardctl.sources.formats.parquet import RowGroups
 
     found = pa.table({"image": pa.array([os.urandom(1 << 20) for _ in range(24)], pa.binary())})
     parquet.write_table(found, tmp_path / "t.parquet")
-    form = Numbered(Parquet())
+    form = Numbered(RowGroups)
     (cut,) = form.join([form.scan(str(tmp_path / "t.parquet"), 0, 0, Reading())], 0) or []
     unit = Unit(cut.offset, cut.size, 0, 1, 24)
     import xxhash

@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -291,11 +290,9 @@ def test_an_image_is_decoded_once_for_all_its_variants(
     assert len(decoded) == 2, "once beforehand, to see what it costs, and once for the shard"
 
 
-@dataclass(frozen=True)
-class Joined(BatchTransform):
+class Joined(BatchTransform, name="joined"):
     """Joins the texts of `size` records, which need not be in the same unit."""
 
-    name: ClassVar[str] = "joined"
     size: int = setting(Whole(1, 100))
 
     def schema(self, given: pa.Schema) -> pa.Schema:

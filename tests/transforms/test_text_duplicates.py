@@ -9,9 +9,8 @@ import random
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -304,21 +303,15 @@ def test_bands_find_almost_all_pairs_at_the_threshold() -> None:
 # --- whole conversions ---
 
 
-@dataclass(frozen=True)
-class Lower(TextTransform):
+class Lower(TextTransform, name="lower"):
     """Makes all letters small."""
-
-    name: ClassVar[str] = "lower"
 
     def changed(self, texts: pa.Array) -> pa.Array:
         return pc.utf8_lower(texts)
 
 
-@dataclass(frozen=True)
-class NoB(TextFilter):
+class NoB(TextFilter, name="no_b"):
     """Rejects texts that have a b."""
-
-    name: ClassVar[str] = "no_b"
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         return [

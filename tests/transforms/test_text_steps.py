@@ -756,14 +756,14 @@ def test_the_share_of_stop_words() -> None:
         (
             "stop_words",
             {"language": "xx"},
-            "stop_words: there are no stop words of the language 'xx'; give its code",
+            "stop_words: there are no stop words of the language 'xx'; give one of",
         ),
         (
             "filter_stop_words",
             {"language": "xx", "min_share": 0.1},
             "no stop words of the language 'xx'",
         ),
-        ("filter_stop_words", {"language": "en"}, "needs min_share or max_share"),
+        ("filter_stop_words", {"language": "en"}, "needs at least one of min_share, max_share"),
         (
             "filter_stop_words",
             {"language": "en", "min_share": 0.5, "max_share": 0.4},

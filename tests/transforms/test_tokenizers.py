@@ -516,9 +516,9 @@ def test_the_files_of_a_folder_say_what_tokens_are_for(folder: Path, tmp_path: P
 def test_published_encodings_are_those_of_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:
     public = pytest.importorskip("tiktoken_ext.openai_public")
     monkeypatch.setattr(public, "load_tiktoken_bpe", lambda *args, **kwargs: {})
-    for name, encoding in ENCODINGS.items():
+    for name, (pattern, special) in ENCODINGS.items():
         theirs = public.ENCODING_CONSTRUCTORS[name]()
-        assert (encoding.pattern, dict(encoding.special)) == (
+        assert (pattern, dict(special)) == (
             theirs["pat_str"],
             theirs["special_tokens"],
         )

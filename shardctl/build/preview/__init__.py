@@ -18,15 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.columns import known_layout, renamed, without_key
-from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
+from shardctl.build.convert.columns import renamed, without_key
+from shardctl.build.convert.conversion_plan import (
+    ConversionPlan,
+    Material,
+    known_layout,
+    plan_conversion,
+)
 from shardctl.build.convert.listener import ConversionProgress
 from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanRules, write_files
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.splits import SplitRule
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.first_records import columns_beside

@@ -18,7 +18,8 @@ from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.duplicates import Compared, compare_texts, without_repeats
 from shardctl.build.convert.manifest_writer import divided
 from shardctl.build.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.engines.local import Engine

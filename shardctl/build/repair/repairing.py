@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.earlier_rejects import hide_pruned, lines_by_key
-from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
+from shardctl.build.convert.rejects import hide_pruned, lines_by_key
+from shardctl.build.convert.table_writer import TableWriter, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.manifest import (
@@ -170,7 +171,7 @@ class Repair:
             engine.close()
         dropped = bool(self.lost) and self.drop_lost and self._drop(job)
         if not dropped:
-            self._mend_tables(lambda: self._commit(job).write_tables().files)
+            self._mend_tables(lambda: self._commit(job).write_tables()["files"])
         return dropped
 
     def _tell_of_lost_files(self) -> None:
@@ -533,23 +534,23 @@ class Repair:
         return True
 
     def _manifest_without_lost(
-        self, facts: WrittenTables, class_counts: dict[str, list[int]] | None
+        self, facts: dict[str, Any], class_counts: dict[str, list[int]] | None
     ) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         without = dataclasses.replace(
             self.manifest,
             created=now,
-            samples=facts.samples,
-            bytes=facts.bytes,
-            rejected=facts.rejected,
-            splits=facts.splits,
-            files=facts.files,
+            samples=facts["samples"],
+            bytes=facts["bytes"],
+            rejected=facts["rejected"],
+            splits=facts["splits"],
+            files=facts["files"],
             dropped=self.manifest.dropped + lost,
             class_counts=class_counts,
-            jpeg=facts.jpeg,
+            jpeg=facts["jpeg"],
             steps=None,  # they count samples that are no longer there
-            update=facts.update,
+            update=facts["update"],
         )
         return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
 

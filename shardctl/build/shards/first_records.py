@@ -19,7 +19,7 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
-from shardctl.sources.annotations.frames import Evidence
+from shardctl.sources.annotations.finishing import Evidence
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ITEMS,

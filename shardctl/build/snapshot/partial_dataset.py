@@ -20,10 +20,10 @@ import numpy as np
 from shardctl.build.shards.job import NEW_FOLDER, marker_path
 from shardctl.build.shards.marker import read_marker
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
-from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
 from shardctl.loader.dataset import Dataset, open_dataset

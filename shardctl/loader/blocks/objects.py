@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import leaf_of
+from shardctl.format.arrays import Array, Bools, Indices, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
@@ -32,14 +31,12 @@ from shardctl.images.object_geometry import (
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
 from shardctl.loader.blocks.convert import Views
-from shardctl.loader.blocks.gather import Indices, Located
+from shardctl.loader.blocks.gather import Located
 from shardctl.loader.blocks.locate import BlockSources, Samples
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
-
-Floats = npt.NDArray[np.float64]
 
 
 class Unmovable(Exception):
@@ -83,8 +80,7 @@ def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> 
     )
 
 
-Numbers = npt.NDArray[Any]
-Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]
+Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Returns an array for a member, of this shape and type, whatever is in it."""
 
 BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
@@ -178,7 +174,7 @@ def _depth(type_: pa.DataType) -> int:
     return depth if pa.types.is_floating(leaf) or pa.types.is_integer(leaf) else 0
 
 
-Member = Numbers | Polygons | list[Any]
+Member = Array | Polygons | list[Any]
 """(T, …) numbers, or a list of T values."""
 
 
@@ -191,7 +187,7 @@ class Marked:
     """
 
     counts: Indices
-    annotated: npt.NDArray[np.bool_]
+    annotated: Bools
     members: dict[str, Member]
     types: dict[str, MemberType]
 
@@ -345,7 +341,7 @@ def _member(name: str, values: pa.Array, type_: MemberType, counts: Indices) -> 
     return found
 
 
-def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Numbers:
+def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Array:
     """Return the points of T objects, (T, points, 3); those that an object lacks are 0, 0, 0: not
     there."""
     lengths = _lengths(values)
@@ -383,7 +379,7 @@ def _owner(counts: Indices, number: int) -> int:
     return int(np.searchsorted(np.cumsum(counts), number, side="right"))
 
 
-def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
+def _selected(member: Member, kept: Bools) -> Member:
     if isinstance(member, Polygons):
         return member.only(kept)
     if isinstance(member, np.ndarray):

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks.gather import Indices
+from shardctl.format.arrays import Bools, Indices
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS, allow_open_files
 from shardctl.system.processes.channel import Ended, fill, receive_bytes
 
@@ -66,7 +65,7 @@ class Found:
     """
 
     failed: bool
-    there: npt.NDArray[np.bool_] | None = None
+    there: Bools | None = None
     arrays: list[Place] = field(default_factory=list)
     pickled: Place | None = None
     segments: list[tuple[int, int]] = field(default_factory=list)

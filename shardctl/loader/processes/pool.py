@@ -23,11 +23,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks.gather import Indices
+from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.processes.messages import (
     INLINE,
@@ -99,7 +96,7 @@ class Processes:
                 raise
             self._workers = workers
 
-    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present, as Stream.gather does: large arrays are in
         shared memory.
 
@@ -261,9 +258,7 @@ class _Worker:
         if error is not None:
             raise_again(error)
 
-    def ask(
-        self, channel: socket.socket, samples: Indices, epoch: int
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def ask(self, channel: socket.socket, samples: Indices, epoch: int) -> tuple[Batch, Bools]:
         """Have a batch made."""
         free: list[int] = []
         with contextlib.suppress(IndexError):  # other threads take some of them too

@@ -23,9 +23,9 @@ from collections import OrderedDict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.arrays import Bytes
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.memory import Batch, BatchMemory, rounded
 from shardctl.loader.processes.messages import (
@@ -152,7 +152,7 @@ class SharedMemory(BatchMemory):
     def _allocate(self, size: int) -> Any:
         return np.empty(size, np.uint8) if size < SMALL else self.take(size).bytes
 
-    def place_of(self, array: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
+    def place_of(self, array: Bytes) -> tuple[int, int] | None:
         """Return the number of the segment that these bytes are in, and the first byte; None if
         they are in none."""
         address = array.__array_interface__["data"][0]
@@ -322,7 +322,7 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], lis
 
     message = pickle.dumps(batch, protocol=5, buffer_callback=leave_in)
     arrays: list[Place] = []
-    loose: list[tuple[int, npt.NDArray[np.uint8]]] = []
+    loose: list[tuple[int, Bytes]] = []
     for array in outside:
         place = memory.place_of(array)
         if place is None:

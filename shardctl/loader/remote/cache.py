@@ -33,11 +33,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import StorageError
+from shardctl.format.arrays import Bools, Bytes, Indices
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
@@ -336,7 +336,7 @@ class CachedDataset:
             self._use.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         os.utime(folder / IN_USE)
-        self._state: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._state: Bytes = np.empty(0, np.uint8)
         self._tails = 0
 
     def __del__(self) -> None:
@@ -395,9 +395,9 @@ class CachedDataset:
         """Whether a block is here."""
         return bool(self._state[self._tails + block] == THERE)
 
-    def missing(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def missing(self, blocks: Indices) -> Bools:
         """Return which of these blocks are not here."""
-        missing: npt.NDArray[np.bool_] = self._state[self._tails + blocks] != THERE
+        missing: Bools = self._state[self._tails + blocks] != THERE
         return missing
 
     def keep_tail(

@@ -31,13 +31,14 @@ from shardctl.errors import (
     UsageError,
     WrongAnswerError,
 )
+from shardctl.format.arrays import Indices
 from shardctl.format.dataset_location import missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.shard import BlockFile, Opener, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead
-from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
+from shardctl.loader.blocks.shards import OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
+from shardctl.format.arrays import Indices
 from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file
 from shardctl.format.stretches import (
     END_BYTES,
@@ -145,7 +145,7 @@ class RemoteDataset:
         by others."""
         return self._fetcher.ahead(keeps)
 
-    def missing(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def missing(self, blocks: Indices) -> Indices:
         """Return those of these blocks that must come over the network."""
         return blocks if self.cached is None else blocks[self.cached.missing(blocks)]
 

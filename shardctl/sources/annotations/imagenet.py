@@ -14,8 +14,8 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, UsageError
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
@@ -37,24 +37,17 @@ _WNID = re.compile(r"n\d{8}")
 _VALIDATION = "ILSVRC2012_val_{:08d}"
 
 
-class Imagenet:
+class Imagenet(AnnotationFormat):
     """The lists of classes that come with ImageNet. They give `label`; its names are in the order
     of the WordNet numbers."""
 
     name: ClassVar[str] = "imagenet"
-    needs_path: ClassVar[bool] = True
-
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError: it has none."""
-        no_options(self, name)
 
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
     ) -> Annotations:
         """Find the class of each image: from the ground truth, else from its folder, else from its
         own name."""
-        if len(sources) > 1:
-            raise UsageError("give --labels imagenet:PATH once, with the folder of the lists")
         lists = _Lists(sources[0].path)
         words = lists.words()
         wnids = sorted(words)

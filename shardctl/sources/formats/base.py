@@ -232,10 +232,11 @@ def is_json(field: pa.Field) -> bool:
     return JSON in (field.metadata or {})
 
 
-def json_texts(values: Iterable[Any]) -> pa.Array:
-    """Return the JSON text of each value, null for None. What JSON does not have is a string."""
+def json_texts(values: Iterable[Any], plain: Callable[[Any], Any] = str) -> pa.Array:
+    """Return the JSON text of each value, null for None. `plain` gives what JSON has in the place
+    of what it does not have."""
     texts = [
-        None if value is None else json.dumps(value, ensure_ascii=False, default=str)
+        None if value is None else json.dumps(value, ensure_ascii=False, default=plain)
         for value in values
     ]
     return pa.array(texts, pa.string())

@@ -19,6 +19,7 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of, is_list, leaf_of
 from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
+    CHOSEN,
     RECORD_BYTES,
     Misfit,
     Parsed,
@@ -29,7 +30,7 @@ from shardctl.sources.formats.base import (
     without_columns,
 )
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.jsonl import fitted_column, fitted_value, refuse_new_fields
+from shardctl.sources.jsonl import EXACT_IN_FLOAT
 from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
 from shardctl.system.text import format_bytes, printable
@@ -60,15 +61,22 @@ def whole_array(array: Any) -> Any:
 
 def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of numbered records, with the columns of `without_nulls(schema)`. Raises
-    Misfit."""
-    refuse_new_fields(records, schema)
+    Misfit, also for a field that `schema` does not have, unless a person chose its columns."""
+    known = set(schema.names)
+    for number, record in records:
+        if not record.keys() <= known and not is_chosen(schema):
+            name = next(name for name in record if name not in known)
+            raise Misfit(f"record {number}: the field {printable(name)} is new")
     if not len(schema):
         return without_columns(len(records))
-    whole = without_nulls(schema)
-    if is_given(schema):
-        _refuse_other_than_text(records, [f for f in schema if pa.types.is_string(f.type)])
-    columns = [_column(records, f) for f in schema]
+    whole, given = without_nulls(schema), is_given(schema)
+    columns = [_column(records, f, out.type, given) for f, out in zip(schema, whole, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=whole)
+
+
+def is_chosen(schema: pa.Schema) -> bool:
+    """Return whether a person chose the columns of a schema."""
+    return CHOSEN in (schema.metadata or {})
 
 
 def parsed_records(
@@ -80,17 +88,6 @@ def parsed_records(
     return Parsed(numbers, batch_of_records(records, schema), rejects)
 
 
-def _refuse_other_than_text(
-    records: Sequence[tuple[int, Record]], fields: Sequence[pa.Field]
-) -> None:
-    for f in fields:
-        for number, record in records:
-            value = record.get(f.name)
-            if not _is_text(value):
-                what = f"{type(value).__name__}, which does not fit {f.type}"
-                raise Misfit(f"record {number}: the field {printable(f.name)} holds {what}")
-
-
 def _is_text(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim == 0 and isinstance(value.item(), str | bytes)
@@ -99,15 +96,41 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str | bytes | JsonForm)
 
 
-def _column(records: Sequence[tuple[int, Record]], f: pa.Field) -> pa.Array:
+_PLAIN = {pa.string(): str, pa.bool_(): bool, pa.int64(): int, pa.float64(): float}
+
+
+def _column(
+    records: Sequence[tuple[int, Record]], f: pa.Field, type_: pa.DataType, given: bool
+) -> pa.Array:
+    """Return the values of a field of numbered records as a column of this type: that of `f`, with
+    string for null. Raises Misfit."""
     values = [record.get(f.name) for _, record in records]
+    kinds = set(map(type, values))
     if is_json(f):
-        return json_texts(
-            _plain(value.value if type(value) is JsonForm else value) for value in values
-        )
-    if any(type(value) is JsonForm for value in values):
+        own = (value.value if type(value) is JsonForm else value for value in values)
+        return json_texts(own, _plain_or_text)
+    if JsonForm in kinds:
         return _from_json(values, f)
-    return fitted_column(records, f, _fitted)
+    is_plain = kinds <= {_PLAIN.get(f.type), type(None)}
+    faults = (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
+
+    def fit(value: Any) -> Any:
+        if given and pa.types.is_string(f.type) and not _is_text(value):
+            raise Misfit(f"holds {_shown(value)}, which does not fit {f.type}")
+        return value if is_plain else fitted_value(value, f.type)
+
+    try:
+        return pa.array([fit(value) for value in values], type_)
+    except faults:
+        for (number, _), value in zip(records, values, strict=True):
+            try:
+                pa.array([fit(value)], type_)
+            except faults as error:
+                reason = (
+                    str(error) if isinstance(error, Misfit) else f"does not fit {f.type} ({error})"
+                )
+                raise Misfit(f"record {number}: the field {printable(f.name)} {reason}") from None
+        raise
 
 
 def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
@@ -121,7 +144,7 @@ def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
         ) from None
 
 
-def _fitted(value: Any, type_: pa.DataType) -> Any:
+def fitted_value(value: Any, type_: pa.DataType) -> Any:
     """Return a value as a column of this type wants it. Raises Misfit."""
     kind = type(value)
     if (
@@ -130,52 +153,75 @@ def _fitted(value: Any, type_: pa.DataType) -> Any:
         or (kind is str and pa.types.is_string(type_))
     ):
         return value
-    if kind in (Feature, np.ndarray, list, dict) and (
-        pa.types.is_string(type_) or pa.types.is_large_string(type_)
-    ):
-        return _as_text(value)
-    if kind is Feature:
-        return _fitted_feature(value, type_)
     if kind is bytes:
         return _fitted_bytes(value, type_)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        plain = _plain(value)  # what has another type in other records: strings, and JSON of others
+        if plain is None or isinstance(plain, str):
+            return plain
+        return json.dumps(plain, ensure_ascii=False, default=_plain)
+    if kind is Feature:
+        return _fitted_feature(value, type_)
     if kind is np.ndarray:
         return _fitted_array(value, type_)
     if kind is list and is_list(type_):
-        return [_fitted(item, type_.value_type) for item in value]
-    if kind is dict and pa.types.is_struct(type_) and type_.num_fields:
-        return _fitted_parts(value, type_)
-    return fitted_value(value, type_)
+        return [fitted_value(item, type_.value_type) for item in value]
+    if kind is dict and pa.types.is_struct(type_):
+        if not value.keys() <= {f.name for f in type_}:
+            raise Misfit("has objects with a new field")
+        parts = {f.name: fitted_value(value.get(f.name), f.type) for f in type_}
+        return parts if type_.num_fields else "{}"
+    if kind is str and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
+        return _from_text(value, type_)
+    if not _is_of(value, type_):
+        raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
+    return float(value) if pa.types.is_floating(type_) else value
 
 
-def _as_text(value: Any) -> str | None:
-    """Return what has another type in other records as text: a string as it is, all else as JSON.
-    Raises Misfit."""
-    plain = _plain(value)
-    return (
-        plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    )
+def _is_of(value: Any, type_: pa.DataType) -> bool:
+    if isinstance(value, bool):
+        return bool(pa.types.is_boolean(type_))
+    if isinstance(value, int):
+        if pa.types.is_floating(type_):
+            return abs(value) <= EXACT_IN_FLOAT
+        limits = np.iinfo(str(type_)) if pa.types.is_integer(type_) else None
+        return limits is not None and int(limits.min) <= value <= int(limits.max)
+    return isinstance(value, float) and bool(pa.types.is_floating(type_))
+
+
+def _from_text(value: str, type_: pa.DataType) -> Any:
+    """Return a string as a date, a time, a decimal or bytes, which no types of JSON are but a given
+    schema may name."""
+    numeric = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    try:
+        if not numeric and not pa.types.is_boolean(type_):
+            return pa.scalar(value).cast(type_)
+    except pa.ArrowException:
+        pass
+    raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=lambda other: type(other).__name__)
+    return printable(text if len(text) <= 40 else f"{text[:40]}…")
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it. Raises Misfit for bytes that are no text."""
+    """Return a value that JSON does not have as it has it. Raises Misfit for bytes that are no
+    text."""
     if isinstance(value, Feature):
-        items = _plain(value.items)
+        items = (
+            [*map(_plain, value.items)] if isinstance(value.items, list) else _plain(value.items)
+        )
         return items if len(items) > 1 else next(iter(items), None)
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, bytes):
-        return _fitted_bytes(value, pa.string())
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    return value
+    return _fitted_bytes(value, pa.string()) if isinstance(value, bytes) else value
 
 
-def _fitted_parts(value: dict[str, Any], type_: pa.DataType) -> dict[str, Any]:
-    if not value.keys() <= {f.name for f in type_}:
-        raise Misfit("has objects with a new field")
-    return {f.name: _fitted(value.get(f.name), f.type) for f in type_}
+def _plain_or_text(value: Any) -> Any:
+    plain = _plain(value)
+    return str(value) if plain is value else plain
 
 
 def _fitted_bytes(value: bytes, type_: pa.DataType) -> Any:
@@ -202,7 +248,7 @@ def _fitted_feature(value: Feature, type_: pa.DataType) -> Any:
 
 def _fitted_items(items: Any, type_: pa.DataType) -> Any:
     if not isinstance(items, np.ndarray):
-        return [_fitted(item, type_) for item in items]
+        return [fitted_value(item, type_) for item in items]
     if pa.types.is_boolean(type_) and np.isin(items, (0, 1)).all():
         return items.astype(bool)
     return _fitted_array(items, pa.list_(type_))
@@ -264,10 +310,15 @@ NOTHING_DECLARED = Declared(pa.schema([]), {})
 
 
 class Container(ABC):
-    """An open file of records, and its content."""
+    """An open file of records, and its content. The class is the format of such files."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, _path: str, _reading: Reading) -> None:
         self.content = content
+
+    @staticmethod
+    def is_plain(_start: bytes) -> bool:
+        """Tell of the beginning of a file that looks compressed whether it is not."""
+        return False
 
     @property
     def declared(self) -> Declared:
@@ -287,21 +338,6 @@ class Container(ABC):
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of the record that `frame` gave last, all its bytes given. Raises
         Rejection."""
-
-
-class ContainerFormat(ABC):
-    """A format of such files: it opens one. `has_features`: a features.json of TFDS beside a file
-    says more of its records."""
-
-    has_features = False
-
-    def is_plain(self, _start: bytes) -> bool:
-        """Tell of the beginning of a file that looks compressed whether it is not."""
-        return False
-
-    @abstractmethod
-    def open(self, content: Content, path: str, reading: Reading) -> Container:
-        """Return the records of a file. Raises OSError, Rejection."""
 
 
 def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
@@ -330,8 +366,8 @@ def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Reco
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
     """Return why a record is not read that is larger than records may be."""
-    message = (
-        f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read as "
-        "one; divide it"
+    return Rejection(
+        "read",
+        "too-large",
+        f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read; divide it",
     )
-    return Rejection("read", "too-large", message)

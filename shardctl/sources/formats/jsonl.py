@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -16,25 +15,20 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.format.arrays import is_list
 from shardctl.sources.formats.base import (
-    CHOSEN,
     OTHER_ENCODING,
     Choose,
     Head,
-    Misfit,
     Numbers,
     Parsed,
     Reading,
     TextFormat,
     count_byte,
-    is_given,
     is_json,
-    json_texts,
-    without_columns,
 )
+from shardctl.sources.formats.found_values import batch_of_records, is_chosen
 from shardctl.sources.formats.lines import chosen_lines, is_utf8, line_ends
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
 from shardctl.sources.types import Types, without_nulls
-from shardctl.system.text import printable
 
 BOM = b"\xef\xbb\xbf"
 
@@ -147,7 +141,7 @@ class JsonLines(TextFormat):
             wanted = choose(numbers)
             data, ends = chosen_lines(data, ends, wanted)
             numbers = numbers[wanted]
-        batch = _parse_fast(data, ends, schema, "ignore" if _is_chosen(schema) else "error")
+        batch = _parse_fast(data, ends, schema, "ignore" if is_chosen(schema) else "error")
         if batch is None:
             return _parse_slowly(data, ends, numbers, schema, reading.list_field)
         if batch.num_rows < len(numbers):
@@ -204,10 +198,6 @@ def _parse_fast(
     if not _is_exact(batch, data, ends):
         return None
     return batch if schema is None else _cast(batch, without_nulls(schema))
-
-
-def _is_chosen(schema: pa.Schema) -> bool:
-    return CHOSEN in (schema.metadata or {})
 
 
 def _parsed_type(type_: pa.DataType) -> pa.DataType:
@@ -412,119 +402,4 @@ def _parse_slowly(
     rejects: list[tuple[int, Rejection]] = []
     records = list(_objects(data, ends, numbers, rejects, list_field))
     kept: npt.NDArray[np.int64] = np.array([number for number, _ in records], np.int64)
-    return Parsed(kept, batch_of_objects(records, schema), rejects)
-
-
-def batch_of_objects(
-    records: list[tuple[int, dict[str, Any]]], schema: pa.Schema
-) -> pa.RecordBatch:
-    """Return the rows of numbered JSON objects, with the columns of `without_nulls(schema)`. Raises
-    Misfit."""
-    refuse_new_fields(records, schema)
-    if not len(schema):
-        return without_columns(len(records))
-    columns = [_column(records, f, is_given(schema)) for f in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=without_nulls(schema))
-
-
-def refuse_new_fields(records: Sequence[tuple[int, dict[str, Any]]], schema: pa.Schema) -> None:
-    """Raise Misfit for a record with a field that `schema` does not have, unless a person chose its
-    columns."""
-    known = set(schema.names)
-    for number, record in records:
-        if not record.keys() <= known and not _is_chosen(schema):
-            name = next(name for name in record if name not in known)
-            raise Misfit(f"record {number}: the field {printable(name)} is new")
-
-
-_PLAIN = {pa.string(): str, pa.bool_(): bool, pa.int64(): int, pa.float64(): float}
-
-
-def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field, given: bool) -> pa.Array:
-    values = [record.get(f.name) for _, record in records]
-    if is_json(f):
-        return json_texts(values)
-    if given and pa.types.is_string(f.type):
-        for (number, _), value in zip(records, values, strict=True):
-            if not (value is None or isinstance(value, str)):
-                raise Misfit(
-                    f"record {number}: the field {printable(f.name)} holds {_shown(value)}, which "
-                    f"does not fit {f.type}"
-                )
-    if set(map(type, values)) <= {_PLAIN.get(f.type), type(None)}:
-        return fitted_column(records, f, lambda value, _: value)
-    return fitted_column(records, f, fitted_value)
-
-
-def fitted_column(
-    records: Sequence[tuple[int, dict[str, Any]]],
-    f: pa.Field,
-    fit: Callable[[Any, pa.DataType], Any],
-) -> pa.Array:
-    """Return the values of a field of numbered records as `fit` makes them fit its type, string for
-    null. Raises Misfit."""
-    type_ = without_nulls(pa.schema([f])).field(0).type
-    faults = (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
-    try:
-        return pa.array([fit(record.get(f.name), f.type) for _, record in records], type_)
-    except faults:
-        for number, record in records:
-            try:
-                pa.array([fit(record.get(f.name), f.type)], type_)
-            except faults as error:
-                reason = (
-                    str(error) if isinstance(error, Misfit) else f"does not fit {f.type} ({error})"
-                )
-                raise Misfit(f"record {number}: the field {printable(f.name)} {reason}") from None
-        raise
-
-
-def fitted_value(value: Any, type_: pa.DataType) -> Any:
-    """Return a parsed JSON value as a column of this type wants it. Raises Misfit."""
-    if value is None:
-        return None
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list) and is_list(type_):
-        return [fitted_value(item, type_.value_type) for item in value]
-    if isinstance(value, dict) and pa.types.is_struct(type_):
-        if not value.keys() <= {f.name for f in type_}:
-            raise Misfit("has objects with a new field")
-        return (
-            {f.name: fitted_value(value.get(f.name), f.type) for f in type_}
-            if type_.num_fields
-            else "{}"
-        )
-    if isinstance(value, str) and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
-        return _from_text(value, type_)
-    if not _is_of(value, type_):
-        raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
-    return float(value) if pa.types.is_floating(type_) else value
-
-
-def _is_of(value: Any, type_: pa.DataType) -> bool:
-    if isinstance(value, bool):
-        return bool(pa.types.is_boolean(type_))
-    if isinstance(value, int):
-        if pa.types.is_floating(type_):
-            return abs(value) <= EXACT_IN_FLOAT
-        return bool(pa.types.is_integer(type_)) and int(np.iinfo(str(type_)).min) <= value <= int(
-            np.iinfo(str(type_)).max
-        )
-    return isinstance(value, float) and bool(pa.types.is_floating(type_))
-
-
-def _from_text(value: str, type_: pa.DataType) -> Any:
-    """Return a string as a date, a time, a decimal or bytes, which no types of JSON are but a given
-    schema may name."""
-    if pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
-    try:
-        return pa.scalar(value).cast(type_)
-    except pa.ArrowException:
-        raise Misfit(f"holds {_shown(value)}, which does not fit {type_}") from None
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return printable(text if len(text) <= 40 else f"{text[:40]}…")
+    return Parsed(kept, batch_of_records(records, schema), rejects)

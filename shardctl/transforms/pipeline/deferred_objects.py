@@ -303,7 +303,7 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
             return
     for place, box in _not_boxes(lists["bbox"]):
         yield (
-            f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, "
+            f"whose bbox[{place}] is {describe(box)}; it must be four finite numbers: x, y, "
             "width, "
             "height, none beyond float32"
         )
@@ -373,12 +373,6 @@ def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
             numbers = [isinstance(each, int | float | np.integer | np.floating) for each in box]
             if not all(numbers) or not are_finite(box):
                 yield place, box
-
-
-def _shown(box: Any) -> str:
-    if _is_list(box) and len(box) == 4:
-        return f"[{', '.join(str(each) if isinstance(each, int | float) else describe(each) for each in box)}]"
-    return describe(box)
 
 
 def _lists_in(items: Any) -> list[Any]:

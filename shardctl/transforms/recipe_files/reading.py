@@ -12,7 +12,7 @@ from typing import Any
 
 from shardctl.errors import InputError, UsageError
 from shardctl.system.files import near_path, read_named
-from shardctl.system.text import printable, similar
+from shardctl.system.text import printable, unknown
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.settings import SettingError
 
@@ -29,7 +29,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-import difflib
 
 from shardctl.system.documents import documents
 
@@ -229,11 +228,8 @@ def recipe_file(named: Path) -> Path:
     name = str(named)
     if not name.startswith(MARK) or named.suffix or "/" in name or named.is_file():
         return named
-    names = ready_recipes()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-        raise UsageError(f"{printable(name)}: shardctl has no such recipe; {hint}")
+    if name not in ready_recipes():
+        raise UsageError(unknown("ready recipe", name, ready_recipes()))
     return documents() / "recipes" / f"{name.removeprefix(MARK)}.toml"
 
 
@@ -367,10 +363,8 @@ def load_recipe(path: Path) -> dict[str, Any]:
 def no_such_recipe(path: Path) -> InputError:
     """Return the error for a recipe file that does not exist. It suggests one beside it with a
     similar name."""
-    ready = similar(path.stem, ready_recipes())
-    near = near_path(path) or (f"; did you mean @{ready[0].removeprefix(MARK)}?" if ready else "")
-    listed = "; `shardctl recipe list` lists those that are ready"
-    return InputError(f"{printable(str(path))}: no such recipe file{near or listed}")
+    near = near_path(path) or "; `shardctl recipe list` lists those that are ready"
+    return InputError(f"{printable(str(path))}: no such recipe file{near}")
 
 
 def steps_to(recipe: Any, key: Key) -> Iterator[str]:
@@ -403,20 +397,5 @@ def _toml_problem(shown: str, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     elif found:
         line = text.rstrip("\n").count("\n") + 1
-    hint = _unquoted(text.split("\n")[line - 1]) if line else ""
-    if shown.endswith((".yaml", ".yml", ".json")):
-        hint = "; recipes are TOML files: `shardctl recipe show @imagenet` prints one"
+    hint = "" if shown.endswith(".toml") else "; `shardctl recipe show @imagenet` prints one"
     return Problem(shown, line, column, "", printable(f"not a TOML file: {message}{hint}"))
-
-
-_UNQUOTED = re.compile(r"\s*([\w-]+)\s*=\s*([A-Za-z][^\s\"'\[\]{}#,]*)\s*(#.*)?")
-
-
-def _unquoted(line: str) -> str:
-    """Return how a line is written whose value is a text without quotes; "" for other lines."""
-    match = _UNQUOTED.fullmatch(line)
-    return (
-        f'; texts need quotes: {match[1]} = "{match[2]}"'
-        if match and match[2] not in ("true", "false")
-        else ""
-    )

@@ -108,6 +108,8 @@ class Words:
     """
 
     kept_as = FILE
+    versions: tuple[str, ...] = ()
+    """Pyarrow, which finds the whitespace, is in every fingerprint."""
     too_long = staticmethod(none_too_long)
 
     def __init__(self, data: bytes, where: str) -> None:
@@ -142,11 +144,6 @@ class Words:
         self.vocabulary = len(words)
         self.eos, self.bos = of_names(self.special, END_NAMES), of_names(self.special, BEGIN_NAMES)
         self.pad = of_names(self.special, PAD_NAMES)
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """Nothing: pyarrow, which finds the whitespace, is in every fingerprint."""
-        return ()
 
     @cached_property
     def _values(self) -> pa.Array:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, InstallError
-from shardctl.system.packages import to_install
+from shardctl.errors import InputError
+from shardctl.system.packages import needed
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import (
     MOST,
@@ -31,14 +31,7 @@ class SentencePiece:
     kept_as = FILE
 
     def __init__(self, data: bytes, where: str) -> None:
-        try:
-            import sentencepiece
-        except ImportError as error:
-            raise InstallError(
-                f"{where}: SentencePiece models need sentencepiece, which cannot be imported "
-                f"({error});"
-                f" pip install {to_install('sentencepiece')}"
-            ) from None
+        sentencepiece = needed("sentencepiece", "sentencepiece", f"{where}: it")
         self._model: Any = sentencepiece.SentencePieceProcessor()
         try:
             loaded = bool(data) and self._model.LoadFromSerializedProto(data)

@@ -445,7 +445,7 @@ def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: P
         ),
         (
             '{"images": [{"id": 99999999999999999999, "file_name": "a.png"}], "annotations": []}',
-            "an id has at most 64 bits",
+            "whole number of 64 bits",
         ),
         (
             '{"images": [{"id": 1, "file_name": "\\ud800"}], "annotations": []}',
@@ -686,7 +686,7 @@ def test_numbers_beyond_64_bits_are_named(tmp_path: Path, source: Path) -> None:
         [{"id": 3, "name": "cat"}, {"id": 10**30, "name": "dog"}],
     )
     with pytest.raises(
-        InputError, match="the id of the category dog is too large: an id has at most 64 bits"
+        InputError, match="the id of the category dog is too large: whole number of 64 bits"
     ):
         converted(source, tmp_path / "out", f"coco:{file}")
 

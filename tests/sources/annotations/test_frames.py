@@ -12,7 +12,7 @@ from making import box, converted, mask, photo, rejects, samples, values_of
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.sources.annotations import frames
+from shardctl.sources.annotations import finishing
 
 Listed = dict[str, tuple[int, tuple[int, int], tuple[int, int]]]
 """By name: the orientation, the size as it is stored, and the size that the annotations say."""
@@ -117,7 +117,7 @@ def test_an_image_that_was_not_looked_at_is_never_taken_in_a_wrong_frame(
 ) -> None:
     """Of the first and the last one is looked at: what contradicts these is a reject, and so is
     what nothing tells."""
-    monkeypatch.setattr(frames, "LOOKED_AT", 2)
+    monkeypatch.setattr(finishing, "LOOKED_AT", 2)
     contradicts = {
         "a.jpg": STORED["stored.jpg"],
         "b.jpg": UPRIGHT["upright.jpg"],

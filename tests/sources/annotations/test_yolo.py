@@ -63,7 +63,7 @@ def test_nine_numbers_take_a_task(tmp_path: Path, task: str) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0 1 0.5 0.5 1 0 0.5"})
     with pytest.raises(
         InputError,
-        match=r"a\.txt, line 1: nine numbers may be a polygon .* yolo_task='segment' or "
+        match=r"a\.txt: line 1: nine numbers may be a polygon .* yolo_task='segment' or "
         r"yolo_task='obb'",
     ):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
@@ -159,7 +159,7 @@ def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: s
     converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
     assert (key, error) == ("a.png", "bad-annotation")
-    assert "a.txt, " in message
+    assert "a.txt: " in message
     assert re.search(says, message)
 
 

@@ -15,11 +15,11 @@ from pyarrow import feather
 from reading import cut, read, types_of, units_of
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.arrow import Arrow
+from shardctl.sources.formats.arrow import opened
 from shardctl.sources.formats.base import CHOSEN, Misfit, Unit
 from shardctl.sources.formats.numbered import Numbered
 
-ARROW = Numbered(Arrow())
+ARROW = Numbered(opened)
 TABLE = pa.table(
     {
         "n": pa.array(range(1000)),
@@ -75,14 +75,6 @@ def test_units_of_a_part_give_the_same_rows_in_any_order(path: Path) -> None:
         assert [row["n"] + 1 for row in found.rows] == found.numbers
 
 
-def test_large_record_batches_are_units_of_their_own(tmp_path: Path) -> None:
-    table = pa.table({"n": pa.array(range(600_000))})
-    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
-        writer.write_table(table, max_chunksize=200_000)
-    assert [each.records for each in cut(ARROW, tmp_path / "a.arrow")] == [200_000] * 3
-    assert read(ARROW, tmp_path / "a.arrow").table.equals(table)
-
-
 @pytest.mark.parametrize("writer", [write_file, write_stream])
 @pytest.mark.parametrize("name", columns_of_all_types())
 def test_values_of_every_type_are_those_of_a_serial_reading(
@@ -97,17 +89,6 @@ def test_values_of_every_type_are_those_of_a_serial_reading(
             for value in found
         ]
     assert found == column.to_pylist()
-
-
-def test_a_person_may_choose_columns_and_their_order(path: Path) -> None:
-    schema = pa.schema([("label", pa.string()), ("n", pa.int64())])
-    with pytest.raises(Misfit, match="text"):
-        read(ARROW, path, schema=schema)
-    found = read(
-        ARROW, path, schema=schema.with_metadata({CHOSEN: b""}), choose=lambda rows: rows % 2 == 0
-    )
-    assert found.numbers == list(range(2, 1001, 2))
-    assert found.table.equals(TABLE.select(["label", "n"]).take(list(range(1, 1000, 2))))
 
 
 def test_strings_of_the_label_column_name_classes(path: Path) -> None:

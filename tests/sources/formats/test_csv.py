@@ -15,7 +15,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import cut, read, types_of, units_of
+from reading import cut, read, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import csv_file as module
@@ -72,20 +72,6 @@ def test_rows_are_those_of_the_csv_module_however_the_file_is_cut(
         assert [number for number, *_ in found.rejects] == bad
 
 
-@examples(60)
-@given(parts=PARTS)
-def test_complete_records_are_a_prefix_that_has_the_same_records(parts: list[str]) -> None:
-    data = "".join(parts).encode()
-    form = Delimited()
-    size = form.complete(data)
-    assert form.count(data[:size]) <= form.count(data)
-    schema, head = strings("a", "b"), Head(0, ("a", "b"))
-    whole = form.parse(data, 1, head, Reading(), schema, None)
-    start = form.parse(data[:size], 1, head, Reading(), schema, None)
-    assert whole.numbers.tolist()[: len(start.numbers)] == start.numbers.tolist()
-    assert whole.batch.slice(0, len(start.batch)).equals(start.batch)
-
-
 def test_a_row_with_the_names_of_the_columns_is_a_header_once_more(path: Path) -> None:
     path.write_text("id,text\n1,id\nid,text\n2,text\n")
     found = read(DelimitedFile(), path)
@@ -113,18 +99,6 @@ def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark: bytes, path
     )
 
 
-def test_a_row_with_the_wrong_number_of_columns_is_named(path: Path) -> None:
-    path.write_text("a,b\n1,2\n3\n\n4,5,6\n7,8")
-    found = read(DelimitedFile(), path)
-    assert found.numbers == [1, 5]
-    assert found.rows == [{"a": 1, "b": 2}, {"a": 7, "b": 8}]
-    assert [(number, error) for number, error, _ in found.rejects] == [
-        (2, "wrong-columns"),
-        (4, "wrong-columns"),
-    ]
-    assert found.rejects[1][2].startswith("has 3 columns where the header has 2;")
-
-
 def test_blank_lines_are_numbers_but_no_rows_and_quoted_nothing_is_a_row(path: Path) -> None:
     path.write_text('a\n\n1\n""\n\n2\n')
     found = read(DelimitedFile(), path)
@@ -144,28 +118,9 @@ def test_a_quote_that_is_never_closed_costs_its_line_alone(path: Path, cell: int
     assert "at byte 2 of the row" in message
 
 
-def test_a_row_that_is_no_utf8_is_named_and_its_neighbours_are_kept(path: Path) -> None:
-    path.write_bytes(b"a,b\n1,x\n2,\xff\n3,\xc3\xa9\n")
-    found = read(DelimitedFile(), path)
-    assert found.rows == [{"a": 1, "b": "x"}, {"a": 3, "b": "é"}]
-    assert found.rejects == [
-        (
-            2,
-            "not-utf8",
-            "not UTF-8 at byte 2 of the row; give its encoding with --encoding, or recode the file",
-        )
-    ]
-
-
 def test_nul_characters_and_byte_marks_inside_are_kept(path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfa,b\n\xef\xbb\xbfx,\0\n")
     assert read(DelimitedFile(), path).rows == [{"a": "\ufeffx", "b": "\0"}]
-
-
-def test_columns_of_the_recipe_make_the_first_line_a_row(path: Path) -> None:
-    path.write_bytes(b'\xef\xbb\xbf"1";2\n3;4\n')
-    found = read(DelimitedFile(), path, Reading(columns=("x", "y"), delimiter=";"))
-    assert found.rows == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
 
 
 def test_tabs(path: Path) -> None:
@@ -304,12 +259,6 @@ def test_a_type_that_a_person_gives_takes_what_can_be_read_as_it(path: Path) -> 
     assert read(
         DelimitedFile(), path, schema=pa.schema([*schema][:2], {CHOSEN: b""})
     ).table.column_names == ["a", "b"]
-
-
-def test_strings_of_the_label_column_name_classes(path: Path) -> None:
-    path.write_text("x,label\n1,cat\n2,\n3,dog\n")
-    assert types_of(DelimitedFile(cell=4), path).labels() == ["cat", "dog"]
-    assert types_of(DelimitedFile(cell=4), path, Reading(label="x")).labels() is None
 
 
 @pytest.mark.corpus

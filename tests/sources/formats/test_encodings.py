@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats import encodings
-from shardctl.sources.formats.base import Reading, TextFormat, Unit
+from shardctl.sources.formats.base import Reading, Unit
 from shardctl.sources.formats.encodings import Transcoder, decode_text, detect, known_encoding
 from shardctl.sources.formats.sequential import Sequential
-from shardctl.sources.formats.text import Lines, Paragraphs
+from shardctl.sources.formats.text import Lines
 from shardctl.system.packages import to_install
 
 SCHEMA = pa.schema([("text", pa.string())])
@@ -186,22 +186,6 @@ def test_decoding_in_stretches_is_decoding_at_once(
     assert strict is None or strict == expected.decode()
 
 
-@pytest.mark.parametrize("form", [Lines(), Paragraphs()])
-def test_many_places_in_many_records_are_told_apart(form: TextFormat, tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    records = [b"ok" if number % 3 else b"a\xffb\xff\xff" for number in range(40)]
-    data = b"\n\n".join(records)
-    path.write_bytes(data)
-    found, rejects, _ = read(path, "gbk", Sequential(form))
-    assert [text for _, text in found] == ["ok"] * 26
-    expected = [
-        len(b"\n\n".join(records[:number])) + (2 if number else 0) + 1 for number in range(0, 40, 3)
-    ]
-    assert [fault.message.split(";")[0] for _, fault in rejects] == [
-        f"not gbk at byte {place}" for place in expected
-    ]
-
-
 @pytest.mark.parametrize(
     ("encoding", "named"),
     [
@@ -220,15 +204,6 @@ def test_a_byte_order_mark_counts_for_more_than_the_name(
     found, rejects, own = read(path, named)
     assert ([text for _, text in found], rejects, own) == (CHINESE.splitlines(), [], encoding)
     assert decode_text(path.read_bytes(), named) == CHINESE
-
-
-def test_the_mark_of_utf16_in_a_file_read_as_utf8_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress("a\n".encode("utf-16")))
-    with pytest.raises(Rejection, match="byte order mark of UTF-16; use --encoding utf-16"):
-        read(path, "utf-8")
-    with pytest.raises(Rejection, match="byte order mark of UTF-16; use --encoding utf-16"):
-        decode_text("a\n".encode("utf-16"), "utf-8")
 
 
 @pytest.mark.parametrize("named", ["utf-16", "utf-32"])
@@ -317,47 +292,6 @@ def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(
     path.write_bytes("é\n".encode() * 200 + b"\xe9\nend\n")
     found, rejects, own = read(path, "detect", Sequential(Lines(), chunk_bytes=100))
     assert (len(found), [number for number, _ in rejects], own) == (201, [201], "utf-8")
-
-
-@needs_detection
-def test_half_a_character_where_the_look_ends_does_not_mislead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.txt"
-    data = (CHINESE * 3).encode("gbk")
-    path.write_bytes(data)
-    for size in (500, 501):
-        monkeypatch.setattr("shardctl.sources.formats.sequential.DETECTED_BYTES", size)
-        found, rejects, own = read(path, "detect", Sequential(Lines(), chunk_bytes=size))
-        assert ([text for _, text in found], rejects, own) == (
-            (CHINESE * 3).splitlines(),
-            [],
-            "gb18030",
-        )
-
-
-def lines_of(path: Path, encoding: str) -> list[str]:
-    found, rejects, _ = read(path, encoding)
-    assert rejects == []
-    return [text for _, text in found]
-
-
-@pytest.mark.corpus
-def test_twins_in_utf8_come_out_identical(corpus: Path) -> None:
-    text = corpus / "text"
-    gbk = lines_of(text / "zh/pku_test.gbk.txt", "gbk")
-    assert gbk == lines_of(text / "zh/pku_test.utf8.txt", "utf-8")
-    assert len(gbk) > 1000
-    assert lines_of(text / "zh/cityu_test.big5.txt", "big5hkscs")
-    planes = [
-        lines_of(text / "encodings" / name, encoding)
-        for name, encoding in (
-            ("UTF-16BE/plane1-utf-16be.html", "utf-16-be"),
-            ("UTF-16LE/plane1-utf-16le.html", "utf-16-le"),
-            ("UTF-32LE/plane1-utf-32le.html", "utf-32-le"),
-        )
-    ]
-    assert planes[0][2:] == planes[1][2:] == planes[2][2:]  # the first lines name the encoding
 
 
 @pytest.mark.corpus

@@ -18,7 +18,6 @@ from pyarrow import parquet
 from tars import write_tar
 
 import shardctl
-from shardctl.errors import InputError, UsageError
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
@@ -100,25 +99,6 @@ def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(
     (tmp_path / "out0" / "train-00000.arrow").unlink()
     shardctl.repair(tmp_path / "out0")
     assert are_aligned(tmp_path / "out0") == [True] * 5
-
-
-def test_masks_of_both_frames_are_refused_by_name(tmp_path: Path) -> None:
-    source = of_tar(tmp_path / "a.tar", {"one": QUARTER}, {"two": QUARTER})
-    said = (
-        r"EXIF turns some .*stored image \(one\).* upright image "
-        r"\(two\).*annotation_frame='stored' or upright"
-    )
-    with pytest.raises(InputError, match=said):
-        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    for frame, other in (("stored", "a.tar#2"), ("upright", "a.tar#1")):
-        out = tmp_path / frame
-        shardctl.convert(
-            source, out, recipe=FLIP, workers=0, annotation_frame=frame, max_rejects="100%"
-        )
-        assert [(each.key, each.error) for each in read_rejects(LocalFolder(out))] == [
-            (other, "other-size")
-        ]
-        assert are_aligned(out) == [True]
 
 
 @pytest.mark.parametrize("frame", ["stored", "upright"])
@@ -224,19 +204,3 @@ def test_places_that_stay_as_they_are_beside_turned_images_are_told(tmp_path: Pa
         folder, tmp_path / "files", recipe={"kind": "image", "store": "png"}, workers=0
     )
     assert any(said.startswith("bbox: EXIF turns 1 image") for said in result.notices)
-
-
-def test_what_is_said_of_annotations_that_are_not_there_is_refused(tmp_path: Path) -> None:
-    source = table(tmp_path, 1, note=pa.array(["a"] * 3))
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(photo(1, PIXELS))
-    for inputs in (source, tmp_path / "in"):
-        for option in ({"annotation_frame": "stored"}, {"boxes_outside": "clip"}):
-            with pytest.raises(
-                UsageError,
-                match=r"(annotation_frame='stored'|boxes_outside='clip') is about .*the inputs "
-                r"have none",
-            ):
-                shardctl.convert(
-                    inputs, tmp_path / "out", recipe={"kind": "image"}, workers=0, **option
-                )

@@ -78,14 +78,6 @@ def test_units_are_read_apart(tmp_path: Path) -> None:
     assert part.table["x"].to_pylist() == array[20_005:20_014].tolist()
 
 
-def test_a_text_that_is_not_utf8_is_a_reject_of_its_row(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.array([b"a", b"\xff", b"c"], h5py.string_dtype("utf-8", 1))
-    found = read(HDF5, tmp_path / "a.h5")
-    assert [row["x"] for row in found.rows] == ["a", "c"]
-    assert [reject[:2] for reject in found.rejects] == [(2, "not-utf8")]
-
-
 def odd(file: Any, what: str, folder: Path) -> None:
     if what == "lengths":
         file["x"], file["y"] = np.zeros(3), np.zeros(4)

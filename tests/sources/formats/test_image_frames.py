@@ -95,19 +95,6 @@ def test_shares_do_not_divide_the_frames_of_a_file(source: Path, tmp_path: Path)
     )
 
 
-def test_first_frames_are_counted(source: Path, tmp_path: Path) -> None:
-    """In all shards, and where they lie in records."""
-    result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3)
-    (said,) = [notice for notice in result.notices if "frames" in notice]
-    assert said.startswith("8 images ")
-    assert "takes all" in said
-    shardctl.export(tmp_path / "out", tmp_path / "table", to="parquet")
-    result = shardctl.convert(tmp_path / "table", tmp_path / "again", workers=0)
-    assert any(
-        notice.startswith("8 images ") and "takes all" not in notice for notice in result.notices
-    )
-
-
 def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pages = [np.full((8, 9), value, np.float32) for value in (-7.5, 0.25, 3000.0)]

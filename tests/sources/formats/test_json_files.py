@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import xxhash
 from conftest import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Cut, Format, Reading, Unit, unmarked_wide
 from shardctl.sources.formats.json_stream import JsonDocument
@@ -222,18 +220,6 @@ def test_a_record_that_is_too_long_is_a_fault_and_not_read(tmp_path: Path) -> No
     assert "at most 1000 B are read as one" in rejects[0][2]
 
 
-def test_some_records_of_a_unit(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{"n": number} for number in range(1, 11)]))
-    form = JsonDocument()
-    cut = cuts_of(path, form)[0]
-    schema = pa.schema([("n", pa.int64())])
-    unit = Unit(cut.offset, cut.size, 3, 4, 5)
-    parsed = list(form.read(str(path), unit, READING, schema, None, xxhash.xxh3_64()))
-    assert [p.numbers.tolist() for p in parsed] == [[4, 5, 6, 7, 8]]
-    assert [p.batch.column(0).to_pylist() for p in parsed] == [[4, 5, 6, 7, 8]]
-
-
 @pytest.mark.parametrize("later", ['[{"n": 1}]', '[{"n": 1}            ,', '["'])
 def test_a_file_that_changed_is_a_rejection(tmp_path: Path, later: str) -> None:
     path = tmp_path / "rows.json"
@@ -252,18 +238,3 @@ def test_bytes_that_are_not_utf8_cost_one_record(tmp_path: Path) -> None:
     records, rejects = read(path, JsonDocument())
     assert [number for number, _ in records] == [1, 3]
     assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8")]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"text": "a", "label": {"a": 1}},
-        {"meta": {"by": "me"}, "data": {"x": 1}},
-        {"a": {"x": 1}},
-        {"a": [1, 2]},
-    ],
-)
-def test_an_object_with_other_values_is_a_record(tmp_path: Path, value: dict[str, Any]) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(value))
-    result = shardctl.convert(tmp_path / "a.json", tmp_path / "out", {"kind": "table"}, workers=0)
-    assert (result.samples, result.warnings) == (1, ())

@@ -16,7 +16,7 @@ from shardctl.errors import Rejection
 from shardctl.sources import jsonl
 from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Head, Misfit, Parsed, Reading
 from shardctl.sources.formats.jsonl import JsonLines
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import Types
 
 READING = Reading()
 HEAD = Head(0)
@@ -305,13 +305,6 @@ def test_deeply_nested_lines_end_no_process(levels: int, opening: bytes, closing
         assert [reject.error for _, reject in parse(deep, schema).rejects] == ["too-deep"]
 
 
-def test_many_brackets_on_a_line_are_not_depth() -> None:
-    record = {"a": [[1.5]] * 1000, "b": "[" * 1000}
-    data = (json.dumps(record) + "\n").encode()
-    check(data)
-    assert parse(data, types_of(data).schema()).batch.to_pylist() == [record]
-
-
 @pytest.mark.parametrize(
     ("type_", "value"),
     [
@@ -385,21 +378,6 @@ def test_given_types_are_the_same_by_both_ways(
             parse(f'{{"a":{bad}}}\n{after}'.encode(), schema)
 
 
-def test_a_byte_order_mark_is_before_the_first_record() -> None:
-    assert JsonLines().head(b'\xef\xbb\xbf{"a":1}', READING) == Head(3)
-    assert JsonLines().head(b'{"a":1}', READING) == Head(0)
-    assert JsonLines().complete(b"{}\n{}\n{") == 6
-    assert JsonLines().count(b"{}\n\n{") == 3
-
-
-def test_columns_without_values_are_strings() -> None:
-    data = b'{"a":null,"b":[],"c":{},"d":{"x":{}}}\n{"c":null}\n'
-    check(data)
-    types = types_of(data)
-    assert parse(data, types.found()).batch.schema == types.schema() == without_nulls(types.found())
-    assert parse(data, types.found()).batch.column("c").to_pylist() == ["{}", None]
-
-
 def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes_do() -> None:
     same = [{"id": number, "of": {"name": number}} for number in range(5000)]
     own = [{"id": number, "of": {"name": number, f"name {number}": 1}} for number in range(5000)]
@@ -413,11 +391,3 @@ def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes
             pa.set_memory_pool(before)
         assert types.mixed() == ["of"]
         assert pool.max_memory() < 200 << 20
-
-
-def test_one_array_on_several_lines_is_no_file_of_lines() -> None:
-    for data in (b'[\n{"a": 1}\n]\n', b'\xef\xbb\xbf\n [{"a": 1},\n {"a": 2}]'):
-        with pytest.raises(Rejection, match="is one array of JSON on several lines"):
-            JsonLines().head(data, Reading())
-    for data in (b"", b"[1]\n[2]\n", b'{"a": [\n', b"[1, 2"):
-        assert JsonLines().head(data, Reading()) == Head(0)

@@ -131,15 +131,6 @@ def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path: Path,
     assert sorted(made[n]["n"] for n in range(len(made))) == [1, 2, 3]
 
 
-def test_a_part_alone_is_no_dataset(dataset: Path, tmp_path: Path) -> None:
-    alone = (tmp_path / "alone.lance").absolute()
-    alone.write_bytes(min((dataset / "data").glob("*.lance")).read_bytes())
-    with pytest.raises(
-        Rejection, match="a part of a dataset of Lance; give the folder that has _versions"
-    ):
-        read(LANCE, alone)
-
-
 def test_the_name_of_a_manifest_tells_its_format(dataset: Path) -> None:
     manifest = newest(dataset)
     assert ending_of(manifest.name, str(manifest)) == ".lance"

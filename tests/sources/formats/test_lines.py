@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import (
-    UNIT_BYTES,
     Choose,
     Cut,
     Format,
     Head,
-    Misfit,
     Parsed,
     Reading,
     TextFormat,
@@ -191,15 +189,6 @@ def test_a_file_that_became_shorter_is_a_rejection(tmp_path: Path) -> None:
         assert (raised.value.stage, raised.value.error) == ("read", "changed")
 
 
-def test_a_file_of_fewer_lines_than_were_counted_is_a_rejection(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"{}\n{}\n")
-    unit = units_of(cuts_of(path, LineFile(JsonLines())))[0]
-    path.write_bytes(b"{   }\n")
-    with pytest.raises(Rejection, match="changed after the files were listed"):
-        LineFile(JsonLines()).types(str(path), unit, READING)
-
-
 def test_a_line_that_is_too_long_is_a_fault_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a":1}\n{"a":"' + b"x" * 5000 + b'"}\n{"a":2}\n')
@@ -209,23 +198,3 @@ def test_a_line_that_is_too_long_is_a_fault_that_says_so(tmp_path: Path) -> None
     assert cuts[1].fault.error == "too-large"
     assert "5009 bytes" in cuts[1].fault.message
     assert "1.0 KiB" in cuts[1].fault.message
-
-
-def test_a_misfit_of_a_later_unit_is_raised(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"a":1}\n' * 10 + b'{"a":1.5}\n')
-    form = LineFile(JsonLines(), unit_bytes=16)
-    units = units_of(cuts_of(path, form))
-    schema = form.types(str(path), units[0], READING).found()
-    with pytest.raises(Misfit, match="record 11: the field a"):
-        list(form.read(str(path), units[-1], READING, schema, None, xxhash.xxh3_64()))
-
-
-def test_units_have_the_size_that_is_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes((b'{"text": "' + b"x" * 1000 + b'"}\n') * 3000)
-    for size, fewest in ((UNIT_BYTES, 2), (1 << 16, 40)):
-        cuts = cuts_of(path, LineFile(JsonLines(), unit_bytes=size))
-        assert len(cuts) >= fewest
-        assert all(cut.size < 2 * size + 1024 for cut in cuts)
-        assert sum(cut.records for cut in cuts) == 3000

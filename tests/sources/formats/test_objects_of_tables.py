@@ -122,19 +122,6 @@ def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path)
     assert stored(tmp_path / "grey", "objects") == [given] * 3
 
 
-def test_members_of_json_lines_that_would_stay_behind_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(PHOTO)
-    objects = {"bbox": [[1, 2, 3, 4]], "category": [0], "polygon": [[1, 2, 3, 2, 3, 4]]}
-    (tmp_path / "a.jsonl").write_text(json.dumps({"image": "a.png", "objects": objects}) + "\n")
-    with pytest.raises(UsageError, match=r"but not objects\.polygon"):
-        shardctl.convert(
-            tmp_path / "a.jsonl",
-            tmp_path / "out",
-            recipe={**FLIP, "image_field": "image"},
-            workers=0,
-        )
-
-
 def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
     source = plain(tmp_path, [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
     with pytest.raises(

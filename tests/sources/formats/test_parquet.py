@@ -22,9 +22,9 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, Unit
 from shardctl.sources.formats.columns import plain_schema
 from shardctl.sources.formats.numbered import Numbered
-from shardctl.sources.formats.parquet import Parquet
+from shardctl.sources.formats.parquet import RowGroups
 
-PARQUET = Numbered(Parquet())
+PARQUET = Numbered(RowGroups)
 
 
 def write(path: Path, table: pa.Table, **options: object) -> Path:
@@ -80,32 +80,6 @@ def test_units_of_one_row_group_give_the_same_rows_in_any_order(numbers: Path) -
         found = read(PARQUET, numbers, units=order)
         assert sorted(found.numbers) == list(range(1, 301))
         assert [row["n"] + 1 for row in found.rows] == found.numbers
-
-
-def test_units_that_continue_do_not_open_the_row_group_again(
-    numbers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = []
-    monkeypatch.setattr(
-        pa, "OSFile", lambda path, real=pa.OSFile: opened.append(path) or real(path)
-    )
-    [first, *_] = units_of(cut(PARQUET, numbers))
-    parts = [Unit(first.offset, first.size, skip, 1 + skip, 50) for skip in range(0, 300, 50)]
-    read(PARQUET, numbers, schema=pq.read_schema(numbers), units=parts)
-    assert len(opened) == 1
-
-
-def test_a_file_that_changed_between_two_units_is_not_continued(numbers: Path) -> None:
-    [first, *_] = units_of(cut(PARQUET, numbers))
-    schema = pq.read_schema(numbers)
-    read(PARQUET, numbers, schema=schema, units=[first._replace(records=100)])
-    write(numbers, pa.table({"n": pa.array([-1] * 1000), "text": ["x"] * 1000}), row_group_size=300)
-    os.utime(numbers, ns=(1, 1))
-    [first, *_] = units_of(cut(PARQUET, numbers))
-    found = read(
-        PARQUET, numbers, schema=schema, units=[first._replace(skip=100, first=101, records=100)]
-    )
-    assert {row["n"] for row in found.rows} == {-1}
 
 
 def test_only_chosen_rows_come_out(numbers: Path) -> None:

@@ -145,16 +145,6 @@ def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path: Path) -> N
     assert read_all(data, "zst", tmp_path) == (b"", "needs-dictionary")
 
 
-def test_a_zstd_file_with_a_window_of_2_gib_is_read(tmp_path: Path) -> None:
-    parameters = zstandard.ZstdCompressionParameters(
-        window_log=31, enable_ldm=True, write_content_size=False, hash_log=6, chain_log=6
-    )
-    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    data = compressor.compress(TEXT) + compressor.flush()
-    assert zstandard.get_frame_parameters(data).window_size == 1 << 31
-    assert read_all(data, "zst", tmp_path) == (TEXT, "whole")
-
-
 @every_compression
 def test_a_file_that_is_cut_anywhere_is_truncated(
     ending: str, tmp_path: Path, inflate: None
@@ -254,22 +244,6 @@ def test_a_bomb_is_read_in_flat_memory(ending: str, tmp_path: Path, inflate: Non
         tracemalloc.stop()
     assert (found, [fault.error for _, fault in rejects]) == ([], ["too-large"])
     assert peak < 14 << 20  # the window of xz is 8 MiB
-
-
-@every_compression
-def test_a_compressed_file_is_one_unit_with_all_its_records(ending: str, tmp_path: Path) -> None:
-    path = tmp_path / f"a.txt.{ending}"
-    path.write_bytes(COMPRESS[ending](TEXT))
-    form = Sequential(Lines(), part_bytes=1000)
-    assert scanned(path, form) == [Cut(0, path.stat().st_size, 2000)]
-    found, rejects, digest = texts_of(path, Unit(0, path.stat().st_size, 0, 1, 2000), form)
-    assert found == list(enumerate(TEXT.decode().splitlines(), 1))
-    assert rejects == []
-    assert digest == xxhash.xxh3_64(TEXT).hexdigest()
-    assert (
-        form.types(str(path), Unit(0, path.stat().st_size, 0, 1, 2000), Reading()).schema()
-        == SCHEMA
-    )
 
 
 @every_compression

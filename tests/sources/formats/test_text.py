@@ -6,7 +6,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.sources.formats.base import Head, Misfit, Parsed, Reading, TextFormat
+from shardctl.sources.formats.base import Head, Parsed, Reading, TextFormat
 from shardctl.sources.formats.text import Lines, Paragraphs
 
 SCHEMA = pa.schema([("text", pa.string())])
@@ -82,15 +82,6 @@ def test_every_line_is_a_record_or_a_reject_or_empty(lines: list[bytes], ended: 
     assert Lines().count(data) == len(data.split(b"\n")) - (not data or data.endswith(b"\n"))
 
 
-@pytest.mark.parametrize("form", [Lines(), Paragraphs()])
-def test_only_records_that_are_chosen_come_out(form: TextFormat) -> None:
-    data = b"a\n\nb\n\n\xff\n\nc\n\n\xff\n"
-    of_all = parse(form, data)
-    even = parse(form, data, choose=lambda numbers: numbers % 2 == 0)
-    assert records(even) == [record for record in records(of_all) if record[0] % 2 == 0]
-    assert [n for n, _ in even.rejects] == [n for n, _ in of_all.rejects if n % 2 == 0]
-
-
 def test_a_paragraph_keeps_its_inner_line_ends() -> None:
     data = b"\n \t\none\ntwo\n\n\n  three\r\n four\r\n \r\n\r\nfive\n\t\n\xffsix\n\nseven"
     parsed = parse(Paragraphs(), data)
@@ -116,13 +107,6 @@ def test_complete_records_are_the_same_in_parts(form: TextFormat, text: str, cut
 def test_a_byte_order_mark_is_no_text() -> None:
     assert Lines().head(b"\xef\xbb\xbfa\n", Reading()).size == 3
     assert Paragraphs().head(b"a\n", Reading()).size == 0
-
-
-def test_a_schema_of_another_string_type_is_followed_and_one_of_numbers_is_a_misfit() -> None:
-    schema = pa.schema([("text", pa.large_string())])
-    assert parse(Lines(), b"a\nb\n", schema=schema).batch.schema == schema
-    with pytest.raises(Misfit):
-        parse(Lines(), b"a\n", schema=pa.schema([("text", pa.int64())]))
 
 
 def test_the_type_of_text_is_a_string_for_any_records() -> None:

@@ -19,11 +19,11 @@ from reading import read, types_of
 from tfrecords import example, framed
 
 import shardctl
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import Rejection
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.tfrecord import TFRecord
+from shardctl.sources.formats.tfrecord import TFRecords
 
-FORM = Framed(TFRecord())
+FORM = Framed(TFRecords, True)
 TOY = INTEROP / "tfds"
 
 
@@ -96,17 +96,6 @@ def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(tmp_path: Pa
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_the_folder_above_has_the_same_splits_and_one_with_two_versions_is_refused(
-    tmp_path: Path,
-) -> None:
-    shutil.copytree(TOY, tmp_path / "data" / "toy" / "1.0.0")
-    shardctl.convert(tmp_path / "data", tmp_path / "out", workers=0)
-    assert len(shardctl.open(tmp_path / "out", split="unsupervised")) == 1
-    shutil.copytree(TOY, tmp_path / "data" / "toy" / "2.0.0")
-    with pytest.raises(InputError, match="further down are named as splits"):
-        shardctl.convert(tmp_path / "data", tmp_path / "two", workers=0)
-
-
 def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     names = ("validation_matched", "validation_mismatched", "extra")
@@ -121,14 +110,6 @@ def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path: Path) ->
     assert {
         name: len(shardctl.open(tmp_path / "out", split=name)) for name in names
     } == dict.fromkeys(names, 2)
-
-
-def test_one_split_alone_has_its_name(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for name in ("toy-test.tfrecord-00000-of-00001", "dataset_info.json", "features.json"):
-        shutil.copy(TOY / name, tmp_path / "in")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert len(shardctl.open(tmp_path / "out", split="test")) == 2
 
 
 @pytest.mark.parametrize(
@@ -244,28 +225,12 @@ def test_lengths_of_ragged_values_must_be_theirs(lengths: list[Any] | None, tmp_
     )
 
 
-def test_a_shape_must_have_the_dimensions_of_its_feature(tmp_path: Path) -> None:
-    tree = features({"x": tensor("int8", -1, -1, encoding="bytes")})
-    shapes = [[2, 1], [2], [1, 2, 1], [3, 3], [2**62, 2**62]]
-    found = read(
-        FORM, folder(tmp_path, tree, *({"x/value": [b"ab"], "x/shape": shape} for shape in shapes))
-    )
-    assert found.rows == [{"x": [[97], [98]]}]
-    assert [number for number, _ in errors(found)] == [2, 3, 4, 5]
-
-
 def test_what_is_inflated_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardctl.sources.formats.tfds.MOST_INFLATED", 1000)
     tree = features({"x": sequence(tensor("int8", 300, encoding="zlib"))})
     item = zlib.compress(bytes(300))
     found = read(FORM, folder(tmp_path, tree, {"x": [item] * 3}, {"x": [item] * 4}))
     assert (found.numbers, errors(found)) == ([1], [(2, "other-type")])
-
-
-def test_names_of_classes_are_read_as_tfds_reads_them(tmp_path: Path) -> None:
-    tree = features({"label": {"classLabel": {"numClasses": "3"}}})
-    path = folder(tmp_path, tree, {"label": [1]}, labels={"label": " a\x85b \n\nc\r\nd\n"})
-    assert types_of(FORM, path).classes == {"label": ("a\x85b", "c", "d")}
 
 
 def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path: Path) -> None:

@@ -3,11 +3,9 @@ and kinds."""
 
 from __future__ import annotations
 
-import json
 import struct
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,12 @@ from reading import READING, read, types_of
 from tfrecords import example, framed, write_examples
 
 import shardctl
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError
 from shardctl.sources.formats import ending_of, find_format
-from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.tfrecord import TFRecord, masked
+from shardctl.sources.formats.tfrecord import TFRecords, masked
 
-FORM = Framed(TFRecord())
+FORM = Framed(TFRecords, True)
 
 
 def record(number: int) -> bytes:
@@ -42,7 +39,7 @@ def record(number: int) -> bytes:
 
 
 class TestTFRecord(Promises):
-    form = TFRecord()
+    form = TFRecords
     suffix = ".tfrecord"
 
     def whole(self, count: int) -> bytes:
@@ -144,24 +141,6 @@ def test_what_is_no_example_is_the_reject_of_its_record(tmp_path: Path) -> None:
     assert [row["a"] for row in found.rows] == [1, None]
 
 
-def test_strings_of_the_label_are_names_of_classes(tmp_path: Path) -> None:
-    path = write_examples(
-        tmp_path / "a.tfrecord", [{"kind": [name]} for name in (b"b", b"a", b"b")]
-    )
-    assert types_of(FORM, path, Reading(label="kind")).labels() == ["a", "b"]
-
-
-def test_a_first_record_of_any_length_is_a_reject(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardctl.sources.formats.tfrecord.RECORD_BYTES", 1000)
-    path = tmp_path / "a.tfrecord.gz"
-    path.write_bytes(zlib.compress(framed(example({"a": [bytes([255]) * 5000]})) + record(1)))
-    found = read(FORM, path)
-    assert errors(found) == [(1, "too-large")]
-    assert found.numbers == [2]
-
-
 def test_a_length_beyond_any_file_is_the_end_of_it(tmp_path: Path) -> None:
     length = struct.pack("<Q", 2**64 - 1)
     path = tmp_path / "a.tfrecord"
@@ -192,16 +171,6 @@ def test_the_order_of_fields_is_the_same_in_every_process(tmp_path: Path) -> Non
     assert [f.name for f in shardctl.open(tmp_path / "here").schema][1:] == sorted(
         f"f{n}" for n in range(40)
     )
-
-
-def test_a_file_that_is_cut_in_its_first_record_is_no_other_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(record(3)[:20])
-    assert json.dumps(FORM.scan(str(path), 0, 20, READING)).count("truncated") == 1
-    path.write_bytes(b"{}" * 30)
-    with pytest.raises(Rejection, match="not a TFRecord file") as caught:
-        FORM.scan(str(path), 0, 60, READING)
-    assert caught.value.error == "not-tfrecord"
 
 
 def test_types_of_later_records_are_found_where_others_were_looked_at(

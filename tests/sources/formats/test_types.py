@@ -111,18 +111,6 @@ def test_types_travel_to_another_process(
     assert again.join(more).labels() == types.join(more).labels()
 
 
-def test_types_of_arrow_travel_to_another_process() -> None:
-    types = of(
-        d=([decimal.Decimal("1.50")],),
-        t=([None], pa.timestamp("ns", "Europe/Paris")),
-        b=([b"x"],),
-        f=([1], pa.uint8()),
-    )
-    again = Types.unpacked(types.packed())
-    assert again.schema() == types.schema()
-    assert again.schema().field("t").type == pa.timestamp("ns", "Europe/Paris")
-
-
 def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
     first = of(
         m=([1],),
@@ -168,16 +156,6 @@ def test_widths_join_to_one_that_rounds_nothing(
     assert parts[1].join(parts[0]).schema().field("a").type == expected
 
 
-def test_whole_numbers_that_a_common_type_would_round_are_text() -> None:
-    decimals, large = of(a=([1.5],)), of(a=([2**53 + 1],))
-    assert decimals.join(large).mixed() == ["a"]
-    assert decimals.join(of(a=([2**53],))).schema().field("a").type == pa.float64()
-    unsigned = of(a=([2**63], pa.uint64()))
-    assert unsigned.join(of(a=([1],))).schema().field("a").type == pa.uint64()
-    assert unsigned.join(of(a=([-1],))).mixed() == ["a"]
-    assert of(a=([True],)).join(of(a=([1],))).mixed() == ["a"]
-
-
 def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type() -> None:
     unread = Types.of_schema(
         pa.schema([("a", pa.int64()), ("b", pa.int32()), ("label", pa.string())]), "label"
@@ -209,26 +187,6 @@ def test_floats_that_are_whole_numbers_are_so_beside_whole_numbers(
     for joined in (parts[0].join(parts[1]), parts[1].join(parts[0])):
         assert joined.schema().field("a").type == (pa.int64() if exact else pa.float64())
     assert parts[1].schema().field("a").type == pa.float64()  # alone they stay what they are
-
-
-def test_numbers_that_only_their_types_are_known_of_are_undecided_where_values_would_say_more() -> (
-    None
-):
-    def unread(*columns: tuple[str, pa.DataType]) -> Types:
-        return Types.of_schema(pa.schema(columns), "label")
-
-    one = unread(
-        ("a", pa.int64()),
-        ("b", pa.list_(pa.uint64())),
-        ("c", pa.int8()),
-        ("d", pa.float32()),
-        ("e", pa.int64()),
-    )
-    other = unread(
-        ("a", pa.float64()), ("b", pa.list_(pa.int8())), ("c", pa.int32()), ("d", pa.float64())
-    )
-    assert one.undecided() == []
-    assert one.join(other).undecided() == ["a", "b"]
 
 
 def named(names: range) -> list[dict[str, Any]]:
@@ -287,23 +245,6 @@ def test_types_that_json_cannot_hold_and_others_are_one_sentence(value: Any) -> 
         assert name in str(raised.value)
         assert rigid.join(other).mixed() == ["a"]
     assert rigid.join(of(a=([None],))).schema().field("a").type == rigid.schema().field("a").type
-
-
-def nested(levels: int) -> Any:
-    value: Any = 1
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-def test_lists_deeper_than_a_column_can_be_are_text() -> None:
-    for levels, mixed in (
-        (jsonl.DEEPEST, []),
-        (jsonl.DEEPEST + 1, ["a"]),
-        (jsonl.MOST_LEVELS, ["a"]),
-    ):
-        assert Types.of_values([{"a": nested(levels)}], "").mixed() == mixed
-        assert of(a=([nested(levels)],)).mixed() == mixed
 
 
 def test_labels_are_the_strings_of_one_field() -> None:

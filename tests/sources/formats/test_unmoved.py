@@ -21,7 +21,7 @@ from pyarrow import parquet
 from tfrecords import write_examples
 
 import shardctl
-from shardctl.errors import DamageError, DatasetError, UsageError
+from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 
 
@@ -273,48 +273,6 @@ def test_what_may_be_a_place_is_named(name: str, tmp_path: Path, cli: Any) -> No
         ds.loader(3)
 
 
-def test_many_of_them_are_named_once(tmp_path: Path) -> None:
-    columns = {f"number{number}": [number] * 3 for number in range(20)}
-    result = shardctl.convert(of_table(tmp_path, columns), tmp_path / "out", recipe=FLIP, workers=0)
-    (notice,) = result.notices
-    assert "20 fields beside them not: number0, number1, number2 and 17 more. " in notice
-
-
-def test_a_preview_refuses_texts_that_are_places(tmp_path: Path, cli: Any) -> None:
-    source = of_table(tmp_path, {"boxes": ["[[1, 2, 3, 4]]"] * 3})
-    refused = cli(
-        "preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html"
-    )
-    assert refused.code == 2
-    assert "hflip moves the content of the images, but not boxes" in refused.err
-
-
-def test_the_command_line_and_the_preview_take_the_same_word(tmp_path: Path, cli: Any) -> None:
-    source = write_tar(tmp_path, {"depth.png": GREY})
-    arguments = ["--kind", "image", "--step", "hflip p=1", "--workers", "0"]
-    refused = cli("convert", source, tmp_path / "out", *arguments)
-    assert refused.code == 2
-    assert (
-        "hflip moves the content of the images, but not depth.png: it looks like a place"
-        in refused.err
-    )
-    assert cli("convert", source, tmp_path / "out", *arguments, "--unmoved", "depth.png").code == 0
-    assert shardctl.open(tmp_path / "out").manifest.recipe["unmoved"] == ["depth.png"]
-    page = cli(
-        "preview",
-        source,
-        "--kind",
-        "image",
-        "--step",
-        "hflip p=1",
-        "--unmoved",
-        "depth.png",
-        "--html",
-        tmp_path / "a.html",
-    )
-    assert page.code == 0
-
-
 Extra = dict[str, Any]
 
 
@@ -356,34 +314,6 @@ def test_a_loader_goes_by_the_first_values_too(
     assert name in batch
     (batch,) = ds.loader(3, columns=columns)
     assert name in batch
-
-
-def test_a_loader_takes_what_is_no_place(tmp_path: Path) -> None:
-    extra: Extra = {
-        "landmark": ["Eiffel Tower"] * 3,
-        "mask": ["yes", "no", "yes"],
-        "caption": ["a.png is shown"] * 3,
-    }
-    ds = written(tmp_path, extra)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (batch,) = ds.loader(3, flip=True, resize=5)
-    assert batch["landmark"][0] == "Eiffel Tower"
-    assert list(ds.filter("mask == 'never'").loader(3, flip=True)) == []
-
-
-def test_a_damaged_block_is_left_to_the_batches(tmp_path: Path) -> None:
-    written(tmp_path, {"blob": [bytes(200)] * 3})
-    (shard,) = (tmp_path / "out").glob("train-*.arrow")
-    data = bytearray(shard.read_bytes())
-    begin = pa.ipc.open_file(shard).get_batch(0).nbytes // 2
-    data[len(data) // 4 : len(data) // 4 + begin] = b"\xff" * begin
-    shard.write_bytes(data)
-    loader = shardctl.open(tmp_path / "out").loader(3, flip=True, on_error="skip")
-    with pytest.raises(DamageError, match="block 0 cannot be read"):
-        next(iter(shardctl.open(tmp_path / "out").loader(3, flip=True)))
-    with pytest.raises(DatasetError, match="3 of 3 samples of epoch 0 cannot be read"):
-        next(iter(loader))
 
 
 def test_unmoved_names_columns_that_a_loader_would_leave(tmp_path: Path) -> None:
@@ -432,26 +362,3 @@ def test_a_labels_file_is_refused_for_its_names_and_values(
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     told = {**FLIP, "unmoved": named.split(",")}
     assert shardctl.convert(source, tmp_path / "out", recipe=told, workers=0).samples == 3
-
-
-@pytest.mark.parametrize(
-    ("columns", "values", "count"),
-    [
-        ("landmark", "Eiffel Tower", 0),
-        ("mask", "no", 0),
-        ("bbox_iou", "0.5", 1),
-        ("mask", "../masks/0.png", 1),
-        ("x,y", "3,4", 2),
-    ],
-)
-def test_a_labels_file_of_other_things_is_taken(
-    columns: str, values: str, count: int, tmp_path: Path
-) -> None:
-    source = of_labels_file(tmp_path, columns, values)
-    result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert result.samples == 3
-    assert sum(
-        "beside them not: " + columns.replace(",", ", ") in notice for notice in result.notices
-    ) == bool(count)
-    (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True)
-    assert set(columns.split(",")) <= batch.keys()

@@ -23,16 +23,15 @@ from conftest import examples
 from containers import INTEROP, Promises, errors, expected
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import READING, Everything, cut, read, types_of
+from reading import READING, Everything, read, types_of
 from tars import tar
 
-from shardctl.errors import Rejection
 from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.webdataset import WebDataset, parse_header
+from shardctl.sources.formats.webdataset import TarSamples, parse_header
 
-FORM = Framed(WebDataset())
+FORM = Framed(TarSamples)
 
 
 def npy(array: Any) -> bytes:
@@ -61,7 +60,7 @@ def sample(number: int) -> list[tuple[str, bytes]]:
 
 
 class TestWebDataset(Promises):
-    form = WebDataset()
+    form = TarSamples
     suffix = ".tar"
 
     def whole(self, count: int) -> bytes:
@@ -194,13 +193,6 @@ def test_sparse_members_are_rejects_and_what_follows_is_read(format_: str, tmp_p
     found = read(FORM, tmp_path / "a.tar")
     assert errors(found) == [(1, "sparse")]
     assert found.rows == [{"__key__": "b", "txt": "after"}]
-
-
-@pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_and_other_names_are_keys(format_: int, tmp_path: Path) -> None:
-    keys = ["d" * 300 + "/" + "k" * 300, "ä/ö", "sp ace"]
-    found = read_bytes(tar([(f"{key}.txt", b"1") for key in keys], format_), tmp_path)
-    assert [row["__key__"] for row in found.rows] == keys
 
 
 def test_sizes_in_pax_headers_count(tmp_path: Path) -> None:
@@ -380,13 +372,6 @@ def test_a_name_that_looks_like_compressed_data_is_a_name(name: str, tmp_path: P
     assert [row["txt"] for row in read_bytes(tar([(name, b"1")]), tmp_path).rows] == ["1"]
 
 
-def test_zstd_may_begin_with_a_frame_to_be_skipped(tmp_path: Path) -> None:
-    """As pzstd writes it."""
-    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
-    found = read_bytes(skipped + zstandard.compress(tar([("a.txt", b"1")])), tmp_path)
-    assert [row["txt"] for row in found.rows] == ["1"]
-
-
 def test_only_the_fields_that_are_wanted_are_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar([("a.txt", b"1"), ("a.json", b"{"), ("a.pkl", b"")]))
@@ -399,16 +384,6 @@ def test_the_key_comes_first_and_one_key_in_two_files_is_no_fault(tmp_path: Path
         (tmp_path / name).write_bytes(tar([("a.txt", b"1")]))
         assert read(FORM, tmp_path / name).rejects == []
     assert types_of(FORM, tmp_path / "a.tar").found().names[0] == "__key__"
-
-
-def test_an_empty_tar_has_no_records(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(tar([]))
-    assert cut(FORM, path) == []
-    path.write_bytes(b"")
-    with pytest.raises(Rejection, match="empty") as caught:
-        cut(FORM, path)
-    assert caught.value.error == "empty"
 
 
 @examples(150)
@@ -470,14 +445,3 @@ def test_a_hole_or_a_second_tar_does_not_end_a_tar_silently(what: str, tmp_path:
     found = read_bytes(data, tmp_path)
     assert [error for _, error in errors(found)] == ["damaged"]
     assert "a hole, or another tar" in found.rejects[0][2]
-
-
-def test_a_small_compressed_tar_of_images_is_converted(
-    photos: Path, tmp_path: Path, cli: Any
-) -> None:
-    """It has fewer records than are looked at to see whether there are images among them."""
-    with tarfile.open(tmp_path / "in.tar.gz", "w:gz") as archive:
-        for path in sorted(photos.rglob("*.jpg"))[:3]:
-            archive.add(path, path.name)
-    ran = cli("convert", tmp_path / "in.tar.gz", tmp_path / "out", "--workers", "0")
-    assert (ran.code, "3 image inputs" in ran.err) == (0, True), ran.err
