@@ -2,17 +2,20 @@
 own bytes."""
 
 from __future__ import annotations
-import numpy as np
-import pyarrow as pa
+
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import Rejection
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.images.codecs.backend import is_image
-from shardctl.images.codecs.image import (frame_count, frames_of)
-from shardctl.sources.formats.base import (Choose, Cut, Digest, Format, Parsed, Reading, Unit)
+from shardctl.images.codecs.image import frame_count, frames_of
+from shardctl.sources.formats.base import Choose, Cut, Digest, Format, Parsed, Reading, Unit
 from shardctl.sources.types import Types
-from typing import Any
 
 
 def begins(start: bytes) -> bool:
