@@ -377,7 +377,7 @@ def finish(
         bytes=sum(entry.bytes for entry in entries),
         inputs=samples,
         rejected=0,
-        splits=tuple(_splits(entries)),
+        splits=splits_of(entries),
         schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=layout.fields(),
         recipe=recipe,
@@ -386,7 +386,7 @@ def finish(
         fingerprint_parts=parts,
         sources=(),
         files=files,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         shardctl_version=__version__,
         class_counts=class_counts,
     )
@@ -394,9 +394,20 @@ def finish(
     return manifest
 
 
-def _splits(entries: Sequence[ShardEntry]) -> Iterator[SplitFacts]:
-    for name in dict.fromkeys(entry.split for entry in entries):
+def splits_of(
+    entries: Sequence[ShardEntry], names: Iterable[str] | None = None
+) -> tuple[SplitFacts, ...]:
+    """Return what a manifest says of the splits with these names (None: all there are)."""
+    if names is None:
+        names = dict.fromkeys(entry.split for entry in entries)
+    found = []
+    for name in names:
         own = [entry for entry in entries if entry.split == name]
-        yield SplitFacts(
-            name, sum(entry.rows for entry in own), len(own), sum(entry.bytes for entry in own)
-        )
+        rows, size = sum(entry.rows for entry in own), sum(entry.bytes for entry in own)
+        found.append(SplitFacts(name, rows, len(own), size))
+    return tuple(found)
+
+
+def now() -> str:
+    """Return the time as a manifest has it."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
