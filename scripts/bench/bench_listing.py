@@ -157,7 +157,7 @@ def timed(what: Callable[[], object]) -> tuple[float, float]:
 
 
 def peak(root: Path) -> dict[str, int]:
-    from shardctl.system.startup import keep_pandas_out_of_arrow
+    from shardctl.system.machine import keep_pandas_out_of_arrow
 
     keep_pandas_out_of_arrow()
     with tempfile.TemporaryDirectory() as few:

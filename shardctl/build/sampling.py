@@ -28,8 +28,8 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.files import copy_file, naming_the_path
 from shardctl.system.locations import is_stored, name_of
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.processes.pool import Limits
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 

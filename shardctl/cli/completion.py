@@ -91,7 +91,7 @@ def _manifest(words: Sequence[Path]) -> Any:
 def _steps(_: Sequence[Path]) -> dict[str, str]:
     """Return the steps of recipes: the schema has them, and the steps themselves take long to
     import."""
-    from shardctl.system.documents import documents
+    from shardctl.system.packages import documents
 
     schema = json.loads((documents() / "recipe.schema.json").read_bytes())["definitions"]
     names = [step["$ref"].rpartition("/")[2] for step in schema["step"]["oneOf"]]

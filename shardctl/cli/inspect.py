@@ -35,7 +35,7 @@ from shardctl.cli.show import (
 from shardctl.errors import UsageError
 from shardctl.format.manifest import kept_generations
 from shardctl.system.folders import LocalFolder
-from shardctl.system.startup import quick_imports
+from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:

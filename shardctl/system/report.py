@@ -1,14 +1,145 @@
-"""What a command or a function tells of something: sections of lines and tables, which a terminal, a
-page and a notebook show."""
+"""What is told of something: sections of lines and tables, which a terminal, a page and a notebook
+show; and small pieces of HTML, escaped."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
-from shardctl.system.html import lines_in_notebook, rows_in_notebook
 from shardctl.system.text import printable
+
+
+@dataclass(frozen=True)
+class Html:
+    """Text that is HTML already; all other text is escaped."""
+
+    text: str
+
+
+def text(value: Any) -> str:
+    """Return a value as HTML: escaped, with control characters shown, numbers with separators."""
+    if isinstance(value, Html):
+        return value.text
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(printable(str(value)))
+
+
+@dataclass(frozen=True)
+class Look:
+    """The attributes of what is around a table, of the table, and of its cells: with text, and with
+    numbers."""
+
+    around: str
+    table: str
+    cell: str
+    number: str
+
+
+ON_A_PAGE = Look(' class="scroll"', "", "", " class=number")
+"""The style sheet of a page does the rest."""
+
+_LINE = (
+    "padding:.15em 1em .15em 0;vertical-align:top;border:0;border-bottom:1px solid "
+    "rgba(128,128,128,.35);background:none"
+)
+IN_A_NOTEBOOK = Look(
+    ' style="overflow-x:auto"',
+    ' style="border-collapse:collapse;margin:.4em 0;font-size:.9em"',
+    f' style="text-align:left;max-width:40em;overflow-wrap:break-word;{_LINE}"',
+    f' style="text-align:right;white-space:nowrap;{_LINE}"',
+)
+"""A notebook has no style sheet of ours. Text has the colour that the notebook gives it, light or
+dark."""
+
+
+def table(
+    rows: Iterable[Sequence[Any]], header: Sequence[Any] = (), look: Look = ON_A_PAGE
+) -> Html:
+    """Return a table; a column of numbers is set to the right."""
+    body = [list(row) for row in rows]
+    numeric = [
+        all(isinstance(v, int | float) and not isinstance(v, bool) for v in column)
+        for column in zip(*body, strict=True)
+    ]
+    head = "".join(
+        _cell("th", name, right, look) for name, right in zip(header, numeric, strict=False)
+    )
+    lines = (
+        "".join(_cell("td", v, right, look) for v, right in zip(row, numeric, strict=True))
+        for row in body
+    )
+    rows_html = "".join(f"<tr>{line}</tr>" for line in lines)
+    head_html = f"<thead><tr>{head}</tr></thead>" if header else ""
+    return Html(
+        f"<div{look.around}><table{look.table}>{head_html}<tbody>{rows_html}</tbody></table></div>"
+    )
+
+
+def _cell(tag: str, value: Any, right: bool, look: Look) -> str:
+    return f"<{tag}{look.number if right else look.cell}>{text(value)}</{tag}>"
+
+
+def jpeg_image(jpeg: bytes, what: str, style: str = "") -> Html:
+    """Return a JPEG image as a part of the page itself; `what` is said where it cannot be seen."""
+    styled = f' style="{style}"' if style else ""
+    return Html(
+        f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode("ascii")}" '
+        f'alt="{text(what)}"{styled}>'
+    )
+
+
+MOST_ROWS = 20
+"""Rows of a table in a notebook: the objects have all."""
+
+GOOD, WARNING, BAD = "#1a7f37", "#8a5a00", "#b3261e"
+"""Colours behind white text, which can be read on light and dark."""
+
+
+def in_notebook(line: Any, *parts: Html) -> str:
+    """Return what a notebook shows of an object: a line, and what is below it."""
+    return f"<div><div><b>{text(line)}</b></div>{''.join(part.text for part in parts)}</div>"
+
+
+def marked(word: str, colour: str) -> Html:
+    """Return a word on a colour."""
+    style = (
+        f"background:{colour};color:#ffffff;border-radius:.3em;padding:.05em "
+        ".45em;white-space:nowrap"
+    )
+    return Html(f'<span style="{style}">{text(word)}</span>')
+
+
+def rows_in_notebook(
+    title: str, rows: Sequence[Sequence[Any]], header: Sequence[str] = (), total: int | None = None
+) -> Html:
+    """Return the first rows of a table below its title, and how many more there are; nothing
+    without rows.
+
+    `total` is the number of all rows, where `rows` are not all.
+    """
+    if not rows:
+        return Html("")
+    more = (len(rows) if total is None else total) - len(rows[:MOST_ROWS])
+    below = lines_in_notebook([f"and {more:,} more"]).text if more else ""
+    above = f'<div style="margin-top:.6em">{text(title)}</div>' if title else ""
+    return Html(f"{above}{table(rows[:MOST_ROWS], header, IN_A_NOTEBOOK).text}{below}")
+
+
+def lines_in_notebook(lines: Iterable[Any], word: Html | None = None) -> Html:
+    """Return lines, each behind the same word."""
+    before = f"{word.text} " if word is not None else ""
+    return Html(
+        "".join(
+            f'<div style="margin:.15em 0;overflow-wrap:anywhere">{before}{text(line)}</div>'
+            for line in lines
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +199,7 @@ def table_lines(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> It
     """Yield the lines of a table; a column of numbers is set to the right."""
     listed = list(rows)
     lines = [list(header)] if header else []
-    lines += [[_cell(value) for value in row] for row in listed]
+    lines += [[_plain_cell(value) for value in row] for row in listed]
     numeric = [
         bool(listed) and all(isinstance(value, int | float) for value in column)
         for column in zip(*listed, strict=True)
@@ -82,7 +213,7 @@ def table_lines(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> It
         yield ("  " + "  ".join(cells)).rstrip()
 
 
-def _cell(value: Any) -> str:
+def _plain_cell(value: Any) -> str:
     return (
         f"{value:,}"
         if isinstance(value, int) and not isinstance(value, bool)

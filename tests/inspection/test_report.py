@@ -28,8 +28,8 @@ from shardctl.inspection.pages.page import (
     page,
     paragraph,
 )
-from shardctl.system.html import Html, table
 from shardctl.system.messages import entry_for
+from shardctl.system.report import Html, table
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -191,7 +191,7 @@ def test_a_pool_whose_end_is_interrupted_closes_no_file_of_others(
 FORKED = """
 import json, os, sys, threading
 from pathlib import Path
-from shardctl.system.startup import import_without_threads
+from shardctl.system.machine import import_without_threads
 import_without_threads()
 from shardctl.system.processes.pool import Limits, Pool
 from shardctl.system.processes.forkserver import forked_early

@@ -33,8 +33,8 @@ from shardctl.sources.formats import (
 )
 from shardctl.sources.kinds import too_large
 from shardctl.sources.types import Types
+from shardctl.system.permutation import LazySequence, evenly_spaced
 from shardctl.system.progress import Report
-from shardctl.system.sequences import LazySequence, evenly_spaced
 
 MOST_RANGES = 256
 """The most byte ranges that one task has: small files are looked at together."""

@@ -34,7 +34,7 @@ from shardctl.build.shards.scan import Found
 from shardctl.errors import SourceGoneError
 from shardctl.format.names import FILES
 from shardctl.system.files import naming_the_path, remove_tree
-from shardctl.system.sequences import LazySequence
+from shardctl.system.permutation import LazySequence
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.duplicates.exact import (
     CHUNK_BYTES,

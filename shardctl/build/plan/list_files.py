@@ -53,7 +53,7 @@ from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored, name_of, parent_of, path_below
-from shardctl.system.startup import collector_waits
+from shardctl.system.machine import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
 
 SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)

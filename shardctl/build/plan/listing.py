@@ -17,13 +17,7 @@ import xxhash
 from shardctl.build.notices import notice
 from shardctl.errors import UsageError
 from shardctl.sources import label_table
-from shardctl.sources.annotations import (
-    AnnotationRule,
-    Annotations,
-    Inputs,
-    Source,
-    parse_source,
-)
+from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
 from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot

@@ -21,8 +21,7 @@ from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
-from shardctl.system.permutation import Permutation
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import Permutation, evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
 
 

@@ -53,9 +53,9 @@ from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.progress import Progress, progress_of
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import KEEP_ALL
 from shardctl.transforms.recipe import Recipe

@@ -36,9 +36,9 @@ from shardctl.inspection.pages.pictures import (
     marks,
     thumbnail,
 )
-from shardctl.system.html import Html, table, text
 from shardctl.system.messages import entry_for
 from shardctl.system.options import declared_in
+from shardctl.system.report import Html, table, text
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line

@@ -35,8 +35,8 @@ from shardctl.inspection.content.tokens import TokenCount, TokenStatistics, toke
 from shardctl.loader.dataset import open_dataset
 from shardctl.system.arguments import truth
 from shardctl.system.folders import Folder
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.report import Section, Table, in_a_notebook
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted, format_bytes, printable
 
 INPUTS = 32

@@ -38,7 +38,7 @@ from shardctl.inspection.pages.pictures import (
     figure,
     pictures_of,
 )
-from shardctl.system.html import Html, table, text
+from shardctl.system.report import Html, table, text
 from shardctl.system.text import counted
 
 PICTURES = 60

@@ -1,5 +1,5 @@
 """The frame of a page: headings, figures, colours for light and for dark. Text and tables are those
-of system/html.py."""
+of system/report.py."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from shardctl.format.tables import Reject, read_rejects
 from shardctl.inspection.content.overview import Overview
 from shardctl.system.files import OutputFileType
 from shardctl.system.folders import FolderHere
-from shardctl.system.html import Html, table, text
 from shardctl.system.locations import is_url
 from shardctl.system.messages import entry_for
-from shardctl.system.report import Section
+from shardctl.system.report import Html, Section, table, text
 from shardctl.system.text import counted
 
 _STYLE = """
