@@ -206,9 +206,7 @@ class _Planning(Material):
             if name in self.before.files.column_names and not there:
                 raise DatasetError(
                     f"{self.before.folder.shown()}: its samples have {what}, but the sources no "
-                    "longer have any. Is a labels"
-                    " file or a folder missing? Bring it back, or use --overwrite to make the "
-                    "dataset again"
+                    "longer have any; bring the labels file or folder back, or use --overwrite"
                 )
 
     def _other_columns(self, labelling: Labelling) -> str:
