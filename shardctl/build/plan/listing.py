@@ -31,7 +31,6 @@ from shardctl.sources.annotations import (
     parse_source,
     read_annotations,
 )
-from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.inputs import ToldSplits, split_of_list, told_by_lists
 from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
@@ -223,11 +222,11 @@ class Listing:
         folder, root = self._folders[int(str(row["root"]))]
         return root if folder is None else f"{folder}{row['path']}"
 
-    def places_of(self, rows: Sequence[int]) -> list[InputPlace]:
-        """Return where some files are."""
+    def places_of(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+        """Return by what some files are opened, and the folders of their sources."""
         found = self.table.select(["path", "root"]).take(pa.array(rows, pa.int64())).to_pylist()
         bases = [root.base for root in self.roots]
-        return [InputPlace(self.opened(row), bases[row["root"]]) for row in found]
+        return [(self.opened(row), bases[row["root"]]) for row in found]
 
     @cached_property
     def _folders(self) -> list[tuple[str | None, str]]:
