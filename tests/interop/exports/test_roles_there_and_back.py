@@ -22,7 +22,7 @@ from pyarrow import parquet
 from round_trips import FORMS, facts_of
 
 import shardctl
-from shardctl.build.write.writer import ShardSeries, finish
+from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
@@ -218,7 +218,7 @@ def write(root: Path, columns: Mapping[str, Column]) -> Path:
     roles = Roles({name: each.role for name, each in columns.items() if each.role is not None})
     layout = Layout("image", pa.schema(fields), roles)
     root.mkdir()
-    series = ShardSeries(root, layout, "train", Compression.parse("none"), 1 << 62, 3)
+    series = ShardSeries(root, layout, "train", Compression.parse("none"), ShardLimits(1 << 62, 3))
     for number in range(SAMPLES):
         series.add((f"k{number}", *(each.values[number] for each in columns.values())), 1000)
     series.close()
