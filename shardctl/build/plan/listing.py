@@ -1,29 +1,25 @@
 """The list of files: one walk over the sources, written as a table on disk with a row per file."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
-
+from collections import Counter
+from collections.abc import (Iterable, Sequence)
+from dataclasses import (dataclass, field, replace)
+from functools import cached_property
+from pathlib import Path
 from shardctl.build.notices import notice
 from shardctl.errors import UsageError
 from shardctl.sources import label_table
-from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
-from shardctl.sources.annotations.base import InputPlace
+from shardctl.sources.annotations import (AnnotationRule, Annotations, Inputs, Source, parse_source)
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
-from shardctl.system.locations import name_of, normal, within
+from shardctl.system.locations import (name_of, normal, within)
+from typing import NamedTuple
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -192,11 +188,11 @@ class Listing:
         folder, root = self._folders[int(str(row["root"]))]
         return root if folder is None else f"{folder}{row['path']}"
 
-    def places_of(self, rows: Sequence[int]) -> list[InputPlace]:
-        """Return where some files are."""
+    def places_of(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+        """Return by what some files are opened, and the folders of their sources."""
         found = self.table.select(["path", "root"]).take(pa.array(rows, pa.int64())).to_pylist()
         bases = [root.base for root in self.roots]
-        return [InputPlace(self.opened(row), bases[row["root"]]) for row in found]
+        return [(self.opened(row), bases[row["root"]]) for row in found]
 
     @cached_property
     def _folders(self) -> list[tuple[str | None, str]]:
