@@ -17,8 +17,8 @@ from shardctl.cli.output import Output, note, print_json, print_table, progress_
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
 from shardctl.system.files import free_bytes
+from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, good, print_json, progress_options, warn
 from shardctl.errors import InputError
 from shardctl.system.files import near_path, read_named
-from shardctl.system.startup import quick_imports
+from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
+from shardctl.system.machine import quick_imports
 from shardctl.system.options import ByteSize
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 

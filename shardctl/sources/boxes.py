@@ -237,11 +237,7 @@ def has_values_to_see(type_: pa.DataType) -> bool:
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
     """Return why a step is refused beside columns that are wrong then."""
-    why = (
-        "looks like a place in the image, a mask or another image, and is no mask and no "
-        "objects "
-        "by role"
-    )
+    why = "is a place in the image, a mask or another image by its form, and no mask and no objects by role"
     return _not_moved(step, places, f"{why} (`shardctl help annotations`)")
 
 
@@ -255,13 +251,7 @@ def _not_moved(step: str, names: Sequence[str], why: str) -> str:
 def said_of_unknown(step: str, names: Sequence[str], option: str) -> str:
     """Return a notice on columns that a step leaves as they are; `option` says that this is
     right."""
-    return (
-        f"{step} moves the content of the images, and {counted(len(names), 'field')} beside them "
-        f"not: {some(names)}. What is a"
-        " place in the image or has a value for each pixel is wrong then (`shardctl help "
-        f"annotations`); {option} names those"
-        " that are right as they are"
-    )
+    return f"{step} moves the content of the images, but not {counted(len(names), 'field')} beside them: {some(names)}. Places and masks are wrong then (`shardctl help annotations`); {option} names what is right as it is"
 
 
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
@@ -272,10 +262,7 @@ def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
         [f"those of a labels file with --drop-columns {','.join(of_labels)}"] if of_labels else []
     )
     unmoved = ",".join([*of_records, *of_labels])
-    return (
-        f"Leave out {step}; or keep them as they are with --unmoved {unmoved}; or leave them "
-        f"out, {' and '.join(ways)}"
-    )
+    return f"Leave out {step}; or keep them with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
 
 
 def is_named_mask(field: pa.Field) -> bool:
@@ -290,20 +277,13 @@ def is_named_mask(field: pa.Field) -> bool:
 def why_no_masks(step: str, columns: list[str]) -> str:
     """Return why a step is refused beside columns that are called masks and are none, and what to
     do."""
-    why = (
-        "is a mask by its name, and its first values are not images with one number for each "
-        "pixel of the main image"
-    )
+    why = "is a mask by its name, but its first values are no images of one number for each pixel"
     return f"{_not_moved(step, columns, why)}. {ways_out(step, columns, [])}"
 
 
 def why_not_as_said(columns: list[str]) -> str:
     """Return why columns cannot be masks although a person says so."""
-    return (
-        f"{some(columns)} of --mask-fields: the first values are not images with one number for "
-        "each pixel of the main image;"
-        " leave it out"
-    )
+    return f"{some(columns)} of --mask-fields: no images of one number for each pixel of the main image"
 
 
 def _is_place(field: pa.Field) -> bool:

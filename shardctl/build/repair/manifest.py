@@ -72,9 +72,7 @@ def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
     if not ours and _proven_sums(folder) is not None:
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and "
-            f"{CHECKSUMS}, which agree with"
-            f" each other; put the right {MANIFEST} there, or remove this one, so that repair "
-            "rebuilds it"
+            f"{CHECKSUMS}; put the right one there, or remove it, so that repair rebuilds it"
         )
 
 
@@ -84,9 +82,8 @@ def refuse_shard(folder: FolderHere) -> None:
     with contextlib.suppress(OSError):
         if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
             raise DatasetError(
-                f"{folder.shown(MANIFEST)}: it is an Arrow file, not a manifest; give it back the "
-                "name of its shard or table,"
-                " then repair again"
+                f"{folder.shown(MANIFEST)}: an Arrow file, not a manifest; give it its own name back, "
+                "then repair again"
             )
 
 
@@ -104,8 +101,7 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     if sums is None:
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as "
-            "well, so that it is unknown"
-            " what the dataset was; convert the sources again with --overwrite"
+            "well; convert the sources again with --overwrite"
         )
     table = ShardTable(folder)
     making, entries, left = table.making, list(table), _what_is_left(folder)
@@ -378,8 +374,8 @@ def refuse_folders(folder: Folder, manifest: Manifest) -> None:
         found = folder.stat(name)
         if found is not None and found.kind == "folder":
             raise DatasetError(
-                f"{folder.shown(name)}: a folder, where a file of the dataset belongs; move it "
-                "away, then repair again"
+                f"{folder.shown(name)}: a folder in the place of a file; move it away, then repair "
+                "again"
             )
 
 

@@ -26,7 +26,7 @@ from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.writer import digest_of_shards
-from shardctl.format.counts import COUNTS, Counts, JpegRecord, joined
+from shardctl.format.counts import COUNTS, JpegRecord, joined
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
@@ -122,16 +122,6 @@ class NewShard:
     kept: bool
 
 
-@dataclass(frozen=True)
-class RewriteTotals:
-    """What the new manifest says that is not the sum of its shards."""
-
-    class_counts: dict[str, list[int]] | None
-    objects: dict[str, int] | None
-    jpeg: dict[str, int] | None
-    steps: list[Counts] | None
-
-
 @contextmanager
 def rewriting(
     dst: str | Path, waiting: Callable[[str], None] | None
@@ -165,7 +155,7 @@ def commit(
     held: file_lease.Lease,
     shards: Sequence[NewShard],
     files: pa.Table,
-    totals: RewriteTotals,
+    totals: dict[str, Any],
     command: str,
     removed: int = 0,
     pruned: Iterable[tuple[str, int]] = (),
@@ -173,7 +163,8 @@ def commit(
     """Write the tables and the manifest beside the new shards, and put them in the place of the
     dataset. Returns the manifest.
 
-    `files` is the new files.arrow. `removed` samples of the records `pruned` are no longer there:
+    `files` is the new files.arrow, `totals` what the manifest says that is not the sum of its
+    shards. `removed` samples of the records `pruned` are no longer there:
     then earlier generations go too, as they have them.
     """
     making, settings = old.table.making, old.manifest.settings
@@ -212,9 +203,9 @@ def commit(
             update = file.facts
         plain = [shard.plain for shard in shards]
         jpegs = None
-        if old.table.records_jpegs and totals.jpeg is not None:
+        if old.table.records_jpegs and totals["jpeg"] is not None:
             bits = joined([JpegRecord(each, 0, 0, 0) for each in plain if each is not None]).plain
-            jpegs = JpegRecord(bits, *(totals.jpeg[name] for name in COUNTS))
+            jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
         spool.write_table(new / SHARDS, making, jpegs)
         facts = sum_up(new, spool.sums(), old.manifest.own_files)
     splits = tuple(_splits(old.manifest, entries))
@@ -230,10 +221,7 @@ def commit(
         settings=settings,
         files=facts,
         update=update,
-        class_counts=totals.class_counts,
-        objects=totals.objects,
-        jpeg=totals.jpeg,
-        steps=totals.steps,
+        **totals,
     )
     if is_written(old.manifest.settings):
         changed = replace(

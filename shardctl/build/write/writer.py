@@ -21,7 +21,7 @@ import xxhash
 from shardctl.build.options import check_shards
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.plan.splits import Draw, SplitRule
-from shardctl.build.write.fields import Fields
+from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
@@ -101,17 +101,12 @@ class SampleWriter:
         self,
         folder: Path,
         fields: Fields,
-        compression: Compression,
+        given: WriteSchema,
         limits: ShardLimits,
-        classes: int,
     ) -> None:
-        self._folder, self._fields, self._compression, self._limits = (
-            folder,
-            fields,
-            compression,
-            limits,
-        )
-        self._classes = classes
+        self._folder, self._fields, self._limits = folder, fields, limits
+        self._compression = given.compression_of(fields)
+        self._classes = len(given.classes or ())
         self._series: dict[str, ShardSeries] = {}
         self._keys: dict[str, Keys] = {}
         self._labels: dict[str, npt.NDArray[np.int64]] = {}
@@ -128,9 +123,9 @@ class SampleWriter:
             self._labels[split][label] += 1
 
     def _begin(self, split: str) -> None:
-        layout, limits = self._fields.layout, self._limits
+        layout = self._fields.layout
         self._series[split] = ShardSeries(
-            self._folder, layout, split, self._compression, limits.bytes, limits.samples
+            self._folder, layout, split, self._compression, self._limits
         )
         self._keys[split] = new_keys(self._fields)
         self._labels[split] = np.zeros(self._classes, np.int64)
@@ -232,9 +227,8 @@ class Keys:
                 )
                 if name in seen:
                     raise InputError(
-                        f"sample {first + row:,} has the key {printable(key)}, and sample "
-                        f"{seen[name]:,} has it too; give every"
-                        " sample a key of its own (those without one have their number)"
+                        f"the samples {seen[name]:,} and {first + row:,} have the key "
+                        f"{printable(key)}; give each a key of its own"
                     )
                 seen[name] = first + row
             first += block.num_rows
@@ -253,16 +247,10 @@ class ShardSeries:
         layout: Layout,
         split: str,
         compression: Compression,
-        most_bytes: int,
-        most_samples: int,
+        limits: ShardLimits,
     ) -> None:
-        self._folder, self._layout, self._split, self._compression = (
-            folder,
-            layout,
-            split,
-            compression,
-        )
-        self._most_bytes, self._most_samples = most_bytes, most_samples
+        self._folder, self._layout, self._split = folder, layout, split
+        self._compression, self._limits = compression, limits
         self._sink: StreamedFile | None = None
         self._writer: ShardWriter | None = None
         self._rows = self._raw_bytes = 0
@@ -282,8 +270,8 @@ class ShardSeries:
             # a shard may be smaller than a block
             waiting = self._raw_bytes - self._writer.raw_bytes
             full = (
-                self._rows >= self._most_samples
-                or max(self._sink.tell(), waiting) >= self._most_bytes
+                self._rows >= self._limits.samples
+                or max(self._sink.tell(), waiting) >= self._limits.bytes
             )
         if full:
             self.close()
@@ -319,17 +307,6 @@ def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
     return hashlib.sha256(
         json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()
     ).hexdigest()[:32]
-
-
-def making_of(
-    layout: Layout,
-    fields: dict[str, Any],
-    recipe: dict[str, Any],
-    settings: dict[str, Any],
-    parts: dict[str, str],
-) -> Making:
-    """Return how a dataset without a source was made."""
-    return Making(layout.to_json(), fields, recipe, settings, parts)
 
 
 def write_tables(
@@ -370,7 +347,7 @@ def finish(
     }
     parts = {WRITTEN_PART: digest_of_shards(entries)}
     files = write_tables(
-        folder, entries, making_of(layout, layout.fields(), recipe, settings, parts)
+        folder, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
     samples = sum(entry.rows for entry in entries)
     manifest = Manifest(

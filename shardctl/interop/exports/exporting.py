@@ -47,11 +47,11 @@ from shardctl.sources.export_description import (
 )
 from shardctl.system import arguments
 from shardctl.system.files import write_atomically
-from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
 from shardctl.system.locations import is_url
 from shardctl.system.options import check_options, declared_in
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
+from shardctl.system.report import in_notebook, lines_in_notebook, rows_in_notebook
 from shardctl.system.text import counted, first_repeated, format_bytes, printable
 from shardctl.version import __version__
 

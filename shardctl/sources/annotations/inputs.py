@@ -33,7 +33,7 @@ from shardctl.system.locations import (
     path_below,
     within,
 )
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import composed, counted, printable
 
 AT_ONCE = 65536

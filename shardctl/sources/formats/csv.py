@@ -321,10 +321,7 @@ def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> Non
     except csv.Error:  # what is wrong with the row is said where it is read
         return
     if tuple(first) == columns:
-        message = (
-            "its first row has the very names that --columns gives; leave out --columns, so "
-            "that it is read as the header"
-        )
+        message = "its first row has the names that --columns gives; leave out --columns, so that it is the header"
         raise Rejection(
             "read",
             "header",
@@ -340,11 +337,9 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     try:
         names = next(csv.reader(io.StringIO(line.decode(), newline=""), delimiter=delimiter), [])
     except UnicodeDecodeError as error:
-        message = (
-            f"the header is not UTF-8 at byte {error.start}; give the encoding with "
-            "--encoding, or recode the file"
-        )
-        raise Rejection("read", "not-utf8", message) from None
+        raise Rejection(
+            "read", "not-utf8", f"the header is not UTF-8 at byte {error.start}; {RECODE}"
+        ) from None
     except csv.Error as error:
         raise Rejection(
             "read", "no-header", f"the header cannot be read ({error}); is it a CSV file?"
@@ -424,12 +419,13 @@ def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
 
 def unclosed(place: int) -> Rejection:
     """Return why a row is rejected that has a quote, at `place`, which is never closed."""
-    message = (
+    return Rejection(
+        "decode",
+        "unclosed-quote",
         f'a quote (") at byte {place} of the row is never closed, up to the end of the '
         "file; "
-        "close it"
+        "close it",
     )
-    return Rejection("decode", "unclosed-quote", message)
 
 
 _REPEATED = Rejection(
@@ -457,8 +453,7 @@ def _wrong_columns(actual: int, names: Sequence[str], named: str) -> Rejection:
     """`named` says where the names come from."""
     columns = "1 column" if actual == 1 else f"{actual} columns"
     message = (
-        f"has {columns} where {named} {len(names)}; fix the row, or put quotes around cells "
-        "that hold the delimiter"
+        f"has {columns} where {named} {len(names)}; fix the row, or quote cells with the delimiter"
     )
     if separator := separator_in(names):
         message = f"has {columns} where {named} 1; use --delimiter {separator} if it separates them"
@@ -612,10 +607,9 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
         where = (
             "" if odd is None else f" in record {numbers[odd]} ({printable(values[odd].as_py())})"
         )
-        reason = (
+        raise Misfit(
             f"the column {printable(field.name)} is {field.type}, which a cell{where} does not fit"
-        )
-        raise Misfit(reason) from error
+        ) from error
     if places is None:
         if (
             pa.types.is_integer(field.type)
@@ -630,10 +624,7 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     else:
         fits = gives_back(values, typed, places.decode())
     if not fits:
-        raise Misfit(
-            f"the column {printable(field.name)} is {field.type}, but a cell would not be given "
-            "back as it is written"
-        )
+        raise Misfit(f"the column {printable(field.name)} is {field.type}, and a cell would change")
     return typed
 
 

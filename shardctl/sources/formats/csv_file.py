@@ -296,9 +296,8 @@ def _cuts(found: list[list[int]], head: int, size: int) -> Iterator[Cut]:
 
 
 def _too_large(size: int) -> Rejection:
-    message = (
-        f"the row has {size} bytes, more than the {RECORD_BYTES} that are read at once; is "
-        "a "
-        "quote missing in it?"
+    return Rejection(
+        "read",
+        "too-large",
+        f"the row has {size} bytes, more than the {RECORD_BYTES} that are read; is a quote missing?",
     )
-    return Rejection("read", "too-large", message)

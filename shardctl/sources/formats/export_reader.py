@@ -47,11 +47,11 @@ def restored(found: Record, export: Description) -> Record:
             if export.version == 1 and type(made[field.name]) is JsonForm:
                 made[field.name] = JsonForm(_with_characters(made[field.name].value))
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-            message = (
-                f"its {printable(field.name)} is not as shardctl.json describes it "
-                f"({error!r:.100}); export it again"
-            )
-            raise Rejection("decode", "not-as-described", message) from None
+            raise Rejection(
+                "decode",
+                "not-as-described",
+                f"its {printable(field.name)} is not as shardctl.json says ({error!r:.100}); export it again",
+            ) from None
     return made
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -61,35 +62,24 @@ class _Run:
         return bool((self.places[1:] == self.places[:-1] + self.lengths[:-1] * item).all())
 
 
-class Megatron:
-    """Opens an index with its tokens."""
-
-    def open(self, path: str) -> Sequences:
-        """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no
-        tokens beside it."""
-        tokens = str(Path(path).with_suffix(TOKENS))
-        index = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
-        try:
-            return Sequences(index, tokens)
-        except BaseException:
-            index.close()
-            raise
-
-
 class Sequences(Rows):
-    """The sequences of an index, and the file that has their tokens."""
+    """The sequences of an index, and the file that has their tokens. Raises OSError; Rejection if
+    the index is damaged, or there are no tokens beside it."""
 
-    def __init__(self, index: BinaryIO, tokens: str) -> None:
-        self._index, self._tokens = index, tokens
-        self._type, self._count = _read_head(index)
-        try:
-            self._file = open(tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
-        except FileNotFoundError:
-            message = (
-                f"its tokens are not there ({printable(Path(tokens).name)}); put this file "
-                "beside it"
-            )
-            raise Rejection("read", "no-tokens", message) from None
+    def __init__(self, path: str) -> None:
+        self._tokens = str(Path(path).with_suffix(TOKENS))
+        with ExitStack() as stack:
+            self._index = stack.enter_context(open(path, "rb", buffering=0, opener=ordinary))
+            self._type, self._count = _read_head(self._index)
+            try:
+                file = open(self._tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
+            except FileNotFoundError:
+                why = (
+                    f"its tokens are not there; put {printable(Path(self._tokens).name)} beside it"
+                )
+                raise Rejection("read", "no-tokens", why) from None
+            self._file = file
+            stack.pop_all()
         self._size = os.fstat(self._file.fileno()).st_size
         self.schema = pa.schema(
             [(COLUMN, pa.list_(pa.from_numpy_dtype(self._type.newbyteorder("="))))]
@@ -109,19 +99,19 @@ class Sequences(Rows):
             (lengths < 0) | (places < 0) | (places > self._size - lengths * item)
         )
         if len(wrong):
-            message = (
-                f"sequence {first + int(wrong[0]) + 1} would lie outside of the file of "
-                "tokens; get both files again"
+            raise Rejection(
+                "read",
+                "truncated",
+                f"sequence {first + int(wrong[0]) + 1} is not in the file of tokens; get both again",
             )
-            raise Rejection("read", "truncated", message)
         longest = int(lengths.max(initial=0)) * item
         if longest > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
-            message = (
-                f"a sequence has {format_bytes(longest)}, but at most {limit} are read as "
-                "one; divide it"
+            raise Rejection(
+                "read",
+                "too-large",
+                f"a sequence has {format_bytes(longest)}, but at most {limit} are read; divide it",
             )
-            raise Rejection("read", "too-large", message)
         return _Run(lengths, places)
 
     def cuts(self) -> list[tuple[int, int, int]]:
@@ -193,19 +183,15 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
         )
     _, version, code, count, documents = _HEAD.unpack(start)
     if version != 1 or code not in _TYPES:
-        message = (
-            f"it has version {version} and the type {code}, which are not read; make it "
-            "with "
-            "Megatron's preprocessing"
+        raise Rejection(
+            "read",
+            "unknown-version",
+            f"it has version {version} and the type {code}, which are not read; make it again",
         )
-        raise Rejection("read", "unknown-version", message)
     wanted = _HEAD.size + count * (_LENGTH.itemsize + _PLACE.itemsize) + documents * _PLACE.itemsize
     modes = wanted + count  # a byte for each sequence of several modes
     if size not in (wanted, modes):
-        message = (
-            f"an index of {count:,} sequences and {documents:,} documents must have "
-            f"{wanted:,} bytes; it has {size:,}"
-        )
+        message = f"an index of {count:,} sequences needs {wanted:,} bytes, and has {size:,}"
         raise Rejection(
             "read", "truncated" if size < wanted else "wrong-size", f"{message}; get it again"
         )

@@ -101,9 +101,6 @@ def _place(key: tuple[Any, ...]) -> tuple[int, bool]:
 NAMED_BYTES = 1000
 """In so many places of a part that could not be decoded, the byte is looked up and named."""
 
-_SHORT_RECORD = 64
-"""Bytes of a record as where to look for a few of them first."""
-
 
 class Sequential(Format):
     """A text format in files that are compressed (told by the name), in another encoding, or both;
@@ -288,8 +285,6 @@ class _Records:
         """Return the next records, about `part_bytes` of them and at most `most`; None at the end,
         or if there is a fault."""
         self.has_part_back = False
-        if most is not None and (few := self._few(most)) is not None:
-            return few
         wanted = min(self._part_bytes, self._record_bytes)
         while True:
             self._fill(wanted + 1)
@@ -307,23 +302,6 @@ class _Records:
         if most is not None and records >= most:
             data, records = data[: _end_of(data, most, self._form)], most
         return self._taken(data, records)
-
-    def _few(self, most: int) -> _Part | None:
-        """Return the next `most` records where they are small enough to be found in less than a
-        part, None where not.
-
-        They are those that `take` finds. To look for a few in a whole part takes as long as to
-        parse all of it.
-        """
-        size = most * _SHORT_RECORD
-        while size < min(self._part_bytes, self._record_bytes):
-            self._fill(size)
-            data = self._buffer[:size]
-            data = data[: self._form.complete(data)]
-            if data and self._form.count(data) >= most:
-                return self._taken(data[: _end_of(data, most, self._form)], most)
-            size *= 8
-        return None
 
     def _taken(self, data: bytes, records: int) -> _Part:
         self.passed += records
@@ -365,10 +343,7 @@ class _Records:
             return None  # the file is cut within it
         self.passed += 1
         self.offset += size
-        message = (
-            f"a line of {size} bytes, and at most {limit} are read as one record; break it "
-            "into several"
-        )
+        message = f"a line of {size} bytes, and at most {limit} are read as one record; divide it"
         fault = Rejection("read", "too-large", message)
         return _Part(checksum.digest(), size, 1, array("q"), fault)
 

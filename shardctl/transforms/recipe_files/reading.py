@@ -30,7 +30,7 @@ else:
     import tomli as tomllib
 
 
-from shardctl.system.documents import documents
+from shardctl.system.packages import documents
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost

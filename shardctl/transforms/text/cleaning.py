@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Bytes, Places, bytes_of
+from shardctl.format.arrays import Bytes, Indices, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.text.base import TextTransform, unidata, version_of
@@ -146,7 +146,7 @@ class Whitespace(TextTransform, name="whitespace"):
         return texts_of_kept(data, keep, offsets)
 
 
-def _line_ends(data: Bytes, starts: Places, ends: Places) -> Places:
+def _line_ends(data: Bytes, starts: Indices, ends: Indices) -> Indices:
     """Return how many lines end in each stretch of white space, (n,)."""
     places = np.flatnonzero(data == NEWLINE)
     if (data == RETURN).any():

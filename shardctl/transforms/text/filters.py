@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Places, TextBytes, texts_from
+from shardctl.format.arrays import Indices, TextBytes, texts_from
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
@@ -253,7 +253,7 @@ class FilterC4(TextStep, name="filter_c4"):
         kept[places] = good
         return kept
 
-    def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Places) -> Iterator[Rule]:
+    def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Indices) -> Iterator[Rule]:
         import pyarrow.compute as pc
 
         for phrase in self.text_phrases:
@@ -579,7 +579,7 @@ def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, npt.ND
         yield n, _covered(words, chosen, n)
 
 
-def _most_common(words: Words, places: Places, ids: Places, counts: Places, n: int) -> Places:
+def _most_common(words: Words, places: Indices, ids: Indices, counts: Indices, n: int) -> Indices:
     """Return the places of the most common n-gram of each text; of several the longest, and of
     those the first."""
     if not len(places):
@@ -594,7 +594,7 @@ def _most_common(words: Words, places: Places, ids: Places, counts: Places, n: i
     return places[wanted[ids]]
 
 
-def _covered(words: Words, places: Places, n: int) -> npt.NDArray[np.float64]:
+def _covered(words: Words, places: Indices, n: int) -> npt.NDArray[np.float64]:
     """Return the share of the characters of each text, (texts,), that are in the n-grams at some
     places."""
     if not len(places):

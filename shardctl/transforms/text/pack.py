@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
+from shardctl.format.arrays import Indices
+from shardctl.format.packing import METHODS, Pieces, fewest_blocks, windows
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import (
     DOCUMENT_KEYS,
@@ -227,7 +228,7 @@ class Pack(BatchTransform, name="pack"):
         for first, last in pairwise(edges):
             yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
 
-    def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Numbers]:
+    def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Indices]:
         """Return the records without those whose other fields would be too much with each piece,
         and the rows of the others."""
         places = np.arange(records.batch.num_rows)
@@ -247,7 +248,7 @@ class Pack(BatchTransform, name="pack"):
         return records.kept(kept), places[kept]
 
     def _rows(
-        self, others: Records, documents: _Documents, pieces: Pieces, rows: Numbers
+        self, others: Records, documents: _Documents, pieces: Pieces, rows: Indices
     ) -> Records:
         """Return a row for each of some pieces. `others` are the records, whose rows the documents
         are of, without tokens."""
@@ -315,8 +316,8 @@ class _Documents:
     """
 
     keys: pa.Array
-    lengths: Numbers
-    first: Numbers
+    lengths: Indices
+    first: Indices
     tokens: npt.NDArray[Any]
     mask: npt.NDArray[np.uint8] | None
 
@@ -364,7 +365,7 @@ class _Documents:
 
 def _documents_of(
     records: Records, eos: int | None, reject: RejectRow
-) -> tuple[_Documents, Numbers]:
+) -> tuple[_Documents, Indices]:
     """Return the documents of records, which end with `eos`, and the row of the record that each is
     of. Those that have no tokens or wrong ones are rejected."""
     batch = records.batch
@@ -395,7 +396,7 @@ _NO_TOKENS = Rejection(
 _OTHER_MASK = Rejection("transform", "other-length", f"{LOSS_MASK} is not as long as {TOKENS}")
 
 
-def _numbers(lists: pa.Array) -> tuple[Numbers, npt.NDArray[Any], dict[int, Rejection]]:
+def _numbers(lists: pa.Array) -> tuple[Indices, npt.NDArray[Any], dict[int, Rejection]]:
     """Return the lengths of lists (n,), their numbers one behind the other, and why the rows that
     are wrong are rejected."""
     lengths = np.diff(list_offsets(lists))
@@ -429,7 +430,7 @@ def _ended(documents: _Documents, eos: int) -> _Documents:
     return replace(documents, lengths=documents.lengths + lacking, tokens=tokens, mask=mask)
 
 
-def _count(counts: Counts, lengths: Numbers, size: int | None) -> None:
+def _count(counts: Counts, lengths: Indices, size: int | None) -> None:
     """Add documents to what is counted."""
     counts["documents"] += len(lengths)
     counts["tokens"] += int(lengths.sum())
@@ -481,7 +482,7 @@ class _Packing(BatchRun):
                 raise HeldMemoryError from error
             raise
 
-    def _window_of(self, lengths: Numbers) -> int:
+    def _window_of(self, lengths: Indices) -> int:
         """Return how many of these documents belong to the window."""
         by_tokens = int(np.searchsorted(np.cumsum(lengths), WINDOW_TOKENS - self._tokens)) + 1
         return min(len(lengths), by_tokens, WINDOW_DOCUMENTS - self._documents)
@@ -533,7 +534,7 @@ class _Packing(BatchRun):
         keys = documents.keys.take(pa.array(pieces.document))
         starts = (documents.first[pieces.document] + pieces.start).astype(np.int32)
         if (source - source[0] == before).all():
-            where: Numbers | slice = slice(int(source[0]), int(source[0] + ends[-1]))
+            where: Indices | slice = slice(int(source[0]), int(source[0] + ends[-1]))
         else:
             where = np.repeat(source - before, pieces.length) + np.arange(ends[-1])
         to = (
@@ -554,7 +555,7 @@ class _Packing(BatchRun):
         return pa.record_batch(columns)
 
     def _laid_out(
-        self, values: npt.NDArray[Any], to: Numbers | None, blocks: int, fill: int
+        self, values: npt.NDArray[Any], to: Indices | None, blocks: int, fill: int
     ) -> pa.Array:
         """Return values as blocks, filled up with `fill`; `to` (n,) are their places, None: they
         lie one behind the other."""
@@ -579,7 +580,7 @@ class _Packing(BatchRun):
         return {**counted, "padding": padding, "least_padding": least * self._size - held}
 
 
-def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
+def _bytes_of_rows(batch: pa.RecordBatch) -> Indices:
     """Return the bytes of the texts and binary values of each row, (n,); the key is not counted."""
     import pyarrow.compute as pc
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Places, bytes_of, texts_from
+from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
@@ -107,7 +107,7 @@ class FilterStopWords(RuleFilter, name="filter_stop_words"):
         )
 
 
-def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Places, Places, Mask]:
+def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Indices, Indices, Mask]:
     """Return where the words of texts begin, where they end, and which of them are stop words:
     (words,) each. A word is letters, digits and marks that follow each other, with apostrophes
     between two of them."""

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 from shardctl.build.shards import WORKER
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.planned import RetryHints
 from shardctl.build.shards.scan import Found, PrePlanTask, Probe, run_task
-from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.system.machine import usable_cores
+from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
 from shardctl.system.processes.worker_state import (
     KEYS,
@@ -23,7 +24,6 @@ from shardctl.system.processes.worker_state import (
     Deaths,
     WorkerProgress,
 )
-from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
 Report = Callable[[WorkDone], None]
@@ -300,7 +300,7 @@ class CrashPolicy:
         if unit is None:
             if deaths >= FATAL_ACCIDENTS:
                 raise WorkerError(self._accident(task, death))
-            return replace(again, hints=hints.with_anew())
+            return replace(again, hints=replace(hints, anew=True))
         if not is_fatal:
             return again
         stage = "encode" if death.stage == "write" else death.stage
@@ -326,9 +326,8 @@ class CrashPolicy:
             )
             within = f" in {names}" if names else ""
             raise WorkerError(
-                f"each of the first {len(places):,} inputs that were tried took longer than "
-                f"{self._limits.seconds:g} s{within}; nothing was committed. If they need more "
-                "time, raise --input-timeout"
+                f"each of the first {len(places):,} inputs took longer than {self._limits.seconds:g} s"
+                f"{within}; nothing was committed; --input-timeout sets the limit"
             )
 
     def _has_many(self, unit: int) -> bool:
@@ -353,8 +352,8 @@ class CrashPolicy:
         how = f"took longer than {self._limits.seconds:g} s" if death.overtime else f"{death}"
         return (
             f"a worker process {how} every time {models} was called with several inputs, from "
-            f"{first} on, and with each of them alone it works; nothing was committed. Set batch "
-            "lower, or use fewer --workers, a higher --worker-memory or --input-timeout"
+            f"{first} on, not with each alone; nothing was committed. Set batch lower, or use "
+            "fewer --workers, a higher --worker-memory or --input-timeout"
         )
 
     def _no_answer(self, task: ShardTask, death: Death) -> str:
@@ -366,9 +365,9 @@ class CrashPolicy:
         )
         root = printable(self._job.roots[planned.file.root].path)
         return (
-            f"{root}: the source does not respond: reading {printable(planned.file.path)}, then "
-            f"{printable(other.path)}, took longer than {self._limits.seconds:g} s; check its disk "
-            "or server, or raise --input-timeout"
+            f"{root}: the source does not respond: {printable(planned.file.path)}, then "
+            f"{printable(other.path)}, took longer than {self._limits.seconds:g} s; check its disk, "
+            "or raise --input-timeout"
         )
 
     def _reason(self, death: Death) -> tuple[str, str]:
