@@ -733,15 +733,6 @@ def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(
     assert read(itertools.islice(endless, 2)) == epochs[2]
 
 
-def test_a_mixture_begins_its_next_epoch_after_a_break(numbers: Path) -> None:
-    ds = shardctl.open(numbers)
-    mix = shardctl.mix([ds.limit(300), ds], [1, 1], samples=200)
-    plain, broken = mix.loader(50, shuffle=True), mix.loader(50, shuffle=True)
-    read(plain)
-    read(itertools.islice(broken, 1))
-    assert read(broken) == read(plain)
-
-
 def test_a_rank_is_taken_only_where_none_was_given(numbers: Path) -> None:
     ds = shardctl.open(numbers)
     whole = read(ds.loader(100, shuffle=True))
