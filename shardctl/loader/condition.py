@@ -86,17 +86,6 @@ class Condition:
     columns: tuple[str, ...]
 
 
-def _would_be_with_two(text: str) -> bool:
-    """Return whether a text that is not a condition would be one with == for =."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(re.sub(r"(?<![<>=!])=(?!=)", "==", text).strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
-
-
 def parse_condition(
     text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], option: str = "--where"
 ) -> Condition:
@@ -112,12 +101,10 @@ def parse_condition(
             warnings.simplefilter("ignore")  # Python would print its opinion of "\\d" to stderr
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if _would_be_with_two(text):
+        deep = isinstance(error, RecursionError | MemoryError)
+        reason = "it is nested too deep" if deep else first_line(error)
+        if re.search("[^<>=!]=[^=]", text):
             reason = "compare with =="
-        elif isinstance(error, RecursionError | MemoryError):
-            reason = "it is nested too deep"
-        else:
-            reason = first_line(error)
         raise UsageError(
             f"{option} {quoted(text)} is not a condition ({reason}); write for instance: label == "
             "3 and width > 500"
