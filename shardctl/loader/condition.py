@@ -156,9 +156,8 @@ def _check(where: Condition, schema: pa.Schema, option: str) -> None:
             for t in [schema.field(name).type]
         )
         raise UsageError(
-            f"{option} {quoted(where.text)} does not fit the columns ({types}). A condition is "
-            "true or false for each sample."
-            " It compares numbers with numbers and text with text, and computes with numbers"
+            f"{option} {quoted(where.text)} does not fit the columns ({types}): compare numbers with "
+            "numbers and text with text"
         ) from None
 
 
@@ -198,9 +197,7 @@ class _Reader:
         self._parts += 1
         if self._parts > LONGEST:
             raise self._refused(
-                f"it has more than {LONGEST:,} comparisons and operations; a column is compared "
-                "with many values as in"
-                " index in [1, 5, 7]"
+                f"it has more than {LONGEST:,} comparisons and operations; write index in [1, 5, 7]"
             )
 
     def condition(self, node: ast.expr, depth: int) -> Any:

@@ -164,8 +164,7 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
         ("text not in [3]", "text is text; compare it with '3', not with 3"),
         (
             "len(n) > 1",
-            "does not fit the columns (n is a number). A condition is true or false for each "
-            "sample",
+            "does not fit the columns (n is a number)",
         ),
         ("n", "does not fit the columns (n is a number)"),
         ("ids > 3", "does not fit the columns (ids is list<item: int64>)"),

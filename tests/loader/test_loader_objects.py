@@ -478,7 +478,7 @@ def test_objects_move_with_the_main_image_or_not_at_all(tmp_path: Path) -> None:
     )
     with pytest.raises(
         UsageError,
-        match="move objects with the main image, and the dataset has 2 columns of images, none",
+        match="objects moves with the main image, and none of 2 columns of images is called image",
     ):
         shardctl.open(tmp_path / "two").loader(1, crop=4)
     assert len(list(shardctl.open(tmp_path / "two").loader(1))) == 1

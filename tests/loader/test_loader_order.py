@@ -421,7 +421,7 @@ def test_samples_that_come_twice_are_said_once_by_one_rank(rows: Path) -> None:
     said = [line for line in ran.stderr.splitlines() if "Warning" in line]
     assert len(said) == 1
     assert (
-        "<string>:8: UserWarning: the last batch of each epoch is filled up: the first samples"
+        "<string>:8: UserWarning: the last batch of each epoch is filled up with its first samples"
         in said[0]
     )
 
@@ -806,7 +806,7 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path: Path) -> N
     mix = shardctl.mix([named, bare], [1, 1])
     assert mix.classes is None
     with pytest.raises(
-        UsageError, match=r"bare have no names, but in another dataset they have.*columns="
+        UsageError, match=r"bare have no names, and in another dataset they have.*columns="
     ):
         mix.loader(4)
     assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
