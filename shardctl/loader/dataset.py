@@ -1,45 +1,56 @@
 """A dataset in Python: open, index, take, iterate, filter, load."""
 
 from __future__ import annotations
-import numpy as np
+
 import operator
-import pyarrow as pa
 import warnings
-from collections.abc import (Callable, Iterator, Mapping, Sequence)
-from dataclasses import (fields, replace)
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from shardctl.errors import (DatasetError, ShardctlError, UsageError)
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.arrays import Indices
-from shardctl.format.manifest import (Generation, Manifest, root_of)
-from shardctl.format.names import (GENERATIONS, MANIFEST)
-from shardctl.format.roles import (Image, Objects, Roles, Sample)
+from shardctl.format.manifest import Generation, Manifest, root_of
+from shardctl.format.names import GENERATIONS, MANIFEST
+from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
-from shardctl.loader.blocks.batch import (BatchReader, columns_of)
+from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.pictures import most_pixels
-from shardctl.loader.blocks.shards import (Shards, identity)
-from shardctl.loader.blocks.transforms import (Normalization, Transforms, crop_size, kept_objects, probability, resize_step)
+from shardctl.loader.blocks.shards import Shards, identity
+from shardctl.loader.blocks.transforms import (
+    Normalization,
+    Transforms,
+    crop_size,
+    kept_objects,
+    probability,
+    resize_step,
+)
 from shardctl.loader.loader import Loader
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.order import OrderOptions
-from shardctl.loader.stream import (DatasetStream, Selection, VariantStream, of_variant)
-from shardctl.system.arguments import (caller_level, mapping, names, real_number, truth, whole_number)
+from shardctl.loader.stream import DatasetStream, Selection, VariantStream, of_variant
+from shardctl.system.arguments import caller_level, mapping, names, real_number, truth, whole_number
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.python_names import named_arguments
-from shardctl.system.report import (BAD, in_notebook, lines_in_notebook, marked)
+from shardctl.system.report import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.stores import refuse_half_url
-from shardctl.system.text import (counted, format_bytes, lacks, size_of)
+from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.table import stored_tokenizer
-from typing import (Any, SupportsIndex, TYPE_CHECKING, TypeVar, overload)
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+
     from shardctl.sources.boxes import Shown
 
 SHOWN = 5
