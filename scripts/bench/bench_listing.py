@@ -134,7 +134,8 @@ def bare(root: Path) -> int:
 def listed(root: Path) -> int:
     from shardctl.build.convert.sample_kind import detect_kind
     from shardctl.build.plan.fingerprint import fingerprint_parts
-    from shardctl.build.plan.listing import LabelRule, list_files
+    from shardctl.build.plan.list_files import list_files
+    from shardctl.build.plan.listing import LabelRule
     from shardctl.sources.files import SourceRoot
     from shardctl.sources.formats import Reading
     from shardctl.sources.kinds import KINDS

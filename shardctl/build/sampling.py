@@ -16,7 +16,8 @@ from shardctl.build.convert import convert
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import INPUT_TIMEOUT
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.plan import Units
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.scan import ByteRange, Found, RecordSampleTask

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened

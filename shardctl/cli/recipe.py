@@ -125,10 +125,10 @@ def show(dst: str, output: Output) -> None:
 
     found = show_recipe(Path(dst))
     if output.as_json:
-        print_json({**asdict(found)})
+        print_json(found)
         return
-    click.echo(found.toml, nl=False)
-    for misfit in found.misfits:
+    click.echo(found["toml"], nl=False)
+    for misfit in found["misfits"]:
         warn(f"this version of shardctl would refuse it: {printable(misfit)}")
 
 

@@ -17,7 +17,7 @@ from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Generation, Manifest, root_of
 from shardctl.format.names import GENERATIONS, MANIFEST
-from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
+from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.loader.blocks.batch import BatchReader, columns_of
@@ -560,26 +560,15 @@ def refuse_unmoved(
 def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
     """Raise UsageError if `unmoved` names what is no column, or what moves with the image because
     of its role."""
-    roles, names = shards.layout.roles, shards.layout.columns.names
-    unknown = [name for name in transforms.unmoved if name not in names]
-    if unknown:
-        raise UsageError(f"unmoved: {lacks('column', unknown[0], names)}")
-    if transforms.moving is None:
-        return
+    roles, names, moving = shards.layout.roles, shards.layout.columns.names, transforms.moving
     for name in transforms.unmoved:
+        if name not in names:
+            raise UsageError(f"unmoved: {lacks('column', name, names)}")
         role = roles.get(name)
-        what = (
-            "a mask"
-            if isinstance(role, Mask)
-            else "an image"
-            if isinstance(role, Image)
-            else "objects"
-        )
-        if isinstance(role, Image | Objects):
+        if moving is not None and isinstance(role, Image | Objects):
             raise UsageError(
-                f"unmoved: {name} is {what} by its role, and {transforms.moving} moves it with the "
-                "images. Leave it out of"
-                f" unmoved=, or read it unchanged with another loader, without {transforms.moving}"
+                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the images; "
+                f"leave it out of unmoved=, or read it with another loader, without {moving}"
             )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,61 +16,12 @@ from shardctl.errors import UsageError
 from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
+from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
-
-if TYPE_CHECKING:
-    from shardctl.loader.blocks.fetching import Ahead
-
-
-class Lookahead(Protocol):
-    """Brings samples before they are needed."""
-
-    @property
-    def is_short(self) -> bool:
-        """Whether more samples may be said to be needed."""
-        ...
-
-    def expect(self, samples: Indices, epoch: int) -> None:
-        """Say that these samples (n,) will be needed after those before, in this epoch."""
-        ...
-
-    def close(self) -> None:
-        """Give up what was not used."""
-        ...
-
-
-class DatasetLookahead:
-    """Brings the blocks of samples. `of_dataset` returns which of the dataset's samples those of an
-    epoch are."""
-
-    def __init__(
-        self, shards: Shards, of_dataset: Callable[[Indices, int], Indices], coming: Ahead
-    ) -> None:
-        self._shards, self._of_dataset, self._coming = shards, of_dataset, coming
-        self._epoch: int | None = None
-
-    @property
-    def is_short(self) -> bool:
-        """Whether more samples may be said to be needed."""
-        return self._coming.is_short
-
-    def expect(self, samples: Indices, epoch: int) -> None:
-        """Have the blocks of these samples fetched, in the order of their first use, each once in
-        an epoch."""
-        if epoch != self._epoch:
-            self._coming.forget_seen()
-            self._epoch = epoch
-        blocks = self._shards.blocks_in_turn(self._of_dataset(samples, epoch))
-        self._coming.expect(self._shards.missing(blocks, self._coming.keeps).tolist())
-
-    def close(self) -> None:
-        """Give up the blocks that were not used."""
-        self._coming.close()
-
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
@@ -99,12 +50,16 @@ class Stream(Protocol):
         """Return the same stream, which raises DatasetError for samples that this one may skip."""
         ...
 
-    def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what fetches samples before they are needed, by this process (`keeps`) or by
-        others on this machine.
+    def ahead(self, keeps: bool) -> list[Ahead | None]:
+        """Return what fetches blocks before they are needed, by this process (`keeps`) or by others
+        on this machine: one for each dataset.
 
         None where they are local, or cannot be fetched for others.
         """
+        ...
+
+    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+        """Have the blocks of these samples (n,) fetched, in the order of their first use."""
         ...
 
     def lengths(self, column: str, samples: Indices) -> Indices:
@@ -127,14 +82,16 @@ class Stream(Protocol):
         """Return what the values of each field of a batch are."""
         ...
 
-    def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses, and the skipped samples."""
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses, the skipped samples, and under STAGE and its name the
+        seconds of all threads that each stage has taken, where that is measured."""
         ...
 
-    def stages(self) -> dict[str, float]:
-        """Return the seconds of all threads together that each stage has taken; nothing where that
-        is not measured."""
-        ...
+
+def sums(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return counts added up by their names."""
+    names = dict.fromkeys(name for each in every for name in each)
+    return {name: sum(each.get(name, 0) for each in every) for name in names}
 
 
 class Selection:
@@ -233,14 +190,16 @@ class DatasetStream:
         """Return samples, and which of them are present."""
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
 
-    def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what fetches samples before they are needed; None where they are local."""
-        coming = self._selection.shards.ahead(keeps)
-        return (
-            None
-            if coming is None
-            else DatasetLookahead(self._selection.shards, self.of_dataset, coming)
-        )
+    def ahead(self, keeps: bool) -> list[Ahead | None]:
+        """Return what fetches blocks before they are needed; None where they are local."""
+        return [self._selection.shards.ahead(keeps)]
+
+    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+        """Have the blocks of these samples fetched, in the order of their first use."""
+        shards = self._selection.shards
+        for coming in filter(None, ahead):
+            blocks = shards.blocks_in_turn(self.of_dataset(samples, epoch))
+            coming.expect(shards.missing(blocks, coming.keeps).tolist(), epoch)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Return how long these samples are in a ragged column."""
@@ -288,13 +247,9 @@ class DatasetStream:
             return 32
         return shards.bytes_per_sample
 
-    def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses, and the skipped samples."""
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses, the skipped samples, and the seconds of stages."""
         return self._gatherer.counts()
-
-    def stages(self) -> dict[str, float]:
-        """Return the seconds that each stage has taken."""
-        return self._gatherer.stages.seconds()
 
 
 VARIANT = "variant"

@@ -524,9 +524,7 @@ def _on_disk(folder: str, size: int) -> Iterator[None]:
 
 def _full(size: int) -> DiskFullError:
     return DiskFullError(
-        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} of an object must be "
-        "stored there); set TMPDIR to a"
-        " folder on a larger disk"
+        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} needed); set TMPDIR to another"
     )
 
 

@@ -362,7 +362,7 @@ class Model(GroupTransform, name="model"):
         if not isinstance(results, list | tuple) or len(results) != count:
             message = (
                 f"{self.target} returned {describe(results)} for a list of {count}; it must return "
-                "a list of the same length, of dicts, lists of dicts, or None"
+                "a list of the same length"
             )
             raise Rejection("transform", "not-a-list", message)
         return [self._made(result) for result in results]

@@ -14,14 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.build.plan.listing import (
-    Flags,
-    Listing,
-    Numbers,
-    idle_roots,
-    refuse_idle,
-    why_nothing,
-)
+from shardctl.build.plan.list_files import idle_roots, refuse_idle, why_nothing
+from shardctl.build.plan.listing import Flags, Listing, Numbers
 from shardctl.build.plan.plan import Units, UnitsInMaking
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask

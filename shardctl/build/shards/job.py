@@ -617,35 +617,3 @@ class DatasetJob(Job):
             "lineage": Lineage(**{**lineage, "warnings": tuple(lineage.get("warnings", ()))}),
             "costs": Costs(**costs),
         }
-
-
-def plan_job(
-    folder: Path,
-    roots: tuple[Root, ...],
-    recipe: Recipe,
-    layout: Layout,
-    splits: tuple[SplitPlan, ...],
-    reading: RecordReading,
-    lineage: Lineage,
-    *,
-    shuffle: int | None,
-    costs: Costs | None = None,
-    recorded: bool = False,
-) -> DatasetJob:
-    """Return the job that makes a dataset in a folder that has, or gets, its tables.
-
-    `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
-    the plan is that of a finished dataset.
-    """
-    return DatasetJob(
-        folder,
-        roots,
-        recipe,
-        layout,
-        splits,
-        **vars(reading),
-        shuffle=shuffle,
-        recorded=recorded,
-        lineage=lineage,
-        costs=costs or Costs(),
-    )

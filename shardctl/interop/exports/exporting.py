@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.errors import (
     CONTINUES,
     DatasetError,

@@ -31,7 +31,7 @@ from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.objects import ObjectReader, member_types
 from shardctl.loader.blocks.pictures import PictureReader, encoded_images, missing_images
 from shardctl.loader.blocks.shards import Shards
-from shardctl.loader.blocks.stages import DECODE, GATHER, Stages
+from shardctl.loader.blocks.stages import DECODE, GATHER, STAGE, Stages
 from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.system.mmap import mended
@@ -106,10 +106,11 @@ class BatchReader:
         self._pictures = PictureReader(shards, transforms, options.cache)
         self.skipped = 0
 
-    def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses of blocks and decoded images, and the numbers of skipped
-        samples and cut objects."""
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses of blocks and decoded images, the numbers of skipped
+        samples and cut objects, and the seconds of each stage."""
         return {
+            **{f"{STAGE}{name}": seconds for name, seconds in self.stages.seconds().items()},
             **self._storage.counts(),
             **self._pictures.counts(),
             "objects_cut": self._objects.cut,

@@ -39,20 +39,14 @@ from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 
 
-class Unmovable(Exception):
-    """The image at `place` is too small for the crop, or too large."""
-
-    def __init__(self, place: int, why: str) -> None:
-        super().__init__(why)
-        self.place = place
-
-
-def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> Moves:
+def moves_of(
+    transforms: Transforms, wanted: Samples, image: Column, sizes: Sequence[Size]
+) -> Moves:
     """Return what the transforms do to the images of these samples, whose stored sizes are (width,
     height) each.
 
-    Raises Unmovable for an image that the crop does not fit in, and one that is resized to too many
-    pixels.
+    Raises DamageError for an image that the crop does not fit in, and one that is resized to too
+    many pixels.
     """
     views = Views(transforms, wanted)
     scales, shifts, lows, highs = [], [], [], []
@@ -64,7 +58,7 @@ def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> 
             left, top, right, bottom = views.box(*resized, place)
             transforms.bounded(View.whole((right - left, bottom - top)))
         except DatasetError as error:
-            raise Unmovable(place, str(error)) from error
+            raise wanted.unreadable(place, f"{image.name}: {error}") from error
         across, down = resized[0] / width, resized[1] / height
         if views.mirrored(place):
             scales.append((-across, down))
@@ -505,9 +499,11 @@ class ObjectReader:
                 found = found.with_categories(np.array(transforms.relabel[column.name], np.int64))
             if self._image is not None:
                 before = int(found.counts.sum())
-                moves = self._moves(self._image, sources)
+                sizes = self._sizes(self._image, sources)
+                moves = moves_of(transforms, wanted, self._image, sizes)
                 found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
-                self.cut += before - int(found.counts.sum())
+                gone = before - int(found.counts.sum())
+                self.cut += gone  # no call comes in between, in which another thread could add
         except Malformed as malformed:
             why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
             raise wanted.unreadable(malformed.place, why) from malformed
@@ -515,12 +511,6 @@ class ObjectReader:
         if column.name not in transforms.pad:
             return {column.name: found.samples()}
         return found.padded(column.name, transforms.pad[column.name], memory.array)
-
-    def _moves(self, image: Column, sources: BlockSources) -> Moves:
-        try:
-            return moves_of(self._transforms, sources.wanted, self._sizes(image, sources))
-        except Unmovable as small:
-            raise sources.wanted.unreadable(small.place, f"{image.name}: {small}") from small
 
     def _sizes(self, image: Column, sources: BlockSources) -> list[Size]:
         """Return the stored size of each image, upright: (width, height)."""

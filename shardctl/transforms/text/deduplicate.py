@@ -57,7 +57,7 @@ class Deduplicate(BatchTransform, name="deduplicate"):
     def __post_init__(self) -> None:
         if self.method == NEAR and self.unit != DOCUMENT:
             raise SettingError(
-                f"near compares documents, and a {self.unit} is compared by its exact text",
+                f"near compares documents, and a {self.unit} by its exact text",
                 "method",
             )
 
