@@ -5,28 +5,31 @@ The image is opened before, and its pixels are not needed: only those of masks a
 """
 
 from __future__ import annotations
+
 import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from collections.abc import (Callable, Sequence)
-from dataclasses import (dataclass, field, replace)
-from functools import lru_cache
-from shardctl.errors import (InputError, Rejection)
-from shardctl.format.roles import (Mask, Role, Sample)
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.roles import Mask, Role, Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import (Opened, decode_mask, mask_png, open_image, turned)
+from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_image, turned
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import cut_to
 from shardctl.images.polygons import Polygons
-from shardctl.sources.annotations.base import (Annotations, BAD)
-from shardctl.sources.annotations.masks import (MASK, MASK_FILE)
-from shardctl.sources.annotations.objects import (ANNOTATED, OBJECTS, OUTSIDE_PIXELS)
-from shardctl.sources.files import (BEGIN_BYTES, begin_of, begins_ahead)
-from shardctl.system.locations import (follow, is_stored)
+from shardctl.sources.annotations.base import BAD, Annotations
+from shardctl.sources.annotations.masks import MASK, MASK_FILE
+from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
+from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
+from shardctl.system.locations import follow, is_stored
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.text import (counted, printable)
-from typing import Any
+from shardctl.system.text import counted, printable
 
 Size = tuple[int, int]
 """(width, height)."""

@@ -2,30 +2,41 @@
 with those of inputs."""
 
 from __future__ import annotations
+
 import csv
-import numpy as np
-import numpy.typing as npt
 import os
 import posixpath
-import pyarrow as pa
 import re
-from collections.abc import (Callable, Iterable, Iterator, Sequence)
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import (cached_property, lru_cache, partial)
-from itertools import (islice, starmap)
+from functools import cached_property, lru_cache, partial
+from itertools import islice, starmap
 from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from shardctl.errors import InputError
 from shardctl.images.defaults import SUFFIXES
-from shardctl.sources.files import (SourceRoot, exists, is_folder, local_copy, resolved)
-from shardctl.sources.label_table import (hash_names, some)
-from shardctl.sources.splits import (may_name_a_split, roles_of, split_word)
-from shardctl.sources.walk import (suffix_of, walk)
+from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
+from shardctl.sources.label_table import hash_names, some
+from shardctl.sources.splits import may_name_a_split, roles_of, split_word
+from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of
-from shardctl.system.locations import (folders_above, follow, is_stored, name_of, parent_of, path_below, within)
+from shardctl.system.locations import (
+    folders_above,
+    follow,
+    is_stored,
+    name_of,
+    parent_of,
+    path_below,
+    within,
+)
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.text import (composed, counted, printable)
-from typing import (Any, NoReturn, TypeAlias)
+from shardctl.system.text import composed, counted, printable
 
 AT_ONCE = 65536
 """Names that are Python objects at a time."""
