@@ -1,13 +1,15 @@
 """`shardctl compact`."""
 
 from __future__ import annotations
+
 import click
+
 from shardctl.build.options import IF_RUNNING
-from shardctl.cli.command import (command, option)
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import (Output, print_json, progress_options)
+from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.system.machine import quick_imports
-from shardctl.system.text import (counted, format_bytes, printable)
+from shardctl.system.text import counted, format_bytes, printable
 
 
 @command(examples=(("shardctl compact out", ""),))

@@ -1,17 +1,20 @@
 """`shardctl prune`."""
 
 from __future__ import annotations
-import click
+
 from pathlib import Path
-from shardctl.build.options import IF_RUNNING
-from shardctl.cli.command import (command, option)
-from shardctl.cli.options import option_of
-from shardctl.cli.output import (Output, good, print_json, progress_options, warn)
-from shardctl.errors import InputError
-from shardctl.system.files import (near_path, read_named)
-from shardctl.system.machine import quick_imports
-from shardctl.system.text import (counted, printable)
 from typing import TYPE_CHECKING
+
+import click
+
+from shardctl.build.options import IF_RUNNING
+from shardctl.cli.command import command, option
+from shardctl.cli.options import option_of
+from shardctl.cli.output import Output, good, print_json, progress_options, warn
+from shardctl.errors import InputError
+from shardctl.system.files import near_path, read_named
+from shardctl.system.machine import quick_imports
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.build.rewrite.prune import PruneResult

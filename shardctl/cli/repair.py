@@ -1,16 +1,27 @@
 """`shardctl repair`."""
 
 from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
 import click
-from dataclasses import (asdict, replace)
+
 from shardctl.build.options import WORKERS
-from shardctl.cli.command import (command, option)
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import (Output, bad, colored, good, print_json, progress_options, waiting_teller)
+from shardctl.cli.output import (
+    Output,
+    bad,
+    colored,
+    good,
+    print_json,
+    progress_options,
+    waiting_teller,
+)
 from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.text import (counted, printable)
-from typing import TYPE_CHECKING
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.build.repair import RepairResult

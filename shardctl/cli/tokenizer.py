@@ -1,18 +1,29 @@
 """`shardctl tokenizer`: train tokenizers, and look at them."""
 
 from __future__ import annotations
-import click
+
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import click
+
 from shardctl.build.options import WORKERS
-from shardctl.cli.command import (Group, option)
-from shardctl.cli.options import (OneOf, option_of, reading)
-from shardctl.cli.output import (Output, good, note, output_options, print_json, printing_to_stderr, progress_options)
+from shardctl.cli.command import Group, option
+from shardctl.cli.options import OneOf, option_of, reading
+from shardctl.cli.output import (
+    Output,
+    good,
+    note,
+    output_options,
+    print_json,
+    printing_to_stderr,
+    progress_options,
+)
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import ByteSize
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.text import (counted, format_bytes, printable)
-from typing import Any
+from shardctl.system.text import counted, format_bytes, printable
 
 
 @click.group(

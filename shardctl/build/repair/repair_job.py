@@ -379,7 +379,9 @@ def _rejects_of(
         if of_all is not None:
             yield None, of_all
         return
-    choose = job.choose(planned, job.place(shard_of(job, planned.number)).split) if own else None
+    choose = (
+        job.choose(planned, job.planned_shard(shard_of(job, planned.number)).split) if own else None
+    )
     if choose is not None:
         own = np.array(own)[choose(np.array(own))].tolist()
     if own and (lost or of_file[own[0]].records > 1 or unit.records == 1):

@@ -404,7 +404,7 @@ class Repair:
             wanted |= shards_with_rejects(open_checked_table(self.dataset, PLAN))
         if not wanted:
             return
-        total = sum(job.place(shard).records for shard in wanted)
+        total = sum(job.planned_shard(shard).records for shard in wanted)
         done = 0
 
         def report(progress: WorkDone) -> None:
@@ -433,7 +433,7 @@ class Repair:
 
     def _put_in_place(self, job: Job, shard: int) -> None:
         """Move a rebuilt shard to its place, if it is the shard that was there."""
-        name = job.place(shard).name
+        name = job.planned_shard(shard).name
         sha256 = read_marker(job.marker_path(shard)).facts.sha256
         # If its SHA-256 is lost, the table of all shards will show whether it is right.
         proven = self.expected.get(name, sha256) == sha256

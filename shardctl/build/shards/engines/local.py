@@ -2,21 +2,30 @@
 processes that an input may kill."""
 
 from __future__ import annotations
-from abc import (ABC, abstractmethod)
-from collections.abc import (Callable, Sequence)
-from dataclasses import (dataclass, field, replace)
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 from shardctl.build.shards import WORKER
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.planned import RetryHints
-from shardctl.build.shards.scan import (Found, PrePlanTask, Probe, run_task)
-from shardctl.errors import (Rejection, SourceGoneError, WorkerError)
+from shardctl.build.shards.scan import Found, PrePlanTask, Probe, run_task
+from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.system.machine import usable_cores
 from shardctl.system.permutation import LazySequence
-from shardctl.system.processes.pool import (Limits, OnLine, Pool, most_workers)
-from shardctl.system.processes.worker_state import (Death, Deaths, KEYS, OUT_OF_MEMORY_MESSAGE, TOGETHER, WorkerProgress)
+from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
+from shardctl.system.processes.worker_state import (
+    KEYS,
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    Death,
+    Deaths,
+    WorkerProgress,
+)
 from shardctl.system.text import printable
-from typing import Any
 
 Report = Callable[[WorkDone], None]
 
