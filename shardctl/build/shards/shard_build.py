@@ -20,7 +20,7 @@ from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 class ShardBuild:
-    """A shard that is being built: its job, its place there, the slot that says what is worked on,
+    """A shard that is being built: its job, what the plan says of it, the slot that says what is worked on,
     what is known beforehand; and where its samples are made and go.
 
     `look` is given each image before it is decoded. `images` finds those of the records of tables,
