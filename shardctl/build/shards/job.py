@@ -2,36 +2,47 @@
 and what is made of them."""
 
 from __future__ import annotations
+
 import base64
 import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
-from collections.abc import (Iterable, Iterator, Sequence)
-from dataclasses import (asdict, dataclass, field, fields, replace)
-from functools import cached_property
-from pathlib import Path
+
 from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.plan.splits import Draw
-from shardctl.build.shards.planned import (File, PlannedShard, PlannedUnit, Root)
-from shardctl.build.shards.previous_samples import (PreviousSamples, REUSED)
-from shardctl.errors import (DatasetError, Rejection)
+from shardctl.build.shards.planned import File, PlannedShard, PlannedUnit, Root
+from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
+from shardctl.errors import DatasetError, Rejection
 from shardctl.format.arrays import rows_at
 from shardctl.format.layout import Layout
-from shardctl.format.names import (FILES, PLAN, SHARDS, STAGING, is_file_name)
-from shardctl.format.roles import (Objects, RESERVED_FIELDS)
-from shardctl.format.tables import (UNIT_FIELDS, open_table)
+from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name
+from shardctl.format.roles import RESERVED_FIELDS, Objects
+from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.formats import (Choose, Unit)
-from shardctl.sources.image_columns import (BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of)
-from shardctl.system.files import (naming_the_path, replacing, write_atomically)
+from shardctl.sources.formats import Choose, Unit
+from shardctl.sources.image_columns import (
+    BOXES,
+    FRAME,
+    KEPT,
+    MAIN,
+    marked_columns,
+    marked_masks,
+    said_of,
+)
+from shardctl.system.files import naming_the_path, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
-from shardctl.system.job_folder import (DONE_FOLDER, JOB, JobFolder)
+from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.transforms.recipe import Recipe
-from typing import (Any, TypeVar)
 
 
 @dataclass(frozen=True)
