@@ -17,6 +17,7 @@ from shardctl.build.convert.rejects import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
+from shardctl.build.plan.labels import write_files
 from shardctl.build.repair.manifest import (
     damaged_files,
     expected_hashes,
@@ -355,7 +356,8 @@ class Repair:
         """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not
         come out as it was."""
         files = self.folder / FILES
-        list_again(self.folder, made).write_files(files)
+        listing, labelling, _ = list_again(self.folder, made)
+        write_files(files, listing, labelling)
         hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
         write_final_files(final, open_table(LocalFolder(files.parent), files.name))
