@@ -7,49 +7,68 @@ neighbouring files.
 """
 
 from __future__ import annotations
+
 import hashlib
 import json
-import numpy as np
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import (asdict, dataclass, fields, replace)
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+
+import numpy as np
+
 from shardctl.build.commit import publish
-from shardctl.build.commit.staging import (clear_partial_files_of, finished_shards, marked_shards)
-from shardctl.build.convert.conversion import (Conversion, Inputs)
+from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards
+from shardctl.build.convert.conversion import Conversion, Inputs
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.manifest_writer import (ManifestFacts, changes_of, leave_out_others, manifest_facts, write_dataset)
-from shardctl.build.convert.planning import (PlannedJob, announce)
+from shardctl.build.convert.manifest_writer import (
+    ManifestFacts,
+    changes_of,
+    leave_out_others,
+    manifest_facts,
+    write_dataset,
+)
+from shardctl.build.convert.planning import PlannedJob, announce
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.convert.result import (ConvertResult, PartDone, has_own_labels, result_of)
-from shardctl.build.convert.run import (begin_job, build, telling_what_is_done, with_inputs)
-from shardctl.build.convert.targets import (Chosen, Target, WriteLease, open_target)
-from shardctl.build.options import (Options, Part, check_if_running, reject_limit)
+from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels, result_of
+from shardctl.build.convert.run import begin_job, build, telling_what_is_done, with_inputs
+from shardctl.build.convert.targets import Chosen, Target, WriteLease, open_target
+from shardctl.build.options import Options, Part, check_if_running, reject_limit
 from shardctl.build.paths import check_sources
-from shardctl.build.plan.fingerprint import (difference, fingerprint, parts_without_sources)
+from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.listing import Numbers
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards import engines
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.job import (DatasetJob, NEW_FOLDER)
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.planned import Root
-from shardctl.errors import (BusyError, CONTINUES, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UnfinishedError, UsageError, explaining_interrupts)
+from shardctl.errors import (
+    CONTINUES,
+    BusyError,
+    DatasetError,
+    InputError,
+    PerhapsBusyError,
+    TypesDifferError,
+    UnfinishedError,
+    UsageError,
+    explaining_interrupts,
+)
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (CHECKSUMS, MANIFEST, STAGING)
-from shardctl.format.tables import (count_reasons, read_rejects)
+from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
+from shardctl.format.tables import count_reasons, read_rejects
 from shardctl.sources.files import in_use
-from shardctl.system.file_lease import (LOOK_SECONDS, Waiting)
-from shardctl.system.files import (exists, write_atomically)
+from shardctl.system.file_lease import LOOK_SECONDS, Waiting
+from shardctl.system.files import exists, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url
-from shardctl.system.progress import (Phase, Progress, Report, progress_of)
-from shardctl.system.text import (counted, printable)
+from shardctl.system.progress import Phase, Progress, Report, progress_of
+from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.stored_recipe import (refuse_unnamed_functions, user_functions)
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""
