@@ -213,7 +213,7 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
         ),
         ("name,label\n1.png,a\n", "no column of file names; it has name, label"),
         ("filename,label\n1.png,caf\xe9\n", "not UTF-8|UTF8"),
-        ("filename,key\n1.png,a\n2.png,b\n", "the column 'key' is one that shardctl makes itself"),
+        ("filename,key\n1.png,a\n2.png,b\n", "the column 'key' is shardctl's own"),
         ("filename,label,label\n1.png,a,b\n", "two columns have the name label"),
         ("filename,label\n1.png\n", "row 1: has 1 column where the header has 2"),
         ("", "has no row, not even a header"),
