@@ -9,9 +9,6 @@ _SENTENCES = {
     "tables-left-out": "left out: {files}, which --kind table converts",
     # a link leads nowhere, or a folder may not be entered
     "unreachable": "left out: {files}, which cannot be reached",
-    # two paths differ only in capital and small letters
-    "alike-but-case": "{keys} from another only by case; they would collide on a disk that "
-    "ignores it",
     # --lenient-labels, and a labels file names files that are not there
     "rows-skipped": "{what}; skipped",
     # --lenient-labels, and a labels file does not name all inputs
@@ -67,6 +64,8 @@ _SENTENCES = {
     # the header of a CSV file begins with a comma
     "unnamed-column": "the first column has no name, as pandas writes its index: it is kept as the "
     "field {name}; --fields names those to keep",
+    # a CSV file whose only name has a mark that may separate several
+    "one-column": "there is one column, {column}; if it is several, use --delimiter {mark}",
     # --encoding detect
     "encodings": "encodings that were detected: {found}; --encoding names one for all",
     # --duplicates, or a step deduplicate

@@ -42,8 +42,8 @@ from shardctl.sources import files
 from shardctl.system.files import naming_the_path, ordinary
 from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of, split_bucket
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.scratch import OwnedFolder, scratch_folder
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.stores import client_of, forget_clients, parts_of
 from shardctl.system.stores.base import PIECE, Entry
 from shardctl.system.stores.listing import Keys, list_keys, under

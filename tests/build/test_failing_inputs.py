@@ -130,7 +130,7 @@ def test_the_encoding_is_said_of_all_forms_of_text(tmp_path: Path, name: str, da
     (tmp_path / name).write_bytes(data)
     with pytest.raises(
         TooManyRejectsError,
-        match=r"1 of 1 input .* looks like GBK \(Chinese\): add encoding='gb18030'",
+        match=r"1 of the 1 input .* looks like GBK \(Chinese\): add encoding='gb18030'",
     ):
         shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
     assert (
@@ -205,11 +205,8 @@ def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path: Path) -
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", update=True, **options)
     assert (result.status, result.samples) == ("updated", 200)
     (warning,) = result.warnings
-    assert warning.startswith(
-        "b.txt is new, and no sample comes of it. Most frequent (4): decode: not-utf8, for "
-        "instance b.txt#1"
-    )
-    assert "The file looks like GBK (Chinese): write it as UTF-8" in warning
+    assert warning.startswith("4 of 4 new or changed inputs were rejected")
+    assert "no sample comes of b.txt. Most frequent (4): decode: not-utf8" in warning
 
 
 FOLLOWING: dict[str, Any] = {"recipe": {"record": "line"}, "workers": 0, "update": True}
@@ -233,14 +230,8 @@ def test_an_update_names_a_changed_file_of_which_all_records_are_lost(
     result = shardctl.convert(source, tmp_path / "out", max_rejects="100%", **options)
     assert (result.samples, result.rejected) == (2900, 100)
     (warning,) = [each for each in result.warnings if "another split" not in each]
-    assert warning.startswith(
-        "day03.txt has changed, and no sample comes of it any more (100 samples before). Most "
-        "frequent (100)"
-    )
-    assert (
-        "for instance day03.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK "
-        "(Chinese)" in warning
-    )
+    assert warning.startswith("100 of 100 new or changed inputs were rejected")
+    assert "no sample comes of day03.txt. Most frequent (100)" in warning
     assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
 
 
@@ -327,15 +318,8 @@ def test_an_update_names_a_new_file_that_is_one_reject_and_an_emptied_one(tmp_pa
     lines(source / "day31.txt", "good", "utf-16", 100)
     (source / "day05.txt").write_bytes(b"\n")
     result = shardctl.convert(source, tmp_path / "out", **FOLLOWING)
-    lost, barren = result.warnings
-    assert (
-        lost
-        == "day05.txt has changed, and no sample comes of it any more (100 samples before), since "
-        "there are no records any more"
-    )
-    assert barren.startswith(
-        "day31.txt is new, and no sample comes of it. Most frequent (1): plan: not-utf8"
-    )
+    (warning,) = result.warnings
+    assert "no sample comes of day05.txt, day31.txt. Most frequent (1): plan: not-utf8" in warning
 
 
 def test_an_update_that_was_stopped_says_it_too(
@@ -354,10 +338,7 @@ def test_an_update_that_was_stopped_says_it_too(
             shardctl.convert(source, tmp_path / "out", **FOLLOWING)
     result = shardctl.convert(source, tmp_path / "out", max_rejects="100%", **FOLLOWING)
     assert result.status == "resumed"
-    assert any(
-        each.startswith("day01.txt has changed, and no sample comes of it any more")
-        for each in result.warnings
-    )
+    assert any("no sample comes of day01.txt" in each for each in result.warnings)
 
 
 def test_an_update_says_nothing_of_changed_files_that_a_filter_leaves_out(tmp_path: Path) -> None:
@@ -384,11 +365,8 @@ def test_an_update_names_a_photo_that_was_good_before(tmp_path: Path) -> None:
     result = shardctl.convert(
         tmp_path / "in", tmp_path / "out", workers=0, update=True, max_rejects="100%"
     )
-    said = (
-        "2.png, 3.png have changed, and no sample comes of them any more (2 samples before). "
-        "Most frequent (2): decode:"
-    )
-    assert any(each.startswith(said) for each in result.warnings)
+    said = "no sample comes of 2.png, 3.png. Most frequent (2): decode:"
+    assert any(said in each for each in result.warnings)
 
 
 def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(
@@ -410,11 +388,7 @@ def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(
         "-q",
     )
     assert ran.code == 0
-    assert (
-        "warning: a.txt is new, and no sample comes of it. Most frequent (10): decode: not-utf8"
-        in ran.err
-    )
-    assert "The file looks like Windows-1251 (Cyrillic)" in ran.err
+    assert "no sample comes of a.txt. Most frequent (10): decode: not-utf8" in ran.err
 
 
 @pytest.mark.thorough(after=6)
@@ -442,7 +416,7 @@ def test_utf_16_without_a_mark_is_no_utf_8(
     )
     data = (objects if "json" in name else rows).encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    with pytest.raises(TooManyRejectsError, match=rf"1 of 1 input .*add encoding='{encoding}'"):
+    with pytest.raises(TooManyRejectsError, match=rf"1 of the 1 input .*add encoding='{encoding}'"):
         shardctl.convert(tmp_path / name, tmp_path / "out", {"record": record}, workers=0)
     recipe = {"record": record, "encoding": encoding}
     assert shardctl.convert(tmp_path / name, tmp_path / "out", recipe, workers=0).rejected == 0

@@ -302,6 +302,7 @@ WORLDS = {1: (1,), 6: (1, 2, 3, 6), 8: (2, 4), 12: (1, 4, 12)}
 """Samples of a global batch, and the world sizes that read it."""
 
 
+@pytest.mark.thorough
 @examples(60)
 @given(
     samples=st.integers(1, 40),
@@ -551,6 +552,7 @@ def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers: Path) -> None:
         loader.map(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough(after=9)
 @pytest.mark.parametrize(
     ("samples", "batch", "ranks"), [(1000, 64, 1), (1000, 7, 3), (5, 4, 3), (1000, 50, 4)]
 )

@@ -502,6 +502,7 @@ def read_in_another_process(loader_of: Any, queue: Any) -> None:
     queue.put([batch["key"] for batch in loader_of.loader(8, shuffle=True, seed=3)])
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(
@@ -823,6 +824,7 @@ def test_raw_images_are_resized_before_they_are_cropped(raw_dataset: Path) -> No
     assert next(iter(ds.loader(4, resize=16)))["image"].shape == (4, 16, 16, 3)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("size", [40, 100, "30x44"])
 @pytest.mark.parametrize("store", ["source", "png", "jpeg:90"])
 def test_a_resized_crop_is_that_of_a_conversion(

@@ -66,6 +66,7 @@ def test_what_happens_to_a_whole_dataset_is_never_skipped(
     assert loader.stats().skipped == 0
 
 
+@pytest.mark.thorough
 def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path: Path) -> None:
     ds = shardctl.open(photos(tmp_path / "out", 40, ()))
     ENDS["moved"](tmp_path / "out")
@@ -118,6 +119,7 @@ def mixture(ds: Any) -> Any:
     return shardctl.mix([ds[::2], ds[1::2]], [1, 1])
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("of", [lambda ds: ds, mixture], ids=["dataset", "mixture"])
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": True, "threads": 3}, {"processes": 2}], ids=str

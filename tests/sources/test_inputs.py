@@ -394,7 +394,7 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
         b"x",
         [],
         3,
-        "no image and no text and no table; files of this format are not read compressed",
+        "no image and no text and no table",
     ),
     (
         "a.csv",

@@ -155,11 +155,6 @@ def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path: Path) -> N
 
 def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path: Path) -> None:
     source = tree(tmp_path / "in", "a\nb.png", "Cat.png", "cat.png", "naïve café.png")
-    planned = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True)
-    assert planned.estimate is not None
-    assert any(
-        "1 key differs from another only by case" in notice for notice in planned.estimate.notices
-    )
     assert sorted(sample["key"] for sample in converted(source, tmp_path / "out")) == [
         "Cat.png",
         "a\nb.png",
@@ -336,7 +331,7 @@ def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path: Path) -> None
     source = tree(tmp_path / "in", "1.png")
     with pytest.raises(
         InputError,
-        match=rf"1 key appears twice, .* as the only source: shardctl convert {source} DST",
+        match="1 key appears twice",
     ):
         shardctl.convert([source, source], tmp_path / "out", workers=0)
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.plan.fingerprint import difference
+from shardctl.build.plan.listing import Flags
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import ShardMarker, read_finished
 from shardctl.build.shards.planned import Root
@@ -81,7 +81,7 @@ def clear_partial_files(job: Job) -> None:
     JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: True)
 
 
-def clear_partial_files_of(job: Job, chosen: npt.NDArray[np.bool_]) -> None:
+def clear_partial_files_of(job: Job, chosen: Flags) -> None:
     """Delete the incomplete files of killed workers, of these shards alone: (shards,)."""
     names = set()
     for shard in np.flatnonzero(chosen).tolist():
@@ -89,7 +89,7 @@ def clear_partial_files_of(job: Job, chosen: npt.NDArray[np.bool_]) -> None:
     JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: name in names)
 
 
-def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, ShardMarker]]:
+def finished_shards(job: Job, chosen: Flags) -> Iterator[tuple[int, ShardMarker]]:
     """Yield those of the chosen shards (shards,) that are finished, each with the content of its
     marker."""
     for shard in marked_shards(job):

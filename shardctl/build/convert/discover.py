@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import Listing, idle_roots, refuse_idle, why_nothing
+from shardctl.build.plan.list_files import idle_roots, refuse_idle, why_nothing
+from shardctl.build.plan.listing import Flags, Listing, Numbers
 from shardctl.build.plan.plan import Units, UnitsInMaking
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
@@ -27,15 +27,14 @@ from shardctl.sources.formats import (
     RECORD_BYTES,
     Cut,
     Format,
-    Numbers,
     Reading,
     ending_of,
     find_format,
 )
 from shardctl.sources.kinds import too_large
 from shardctl.sources.types import Types
+from shardctl.system.permutation import LazySequence, evenly_spaced
 from shardctl.system.progress import Report
-from shardctl.system.sequences import LazySequence, evenly_spaced
 
 MOST_RANGES = 256
 """The most byte ranges that one task has: small files are looked at together."""
@@ -71,41 +70,6 @@ MOST_SAMPLED_LABELS = 1000
 """With more different labels in some units, it is likely that others have more."""
 
 
-@dataclass(frozen=True)
-class _Ranges:
-    """Byte ranges of files as columns, (n,) int64 each, in the order of the files: a list of
-    objects takes 2 kB for each file.
-
-    `first` and `records` are those of units whose types are wanted, without which pieces are to be
-    scanned.
-    """
-
-    file: Numbers
-    offset: Numbers
-    size: Numbers
-    first: Numbers | None = None
-    records: Numbers | None = None
-
-    def __len__(self) -> int:
-        return len(self.file)
-
-    def range(self, number: int) -> tuple[int, int]:
-        """Return offset and size of a range."""
-        return int(self.offset[number]), int(self.size[number])
-
-    def unit(self, number: int) -> tuple[int, ...] | None:
-        """Return the unit that a range is, None for a piece."""
-        if self.first is None or self.records is None:
-            return None
-        return (
-            int(self.offset[number]),
-            int(self.size[number]),
-            0,
-            int(self.first[number]),
-            int(self.records[number]),
-        )
-
-
 def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
     """Return where tasks begin, and the end: small files of these sizes are looked at together, a
     large one alone."""
@@ -138,7 +102,7 @@ class Discovery:
     """In how many files an encoding was detected, and the first of them by its place in the
     listing."""
 
-    def find_units(self, wanted: npt.NDArray[np.bool_] | None = None) -> Units:
+    def find_units(self, wanted: Flags | None = None) -> Units:
         """Cut the files into units; of files of many records only those that are `wanted` (files,),
         None: all of them.
 
@@ -153,7 +117,8 @@ class Discovery:
         if again:
             files = np.array(sorted(again), np.int64)
             sizes = listing.table["size"].to_numpy()[files]
-            for file in self._cut(_Ranges(files, np.zeros_like(files), sizes), made):
+            whole = _pieces(files, np.zeros_like(files), sizes)
+            for file in self._cut(whole, made):
                 made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
         units = made.finish()
         if not len(units) and wanted is None:
@@ -166,7 +131,7 @@ class Discovery:
                 refuse_idle(listing.roots[number], "table", Counter())
         return units
 
-    def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Ranges:
+    def _pieces(self, made: UnitsInMaking, wanted: Flags | None) -> Units:
         """Return the pieces of the files, in order. Files that cannot be read are added to the
         units."""
         columns = file, offset, size = array("q"), array("q"), array("q")
@@ -187,9 +152,9 @@ class Discovery:
                     offset.append(start)
                     size.append(count)
             first += batch.num_rows
-        return _Ranges(*(np.frombuffer(column, np.int64) for column in columns))
+        return _pieces(*(np.frombuffer(column, np.int64) for column in columns))
 
-    def _cut(self, pieces: _Ranges, made: UnitsInMaking) -> list[int]:
+    def _cut(self, pieces: Units, made: UnitsInMaking) -> list[int]:
         """Scan the pieces of files, and add the units. Return the files that must be scanned as one
         piece each."""
         again: list[int] = []
@@ -218,7 +183,7 @@ class Discovery:
                         made.add(file, cuts)
 
         sizes = self.listing.table["size"].to_numpy()
-        self._examine(pieces, take)
+        self._examine(pieces, take, typed=False)
         return again
 
     def _note_found(self, file: int, answer: dict[str, Any]) -> None:
@@ -334,13 +299,10 @@ class Discovery:
             units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
         )
         records[:1] = np.minimum(records[:1], FIRST_RECORDS)
-        ranges = _Ranges(
-            units.file[numbers],
-            units.offset[numbers],
-            units.size[numbers],
-            units.first[numbers],
-            records,
+        file, offset, size, first = (
+            column[numbers] for column in (units.file, units.offset, units.size, units.first)
         )
+        ranges = Units(file, offset, size, first, records, {})
         types: Types | None = None
         leftmost = 0
 
@@ -357,7 +319,7 @@ class Discovery:
                     else:
                         types = types.join(these)
 
-        self._examine(ranges, take)
+        self._examine(ranges, take, typed=True)
         return types
 
     def _ending(self, row: dict[str, Any]) -> str:
@@ -377,24 +339,10 @@ class Discovery:
         """Return units as work on their files, given by their numbers in increasing order."""
         files, places = np.unique(units.file[numbers], return_inverse=True)
         rows = list(self._rows(files))
-        columns = (units.offset, units.size, units.first, units.records)
-        made = []
-        for place, *cells in zip(
-            places.tolist(), *(column[numbers].tolist() for column in columns), strict=True
-        ):
-            offset, size, first, records = cells
-            opened, ending = self.listing.opened(rows[place]), self._ending(rows[place])
-            made.append(
-                ByteRange(
-                    opened,
-                    ending,
-                    offset,
-                    size,
-                    (offset, size, 0, first, records),
-                    rows[place]["mtime_ns"],
-                )
-            )
-        return made
+        return [
+            self._range(units, number, rows[place], typed=True)
+            for number, place in zip(numbers.tolist(), places.tolist(), strict=True)
+        ]
 
     def opened(self, files: Numbers) -> list[str]:
         """Return the paths by which files are opened, given by their places in the listing, in
@@ -421,42 +369,36 @@ class Discovery:
                 rows = batches[batch[0]].slice(first - int(starts[batch[0]]), count).to_pylist()
                 yield from (rows[place] for place in (run - first).tolist())
 
-    def _examine(self, ranges: _Ranges, take: Callable[[int, ScanTask, Found], None]) -> None:
-        """Have byte ranges looked at. `take` gets the number of a task's first range, the task and
-        what was found."""
-        starts = group(
-            ranges.size, MOST_RANGES, PIECE_BYTES if ranges.first is None else TYPED_BYTES
-        )
+    def _examine(
+        self, units: Units, take: Callable[[int, ScanTask, Found], None], typed: bool
+    ) -> None:
+        """Have units, whose types are wanted, or pieces of files looked at. `take` gets the number
+        of a task's first one, the task and what was found."""
+        starts = group(units.size, MOST_RANGES, TYPED_BYTES if typed else PIECE_BYTES)
         begun: dict[int, ScanTask] = {}
         looked_at = 0
 
         def scan(number: int) -> ScanTask:
-            rows = range(*starts[number : number + 2].tolist())
-            begun[number] = ScanTask(
-                tuple(
-                    self._range(file, *ranges.range(row), ranges.unit(row))
-                    for row, file in zip(
-                        rows, self._rows(ranges.file[rows.start : rows.stop]), strict=True
-                    )
-                ),
-                self.reading,
-                self.shuffled,
-            )
+            first, end = starts[number : number + 2].tolist()
+            rows = zip(range(first, end), self._rows(units.file[first:end]), strict=True)
+            ranges = tuple(self._range(units, unit, row, typed) for unit, row in rows)
+            begun[number] = ScanTask(ranges, self.reading, self.shuffled)
             return begun[number]
 
         def on_found(number: int, found: Found) -> None:
             nonlocal looked_at
             take(int(starts[number]), begun.pop(number), found)
             looked_at += len(found)
-            self.scanning(looked_at, len(ranges))
+            self.scanning(looked_at, len(units))
 
         self.engine.examine(LazySequence(len(starts) - 1, scan), on_found)
 
-    def _range(
-        self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None
-    ) -> ByteRange:
-        path = self.listing.opened(file)
-        return ByteRange(path, ending_of(path, path), offset, size, unit, file["mtime_ns"])
+    def _range(self, units: Units, number: int, row: dict[str, Any], typed: bool) -> ByteRange:
+        """Return a unit as work on its file, by the row of that. Of a piece nothing is known."""
+        offset, size = int(units.offset[number]), int(units.size[number])
+        unit = (offset, size, 0, int(units.first[number]), int(units.records[number]))
+        opened, ending = self.listing.opened(row), self._ending(row)
+        return ByteRange(opened, ending, offset, size, unit if typed else None, row["mtime_ns"])
 
     def _joined(self, suffix: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
         """Return the units of one file; None if it must be scanned as one piece."""
@@ -467,3 +409,9 @@ class Discovery:
             return self._format(suffix).join([answer["scan"] for answer in answers], size)
         except Rejection as rejection:
             return [Cut(0, size, 1, rejection)]
+
+
+def _pieces(file: Numbers, offset: Numbers, size: Numbers) -> Units:
+    """Return pieces of files: nothing is known of their records."""
+    unknown = np.broadcast_to(np.int64(0), len(file))
+    return Units(file, offset, size, unknown, unknown, {})

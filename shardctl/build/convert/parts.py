@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards
@@ -37,10 +36,10 @@ from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels, result_of
 from shardctl.build.convert.run import begin_job, build, telling_what_is_done, with_inputs
 from shardctl.build.convert.targets import Chosen, Target, WriteLease, open_target
-from shardctl.build.options import Options, check_if_running, reject_limit
-from shardctl.build.part import Part
+from shardctl.build.options import Options, Part, check_if_running, reject_limit
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
+from shardctl.build.plan.listing import Numbers
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards import engines
 from shardctl.build.shards.engines.local import Engine
@@ -298,10 +297,10 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
     return job
 
 
-def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDArray[np.int64]:
+def parts_of(numbers: Numbers, shards: int, parts: int) -> Numbers:
     """Return which part builds each of some shards, (n,), by their numbers among all shards."""
     first = shards * np.arange(parts + 1, dtype=np.int64) // parts
-    found: npt.NDArray[np.int64] = np.searchsorted(first, numbers, side="right") - 1
+    found: Numbers = np.searchsorted(first, numbers, side="right") - 1
     return found
 
 

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, TypeVar
 from shardctl.build.commit import publish
 from shardctl.build.convert.conversion import Conversion, Inputs
 from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
-from shardctl.build.convert.earlier_rejects import moved_records
 from shardctl.build.convert.listener import SPARE_DISK, Changes, Estimate
 from shardctl.build.convert.manifest_writer import changes_of
-from shardctl.build.convert.previous import PreviousDataset, match_files
-from shardctl.build.convert.rejects import NewInputs, refuse_failing
+from shardctl.build.convert.previous import Matching, PreviousDataset, match_files
+from shardctl.build.convert.rejects import moved_records, refuse_failing
 from shardctl.build.plan.labels import LABEL, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.format.names import FILES
 from shardctl.format.roles import Image
-from shardctl.sources.annotations.counting import annotated_columns
+from shardctl.sources.annotations.objects import annotated_columns
 from shardctl.sources.formats.base import FOLDER
 from shardctl.system.text import format_bytes, printable
 
@@ -37,8 +36,8 @@ class PlannedJob:
     """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
 
     The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
-    up to date, None for none. `new_inputs` are the inputs that an update adds, or that have
-    changed; None where an earlier call has planned it. `tables` makes the tables of the job, None
+    up to date, None for none, and `matching` has what an update changes in its inputs; None where
+    an earlier call has planned it. `tables` makes the tables of the job, None
     once they are written.
     """
 
@@ -48,7 +47,7 @@ class PlannedJob:
     before: PreviousDataset | None
     warnings: tuple[str, ...] = ()
     tables: ConversionPlan | UpdatePlan | None = None
-    new_inputs: NewInputs | None = None
+    matching: Matching | None = None
 
 
 def plan(
@@ -76,8 +75,7 @@ def plan(
             job = found.job(folder, inputs.bases, inputs.parts)
             inputs = replace(inputs, listing=material.listing)
             warnings = tuple(moved_records(job, found.matching))
-            added = NewInputs.of(found.matching, before)
-            return PlannedJob(job, inputs, status, before, warnings, found, added)
+            return PlannedJob(job, inputs, status, before, warnings, found, found.matching)
         why = found
     if before is not None and conversion.options.append:
         raise InputError(
@@ -110,8 +108,8 @@ def _following(
     changes = Changes(*matching.counts, min(old, shards), max(0, shards - old), 0, why)
     lineage = replace(planned.job.lineage, changes=asdict(changes), updates=before.digest)
     job = replace(planned.job, lineage=lineage)
-    warnings, added = tuple(moved_records(job, matching)), NewInputs.of(matching, before)
-    return replace(planned, job=job, warnings=warnings, new_inputs=added)
+    warnings = tuple(moved_records(job, matching))
+    return replace(planned, job=job, warnings=warnings, matching=matching)
 
 
 def _material(conversion: Conversion, inputs: Inputs) -> Material:

@@ -9,11 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.table_writer import done_of
-from shardctl.build.plan.listing import CHUNK_ROWS, KnownListing, Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Listing, Numbers
 from shardctl.build.plan.plan import job_table
 from shardctl.build.shards.job import RecordReading
 from shardctl.build.shards.marker import ShardMarker
@@ -38,8 +37,6 @@ from shardctl.sources.label_table import hash_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe
-
-Numbers = npt.NDArray[np.int64]
 
 REPAIR_FIRST = "run `shardctl repair` first"
 
@@ -133,7 +130,7 @@ class PreviousDataset:
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
 
     @cached_property
-    def _plain_jpegs(self) -> npt.NDArray[np.bool_]:
+    def _plain_jpegs(self) -> Flags:
         return self.table.read_jpegs().plain
 
     def done(self, shard: int) -> ShardMarker:
@@ -188,8 +185,6 @@ class PreviousDataset:
                     yield file.readline()
 
 
-Flags = npt.NDArray[np.bool_]
-
 NO_LABEL = np.iinfo(np.int64).min
 """What stands for a missing label where labels are compared."""
 
@@ -228,8 +223,8 @@ class Matching:
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have
     of the listing."""
-    if isinstance(listing, KnownListing) and listing.dataset == before.digest:
-        rows = listing.before
+    if listing.rows_before is not None and listing.rows_before[0] == before.digest:
+        rows = listing.rows_before[1]
     else:
         rows = rows_before(before.files, listing)
     now = open_table(LocalFolder(files.parent), files.name)

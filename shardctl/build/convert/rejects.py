@@ -7,25 +7,31 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from shardctl.build.convert.conversion_plan import is_failing
-from shardctl.build.convert.previous import Matching, PreviousDataset
+from shardctl.build.convert.previous import Matching, PreviousDataset, rows_of
+from shardctl.build.notices import notice
 from shardctl.build.options import reject_limit
-from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.plan.listing import Listing, Numbers
+from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards.job import ANY_UNIT, NEW_FOLDER, Job, KnownLine
+from shardctl.build.shards.planned import File, PlannedUnit
+from shardctl.build.shards.rows import of_several
 from shardctl.build.shards.scan import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import (
     PLAN_SCHEMA,
+    PRUNED,
+    PRUNED_BY,
     Reject,
     ShardTable,
     count_reasons,
@@ -34,9 +40,11 @@ from shardctl.format.tables import (
     read_rejects,
     taken,
 )
+from shardctl.format.update_state import BY_KEY, Pruned, PrunedUnit
 from shardctl.sources.files import begin_of, local_copy
+from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
 from shardctl.sources.formats.content import compression_of, decompressed
-from shardctl.sources.formats.encodings import SAMPLE_BYTES, Guess, guess_encoding
+from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
 from shardctl.sources.kinds import LINES
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import suffix_of
@@ -90,70 +98,37 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
     if not is_failing(probe):
         return
     failed = failures(probe.reasons)
-    count = sum(failed.values())
-    reason = next(iter(failed))
+    count, reason = sum(failed.values()), next(iter(failed))
     example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
-    of_all = (
-        f"the {counted(probe.records, 'input')} that were tried"
-        if probe.records > 1
-        else "1 input that was tried"
-    )
     most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
     encoding = _advice_on_encoding(example, listing)
     why = example.message.partition(";")[0] if encoding else example.message
-    others = (
-        "To convert what is left anyway"
-        if count < probe.records
-        else "To convert others, if there are any that can be"
-    )
     raise TooManyRejectsError(
-        f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance "
-        f"{printable(example.key)}:"
-        f" {printable(why)}.{encoding} {others}: --max-rejects 100%"
+        f"{count:,} of the {counted(probe.records, 'input')} that were tried cannot be converted, and "
+        f"nothing was written.{most} For instance {printable(example.key)}: {printable(why)}."
+        f"{encoding} To convert what is left anyway: --max-rejects 100%"
     )
 
 
 def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is
     rejected."""
-    if not may_be_encoding(reject, listing):
+    if reject.error not in OF_TEXT or listing.kind.name == "image":
         return ""
-    if (found := likely_encoding(reject, listing)) is not None:
-        return (
-            f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
-            f"then: '{found.line}'."
-        )
-    return (
-        ""
-        if reject.error == "not-json"
-        else " Give its encoding with --encoding (detect tries to find it)."
-    )
-
-
-def may_be_encoding(reject: Reject, listing: Listing) -> bool:
-    """Return whether a text may be rejected because its file is in another encoding."""
-    return reject.error in OF_TEXT and listing.kind.name != "image"
-
-
-def likely_encoding(reject: Reject, listing: Listing) -> Guess | None:
-    """Return the encoding that the file of a reject is likely in; None where none is, or it cannot
-    be read any more."""
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
-        opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
-        return guess_encoding(_beginning(opened))
-    return None
-
-
-def _beginning(path: str) -> bytes:
-    """Return the first bytes of a text, decompressed. Raises OSError, Rejection,
-    SourceGoneError."""
-    start = begin_of(path, SAMPLE_BYTES)
-    way = compression_of(start)
-    if way is None:
-        return start
-    with open(local_copy(path), "rb") as file:
-        return next(decompressed(file, way), b"")[:SAMPLE_BYTES]
+        path = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
+        start = begin_of(path, SAMPLE_BYTES)
+        if (way := compression_of(start)) is not None:
+            with open(local_copy(path), "rb") as file:
+                start = next(decompressed(file, way), b"")[:SAMPLE_BYTES]
+        if (found := guess_encoding(start)) is not None:
+            return (
+                f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
+                f"then: '{found.line}'."
+            )
+    advice = " Give its encoding with --encoding (detect tries to find it)."
+    return "" if reject.error == "not-json" else advice
 
 
 def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> int:
@@ -171,11 +146,15 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
         copies = _Copies(folder)
         copies.claim(folder / REJECTS, sha256_of(dataset.path(REJECTS)), str(dataset.path(REJECTS)))
         begun: set[Path] = set()
-        rejects = _RejectedRecords(dataset.path(REJECTS))
+        rejects = read_rejects(dataset)
         with _joining(copies) as joined:
             for row in _rejected_units(dataset):
                 source, place = f"{bases[row['root']]}/{row['path']}", folder / row["path"]
-                records = rejects.of_unit(row)
+                records = set[int]()
+                for reject in taken(rejects, row["rejected"]):
+                    number = reject.key.rpartition("#")[2] if row["first"] else "0"
+                    first = int(number) if number.isdecimal() else 0
+                    records.update(range(first, first + reject.records))
                 if ".." in Path(row["path"]).parts:
                     continue
                 make_folder(place.parent, folder)  # a link may lead back to the sources
@@ -267,24 +246,6 @@ def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, str]]]:
         raise
 
 
-class _RejectedRecords:
-    """The numbers of the rejected records of each unit, asked for in the order of the plan."""
-
-    def __init__(self, path: Path) -> None:
-        self._rejects = read_rejects(LocalFolder(path.parent), path.name)
-
-    def of_unit(self, row: dict[str, Any]) -> set[int]:
-        """Return the numbers of as many rejects as a unit has."""
-        records: set[int] = set()
-        left = row["rejected"]
-        while left > 0 and (reject := next(self._rejects, None)):
-            number = reject.key.rpartition("#")[2] if row["first"] else "0"
-            first = int(number) if number.isdecimal() else 0
-            records.update(range(first, first + reject.records))
-            left -= reject.records
-        return records
-
-
 def _rejected_units(dataset: LocalFolder) -> Iterator[dict[str, Any]]:
     """Yield the units that have rejected records, with the path and the root of their files."""
     import pyarrow.compute as pc  # 40 ms that only this needs
@@ -341,165 +302,305 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
         raise _UnreadableError from error
 
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+def check_new(
+    job: Job, matching: Matching, before: PreviousDataset, listing: Listing
+) -> tuple[list[str], str]:
+    """Return warnings on what became of the files that an update has added, or that have changed;
+    and why they had better not replace the others. The job is done.
 
-NAMED = 3
-"""How many files a warning names."""
-
-
-@dataclass(frozen=True)
-class NewInputs:
-    """The files of a listing that are new, or have changed, since a dataset was made.
-
-    `files` are their rows in the listing, in order, `is_new` says which of them were not there, and
-    `samples` is how many each gave before: (files,) each.
+    There is a warning where most of their records were rejected, or no sample comes of a file that
+    gave some before, or may have many records. They had better not replace the others where most
+    could not be converted, and changed files give fewer samples than before for it; else "".
     """
-
-    files: Numbers
-    is_new: Flags
-    samples: Numbers
-
-    @classmethod
-    def of(cls, matching: Matching, before: PreviousDataset) -> NewInputs:
-        """Return those that differ from the dataset before."""
-        files = np.flatnonzero(~matching.same)
-        rows = matching.before[files]
-        is_new = rows < 0
-        samples = np.zeros(len(files), np.int64)
-        samples[~is_new] = before.samples_of_files[rows[~is_new]]
-        return cls(files, is_new, samples)
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What should be checked of new and changed inputs, as `warnings`. `loses` says why they had
-    better not replace the others.
-
-    That is "" unless most of them could not be converted, and changed files give fewer samples than
-    before for it.
-    """
-
-    warnings: tuple[str, ...] = ()
-    loses: str = ""
-
-
-def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
-    """Return which new and changed files give no sample, and whether most of their records were
-    rejected. The job is done.
-
-    A file without samples is named if it gave some before, or may have many records.
-    """
-    if not len(inputs.files):
-        return Checked()
-    places, new = np.full(len(listing), -1, np.int64), job.folder / NEW_FOLDER
-    places[inputs.files] = np.arange(len(inputs.files))
-    records, rejected, made = _counts(job, places)
-    empty = records <= rejected
-    lost, barren = (
-        empty & (inputs.samples > 0),
-        empty & (rejected > 0) & inputs.is_new & (not listing.whole),
-    )
+    files = np.flatnonzero(~matching.same)
+    rows = matching.before[files]
+    samples, places = np.zeros(len(files), np.int64), np.full(len(listing), -1, np.int64)
+    samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
+    places[files] = np.arange(len(files))
+    new = LocalFolder(job.folder / NEW_FOLDER)
+    records, rejected, made = _counts(job, new, places, len(files))
+    empty = (rows < 0) & (rejected > 0) & (not listing.whole)
+    empty = (records <= rejected) & (empty | (samples > 0))
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
-    if not (many or lost.any() or barren.any()):
-        return Checked()
-    failed = np.zeros(len(inputs.files), np.int64)
+    if not (many or empty.any()):
+        return [], ""
+    failed = np.zeros(len(files), np.int64)
     for place, reject in _rejects(new, places):
         failed[place] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
     # a filter may leave out all of a file; one that is empty now has no rejects
-    lost &= (failed > 0) | (rejected == 0)
-    barren &= failed > 0
-    listed = f". {REJECTS} of the dataset lists all of them"
-    said, loses = list[str](), ""
-    if lost.any():
-        before = counted(int(inputs.samples[lost].sum()), "sample")
-        some_have, of_it = _subject(listing, inputs.files[lost], "has", "have")
-        why = ", since there are no records any more"
-        if rejected[lost].any():
-            why = f"{_why((reject for place, reject in _rejects(new, places) if lost[place]), listing)}{listed}"
-        said.append(
-            f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){why}"
-        )
-    if barren.any():
-        some_are, of_it = _subject(listing, inputs.files[barren], "is", "are")
-        why = _why((reject for place, reject in _rejects(new, places) if barren[place]), listing)
-        said.append(f"{some_are} new, and no sample comes of {of_it}{why}{listed}")
-    new_or_changed = counted(int(records.sum()), "new or changed input")
-    fewer = int(np.maximum(inputs.samples - made, 0)[failed > 0].sum())
+    empty &= (failed > 0) | (rejected == 0)
+    all_of_them = counted(int(records.sum()), "new or changed input")
+    why = ", since there are no records any more"
+    if rejected.any():
+        why = _why(reject for _, reject in _rejects(new, places))
+    loses, fewer = "", int(np.maximum(samples - made, 0)[failed > 0].sum())
     if failed.sum() > records.sum() * MANY_REJECTS and fewer:
-        of_changed = f"{counted(fewer, 'sample')} of changed files would be lost"
-        of_all = _why((reject for _, reject in _rejects(new, places)), listing)
         loses = (
-            f"{int(failed.sum()):,} of {new_or_changed} could not be converted, and "
-            f"{of_changed}{of_all}"
+            f"{int(failed.sum()):,} of {all_of_them} could not be "
+            f"converted, and {counted(fewer, 'sample')} of changed files would be lost{why}"
         )
-    if many and rejected[~(lost | barren)].any():
-        were = "was" if rejected.sum() == 1 else "were"
-        of_all = _why((reject for _, reject in _rejects(new, places)), listing)
-        said.append(f"{int(rejected.sum()):,} of {new_or_changed} {were} rejected{of_all}{listed}")
-    return Checked(tuple(said), loses)
+    if not (many or empty.any()):
+        return [], loses
+    what = f"{int(rejected.sum()):,} of {all_of_them} were rejected"
+    if empty.any():
+        what += f", and no sample comes of {some(listing.paths_at(files[empty]))}"
+    return [notice("new-rejected", what=what, why=why)], loses
 
 
-def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def _counts(
+    job: Job, new: LocalFolder, places: Numbers, count: int
+) -> tuple[Numbers, Numbers, Numbers]:
     """Return how many records the chosen files of a job have, how many were rejected, and how many
     samples came of the others.
 
-    Each is (chosen,). `places` has the place of each file among those that are chosen, -1 for
+    Each is (count,). `places` has the place of each file among those that are chosen, -1 for
     another one: (files,). Blank lines are no records, which a plan counts, unless samples are
     joined of several records.
     """
-    plan = open_table(LocalFolder(job.folder / NEW_FOLDER), PLAN, PLAN_SCHEMA)
+    plan = open_table(new, PLAN, PLAN_SCHEMA)
     place = places[plan["file"].to_numpy()]
     rows = np.flatnonzero(place >= 0)
-    rejected, planned, made = np.zeros((3, int(places.max()) + 1), np.int64)
+    rejected, planned, made = np.zeros((3, count), np.int64)
     np.add.at(rejected, place[rows], plan["rejected"].to_numpy()[rows])
     np.add.at(made, place[rows], plan["samples"].to_numpy()[rows])
     if job.draw is not None:  # each split has all units
-        entries = ShardTable(LocalFolder(job.folder / NEW_FOLDER))
+        entries = ShardTable(new)
         of_first = np.array([entry.split == entries[0].split for entry in entries])
         rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
     np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
     return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected, made
 
 
-def _rejects(new: Path, places: Numbers) -> Iterator[tuple[int, Reject]]:
+def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
     """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
     is that of `_counts`."""
-    plan, rejects = open_table(LocalFolder(new), PLAN, PLAN_SCHEMA), read_rejects(LocalFolder(new))
+    plan, rejects = open_table(new, PLAN, PLAN_SCHEMA), read_rejects(new)
     counts = plan["rejected"].to_numpy()
     units = np.flatnonzero(counts)
-    for place, count in zip(
-        places[plan["file"].to_numpy()[units]].tolist(), counts[units].tolist(), strict=True
-    ):
+    place_of = places[plan["file"].to_numpy()[units]].tolist()
+    for place, count in zip(place_of, counts[units].tolist(), strict=True):
         for reject in taken(rejects, count):
             if place >= 0:
                 yield place, reject
 
 
-def _why(rejects: Iterable[Reject], listing: Listing) -> str:
+def _why(rejects: Iterable[Reject]) -> str:
     """Return why records were rejected, with the main reason and an example, as the end of a
     sentence."""
     counts, examples = count_reasons(rejects)
     reason = next(iter(failures(counts)), next(iter(counts)))
     example = dict(zip(counts, examples, strict=True))[reason]
-    message, encoding = example.message, ""
-    if (
-        may_be_encoding(example, listing)
-        and (found := likely_encoding(example, listing)) is not None
+    key, message = printable(example.key), printable(example.message)
+    return f". Most frequent ({counts[reason]:,}): {reason}, for instance {key}: {message}"
+
+
+UNIT_COLUMNS = [*Unit._fields, "digest"]
+
+
+def write_known(job: Job, before: PreviousDataset, of_old: Numbers | None) -> list[str]:
+    """Have a job reject what is known to be rejected, and return warnings. Its tables are written.
+
+    `of_old` has the row of the dataset's plan of each row of the job's, -1 for those that are new
+    or have changed; None where all shards are made anew. What was rejected of an unchanged unit of
+    a file of many records is rejected again: the plan does not say what was wrong with it.
+    """
+    job.write_known(chain(_rejected(job, before, of_old), _pruned(job, before)))
+    return _warnings(job, before)
+
+
+def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iterator[KnownLine]:
+    """Yield the rejects of unchanged units of files of many records, in the shards that are built
+    again."""
+    if of_old is None or job.fields is None:
+        return
+    rows = np.flatnonzero(of_old >= 0)
+    shard = np.searchsorted(job.first_units, rows, side="right") - 1
+    rows = rows[job.kept[shard] == NOT_KEPT]
+    row_of = dict(zip(of_old[rows].tolist(), rows.tolist(), strict=True))
+    samples = before.units("samples")
+    for unit, rejects in before.rejects_of_units():
+        if unit in row_of:
+            whole = samples[unit] == 0 and not job.recipe.joins
+            for reject in rejects[:1] if whole or rejects[0].records > 1 else rejects:
+                record = None if whole or reject.records > 1 else reject.number
+                yield (
+                    row_of[unit],
+                    record,
+                    reject.stage,
+                    reject.error,
+                    reject.message.removesuffix(of_several(reject.records)),
+                )
+
+
+def _pruned(job: Job, before: PreviousDataset) -> Iterator[KnownLine]:
+    """Yield what was pruned. Records of a file of many records that was written anew cannot be told
+    any more."""
+    if not before.pruned:
+        return
+    yield from lines_by_key(before.state.pruned)
+    files = [*rows_of(job.files, before.pruned).values()]
+    have_their_numbers: dict[str, bool] = {}
+    for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist():
+        planned = job.planned_at(row)
+        file = planned.file
+        if planned.unit.first and file.path not in have_their_numbers:
+            have_their_numbers[file.path] = _has_its_numbers(job, before, file)
+        if not planned.unit.first or have_their_numbers[file.path]:
+            for record in _of_unit(before, planned):
+                yield row, record, *PRUNED_BY
+
+
+def lines_by_key(pruned: Pruned) -> Iterator[KnownLine]:
+    """Yield what has a job reject the records that were pruned by their own keys."""
+    yield from ((ANY_UNIT, key, *PRUNED_BY) for source, key in pruned if source == BY_KEY)
+
+
+def _of_unit(before: PreviousDataset, planned: PlannedUnit) -> Iterator[int | None]:
+    """Yield the records of a unit that were pruned; None: the file that is one record."""
+    of_file, unit = before.pruned[planned.file.path], planned.unit
+    if unit.first == 0:
+        yield from [None] if 0 in of_file else []
+    else:
+        for record in sorted(of_file):
+            if unit.first <= record < unit.first + unit.records:
+                yield record
+
+
+def _has_its_numbers(job: Job, before: PreviousDataset, file: File) -> bool:
+    """Return whether the pruned records of a file still have their numbers, as far as a look at it
+    tells: it is as it was, or what is new comes after them.
+
+    Of a unit of which all is pruned, nothing is known but that.
+    """
+    row, path = rows_of(before.files, [file.path]).get(file.path), job.path_of(file)
+    if row is not None and (file.size, file.mtime_ns) == (
+        before.files["size"][row].as_py(),
+        before.state.mtime_ns[row],
     ):
-        message, encoding = (
-            message.partition(";")[0],
-            f". The file looks like {found.known}: write it as UTF-8",
-        )
-    return (
-        f". Most frequent ({counts[reason]:,}): {reason}, for instance "
-        f"{printable(example.key)}: {printable(message)}{encoding}"
+        return True
+    for unit in filter(None, {*_units_of(before, file.path, row).values()}):
+        try:
+            copy = local_copy(path, file.mtime_ns)
+            copy = copy_to_read(path, ending_of(file.path, copy), file.mtime_ns)
+        except (Rejection, OSError):
+            return False
+        if _digest_of(job, file.path, copy, Unit._make(unit[:-1])) != unit[-1]:
+            return False
+    return True
+
+
+def _units_of(before: PreviousDataset, path: str, row: int | None) -> dict[int, PrunedUnit | None]:
+    """Return the pruned records of a file, each with its unit, None where that is not known. `row`
+    is that of the file, None: it had gone."""
+    records = before.pruned[path]
+    if row is None:
+        return records
+    plan = before.plan.take(pa.array(np.flatnonzero(before.units("file") == row)))
+    plan = plan.filter(plan["digest"].is_valid()).sort_by("first")
+    units = list(zip(*(plan[name].to_pylist() for name in UNIT_COLUMNS), strict=True))
+    places = np.searchsorted(
+        plan["first"].to_numpy() + plan["records"].to_numpy(), list(records), side="right"
     )
+    found = {}
+    for (record, known), place in zip(records.items(), places.tolist(), strict=True):
+        found[record] = known or next(
+            (unit for unit in units[place : place + 1] if unit[3] <= record), None
+        )
+    return found
 
 
-def _subject(listing: Listing, files: Numbers, verb: str, of_several: str) -> tuple[str, str]:
-    """Return some files as the subject of a sentence with its verb, and what they are called after
-    that."""
-    names = listing.paths_at(files[:NAMED])
-    shown = some(names) if len(files) <= NAMED else f"{some(names)} and {len(files) - NAMED:,} more"
-    return (f"{shown} {verb}", "it") if len(files) == 1 else (f"{shown} {of_several}", "them")
+def _digest_of(job: Job, path: str, opened: str, unit: Unit) -> int | None:
+    """Return the digest of a unit of a file as it is now, None if it has no such unit. Nothing of
+    it is parsed."""
+    digest, reading, fields = xxhash.xxh3_64(), job.recipe.reading, job.fields
+    assert fields is not None, "it is a file of many records"
+    try:
+        form = find_format(ending_of(path, opened), reading, job.shuffle is not None)
+        for _ in form.read(
+            opened, unit, reading, fields, lambda numbers: np.zeros(len(numbers), bool), digest
+        ):
+            pass
+    except (Rejection, Misfit, OSError):
+        return None
+    return digest.intdigest()
+
+
+def moved_records(job: Job, matching: Matching) -> list[str]:
+    """Warn of records that may be in another split than before: the path of their file and their
+    number decide."""
+    if job.fields is None or job.draw is None or job.draw.by_key or job.draw.group is not None:
+        return []
+    added, removed, changed = matching.counts
+    return [notice("splits-may-change")] if changed or (added and removed) else []
+
+
+def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:
+    """Return the pruned records that cannot be told any more, by the path of their file: it was
+    written anew."""
+    if not before.pruned or job.fields is None:
+        return {}
+    matched = {
+        (job.planned_at(unit).file.path, record)
+        for unit, reasons in job.known.items()
+        for record, reason in reasons.items()
+        if unit != ANY_UNIT and reason.error == PRUNED
+    }
+    paths = rows_of(job.files, before.pruned)
+    unknown = {
+        path: [record for record in before.pruned[path] if record and (path, record) not in matched]
+        for path in paths
+    }
+    return {path: records for path, records in unknown.items() if records}
+
+
+def _gone(job: Job, before: PreviousDataset) -> dict[str, dict[int, PrunedUnit | None]]:
+    """Return the pruned records of files of many records that have gone now, by the path of the
+    file."""
+    if job.fields is None:
+        return {}
+    there, rows = (rows_of(files, before.pruned) for files in (job.files, before.files))
+    return {path: _units_of(before, path, row) for path, row in rows.items() if path not in there}
+
+
+def still_pruned(job: Job, before: PreviousDataset) -> Pruned:
+    """Return the records that stay out of a dataset that is brought up to date."""
+    unknown = _unknown(job, before)
+    gone = {**before.pruned, **_gone(job, before)}
+    return {
+        (path, record): gone[path][record]
+        for path, record in before.state.pruned
+        if record not in unknown.get(path, ())
+    }
+
+
+def _warnings(job: Job, before: PreviousDataset) -> list[str]:
+    """Say which records may be back, though they were pruned."""
+    unknown = {**_unknown(job, before), **_gone(job, before)}
+    if not unknown:
+        return []
+    records = counted(sum(map(len, unknown.values())), "record")
+    return [notice("pruned-may-be-back", records=records, files=some(sorted(unknown)))]
+
+
+def hide_pruned(path: Path, pruned: Pruned) -> None:
+    """Leave out of a job's table of files what labels files and annotations say of files that were
+    pruned."""
+    hidden = pa.array(sorted(source for source, record in pruned if not record), pa.string())
+    files = open_table(LocalFolder(path.parent), path.name)
+    names = [name for name in ("label", "columns") if name in files.column_names]
+    if not len(hidden) or not names:
+        return
+    import pyarrow.compute as pc
+
+    with (
+        replacing(path) as sink,
+        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer,
+    ):
+        for batch in files.to_batches():
+            gone = np.asarray(pc.is_in(batch.column("path"), value_set=hidden))
+            for name in names:
+                rows = pa.array(np.arange(batch.num_rows), mask=gone)
+                batch = batch.set_column(
+                    batch.schema.get_field_index(name), name, batch.column(name).take(rows)
+                )
+            writer.write_batch(batch)

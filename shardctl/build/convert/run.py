@@ -25,7 +25,6 @@ from shardctl.build.convert.decision import (
     NewDataset,
     decide,
 )
-from shardctl.build.convert.earlier_rejects import hide_pruned, write_known
 from shardctl.build.convert.listener import SPARE_DISK, Listener, metered
 from shardctl.build.convert.manifest_writer import (
     changes_of,
@@ -35,7 +34,13 @@ from shardctl.build.convert.manifest_writer import (
 )
 from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, plan, with_types
 from shardctl.build.convert.previous import PreviousDataset, match_files
-from shardctl.build.convert.rejects import NewInputs, check_new, count_rejects, refuse_many_rejects
+from shardctl.build.convert.rejects import (
+    check_new,
+    count_rejects,
+    hide_pruned,
+    refuse_many_rejects,
+    write_known,
+)
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, explained, finished, planned, up_to_date
 from shardctl.build.convert.targets import Chosen, Target, WriteLease
@@ -320,16 +325,13 @@ def _commit(
         Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
     ):
         # None where the job was planned by a process that was stopped.
-        new_inputs = planned.new_inputs or NewInputs.of(
-            match_files(before, listing, job.folder / FILES), before
-        )
-        checked = check_new(job, new_inputs, listing)
-        if checked.loses and conversion.options.max_rejects is None:
+        matching = planned.matching or match_files(before, listing, job.folder / FILES)
+        checked, loses = check_new(job, matching, before, listing)
+        if loses and conversion.options.max_rejects is None:
             raise TooManyRejectsError(
-                f"{checked.loses}. The dataset is as it was before. To update it anyway: "
-                "--max-rejects 100%"
+                f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
             )
-        warnings = tuple(dict.fromkeys((*warnings, *checked.warnings)))
+        warnings = tuple(dict.fromkeys((*warnings, *checked)))
     held.check()
     leave_out_others(job, target)
     target.publish(new, before is not None, checks)

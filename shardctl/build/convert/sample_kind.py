@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from shardctl.build.plan.labels import LABEL
-from shardctl.build.plan.listing import LabelRule, detect_kind, first_file
+from shardctl.build.plan.list_files import is_sidecar, walked, why_nothing
+from shardctl.build.plan.listing import LabelRule
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, ScanTask
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Mask
 from shardctl.sources.export_description import (
     RESTORED,
@@ -22,9 +24,11 @@ from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLA
 from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
-from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.label_table import DELIMITED_SUFFIXES
+from shardctl.sources.kinds import KINDS, Form, SampleKind
+from shardctl.sources.label_table import DELIMITED_SUFFIXES, some
+from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.types import Types
+from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
@@ -197,3 +201,58 @@ def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) 
     answers: list[Any] = []
     engine.examine([scan], lambda _, found: answers.extend(found))
     return Types.unpacked(answers[0]["types"]) if "types" in answers[0] else None
+
+
+def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], reading: Reading) -> str:
+    """Return the name of the first of the kinds of which there is an input. Raises InputError if
+    there is none of any."""
+    candidates = list(kinds)
+    present: set[str] = set()
+    # of files that cannot be read: they decide only where no other file does
+    possible: set[str] = set()
+    ignored: Counter[str] = Counter()
+    sidecars = LeftOut()
+    for file in inputs_among(walked(roots, lambda _: None), None, []):
+        forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
+        taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
+        if taker == candidates[0].name:
+            return taker
+        if taker is None:
+            ignored[file.suffix or "no suffix"] += 1
+            possible |= {name for name, form in forms.items() if form is Form.UNKNOWN}
+        elif is_sidecar(file) or file.path.rpartition("/")[2].lower() == "readme.md":
+            sidecars.add(file.path)
+        else:
+            present.add(taker)
+    for candidate in candidates:
+        if candidate.name in (present or possible):
+            return candidate.name
+    if sidecars.count and not ignored:
+        found = sidecars.counted("labels file", "labels files")
+        raise InputError(
+            f"{some([root.text for root in roots])}: holds only {found}; --kind table converts "
+            "such files"
+        )
+    raise InputError(
+        why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored)
+    )
+
+
+def first_file(
+    roots: Sequence[SourceRoot],
+    kind: SampleKind,
+    reading: Reading,
+    wanted: Collection[Form],
+    of_labels: bool = True,
+) -> FoundFile | None:
+    """Return the first file that is one of `wanted` to a kind, or None. Without `of_labels`, no
+    labels file is."""
+    files = inputs_among(walked(roots, lambda _: None), None, [])
+    return next(
+        (
+            each
+            for each in files
+            if kind.form(each, reading) in wanted and (of_labels or not is_sidecar(each))
+        ),
+        None,
+    )

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.build.notices import notice
-from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, Hashes, LabelRule, Listing, Numbers
 from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
@@ -85,7 +84,7 @@ class Labelling:
     """
 
     classes: tuple[str, ...] | None = None
-    of_group: npt.NDArray[np.int64] | None = None
+    of_group: Numbers | None = None
     by_field: bool = False
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -170,7 +169,7 @@ def _main_label(
             return Labelling()
         names = types.labels()
         if names is None and pa.types.is_string(types.schema().field(field).type):
-            listing.notices.append(notice("label-not-a-class"))
+            listing.note("label-not-a-class")
         return Labelling(tuple(names), by_field=True) if names else Labelling()
     return _label_by_folder(listing, mode, by_folder)
 
@@ -277,15 +276,15 @@ def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[lis
         )
     if mode == "auto" and len(classes) < 2:
         if classes:
-            listing.notices.append(notice("one-folder", name=printable(classes[0])))
+            listing.note("one-folder", name=printable(classes[0]))
         return names, []
     if mode == "auto" and len(named_as_splits(classes)) == len(classes):
-        listing.notices.append(notice("folders-of-splits", names=some(classes)))
+        listing.note("folders-of-splits", names=some(classes))
         return names, []
     places = Counter(name for name, _ in set(zip(names, below, strict=True)))
     twice = sorted(name for name, count in places.items() if count > 1 and name)
     if twice:
-        listing.notices.append(notice("same-folders", names=some(twice)))
+        listing.note("same-folders", names=some(twice))
     return names, classes
 
 
@@ -299,7 +298,7 @@ def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str])
             "leave their labels empty, or"
             " --labels none for a dataset without labels"
         )
-    listing.notices.append(notice("no-class-folder", inputs=lie))
+    listing.note("no-class-folder", inputs=lie)
 
 
 def side_fields(side: LabelTable | None) -> list[pa.Field]:
@@ -337,7 +336,7 @@ where there is none."""
 
 
 def write_files(
-    path: Path, listing: Listing, labelling: Labelling, rows: npt.NDArray[np.int64] | None = None
+    path: Path, listing: Listing, labelling: Labelling, rows: Numbers | None = None
 ) -> None:
     """Write files.arrow: the listed files, or some rows of them, with their labels and the columns
     of the labels files."""
@@ -392,7 +391,7 @@ def _labels(
     return columns
 
 
-def _beside(listing: Listing, first: int, count: int) -> npt.NDArray[np.uint64]:
+def _beside(listing: Listing, first: int, count: int) -> Hashes:
     """Return what stands for the files that belong to some files, the first of which is `first`:
     (count,), 0 for none."""
     found = np.zeros(count, np.uint64)
@@ -460,7 +459,7 @@ def classes_of(roles: Roles) -> tuple[str, ...]:
 
 def pin(
     listing: Listing, found: Sequence[str] | None, fixed: bool, pinned: tuple[str, ...]
-) -> npt.NDArray[np.int64]:
+) -> Numbers:
     """Give the annotations and the labels file of a listing the pinned numbers; return those of the
     classes that were `found`.
 
@@ -515,7 +514,7 @@ def refuse_other_names(roles: Mapping[str, Role], pinned: tuple[str, ...]) -> No
             raise InputError(f"--classes: {printable(name)} has classes of its own")
 
 
-def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> npt.NDArray[np.int64]:
+def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> Numbers:
     numbers = {name: number for number, name in enumerate(pinned)}
     found = list(map(composed, found))
     others = [name for name in found if name not in numbers]

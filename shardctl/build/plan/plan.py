@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
 from shardctl.build.plan.splits import Draw, Splitting
 from shardctl.errors import Rejection
 from shardctl.format.arrays import column_of, dtype_of
@@ -22,11 +21,8 @@ from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
-from shardctl.system.permutation import Permutation
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import Permutation, evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -131,26 +127,25 @@ class Order:
     """
 
     names: tuple[str, ...]
-    units: tuple[npt.NDArray[np.int64], ...]
+    units: tuple[Numbers, ...]
     draw: Draw | None
 
 
-def order_units(units: Units, splitting: Splitting, shuffle: int | None) -> Order:
-    """Put the units of each split in order: that of the walk, or a random one."""
-    parts = []
+def order_units(
+    units: Units, splitting: Splitting, shuffle: int | None, of_files: Flags | None = None
+) -> Order:
+    """Put the units of each split in order: that of the walk, or a random one. Only those of the
+    files in `of_files`, (files,), None: of all."""
+    parts, of_file = [], splitting.of_file
     for number in range(len(splitting.names)):
-        of_file = splitting.of_file
-        own = (
-            np.arange(len(units))
-            if of_file is None
-            else np.flatnonzero(of_file[units.file] == number)
-        )
+        own = np.ones(len(units), bool) if of_files is None else of_files[units.file]
+        if of_file is not None:
+            own = own & (of_file[units.file] == number)
+        chosen = np.flatnonzero(own)
         if shuffle is not None:
-            own = own[Permutation(len(own), shuffle, number)(np.arange(len(own)))]
-        parts.append(own)
-    return Order(
-        splitting.names, tuple(parts), splitting.draw if splitting.of_file is None else None
-    )
+            chosen = chosen[Permutation(len(chosen), shuffle, number)(np.arange(len(chosen)))]
+        parts.append(chosen)
+    return Order(splitting.names, tuple(parts), splitting.draw if of_file is None else None)
 
 
 JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", pa.string())])
@@ -207,22 +202,15 @@ class Planner:
 
     def write(self, folder: Path, shards: Sequence[int]) -> None:
         """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
-        rows = array("q")
+        rows, first = array("q"), 0
+        held, held_rows = list[pa.RecordBatch](), 0
         with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
-            first, held, held_rows = 0, [], 0
             for split, count in enumerate(shards):
                 for number in range(count):
-                    part = self._shard(split, number, count)
-                    rows.extend(
-                        (
-                            split,
-                            number,
-                            first,
-                            part.num_rows,
-                            self._records_of(split, number, count),
-                            NOT_KEPT,
-                        )
-                    )
+                    # sizes differ by 1 at most
+                    start, end = (self.records[split] * n // count for n in (number, number + 1))
+                    part = self.rows(split, start, end)
+                    rows.extend((split, number, first, part.num_rows, end - start, NOT_KEPT))
                     first += part.num_rows
                     held.append(part)
                     held_rows += part.num_rows
@@ -248,7 +236,7 @@ class Planner:
                     plan.write_batch(self.rows(split, first, end))
                     first = end
 
-    def write_some(self, folder: Path, units: int, run: int) -> npt.NDArray[np.int64]:
+    def write_some(self, folder: Path, units: int, run: int) -> Numbers:
         """Write a plan with the first `run` records of some units all over the splits; more of each
         if there are fewer units.
 
@@ -267,9 +255,7 @@ class Planner:
             )
         return _write_plan(folder, parts)
 
-    def write_widely(
-        self, folder: Path, places: int, run: int, reach: int
-    ) -> npt.NDArray[np.int64]:
+    def write_widely(self, folder: Path, places: int, run: int, reach: int) -> Numbers:
         """Write a plan with runs of up to `run` records that follow each other, at some places
         evenly over all records.
 
@@ -307,7 +293,7 @@ class Planner:
         near = records if size <= reach else max(1, records * reach // size)
         return start + (place - start) * near // records
 
-    def write_each(self, folder: Path, places: Sequence[int]) -> npt.NDArray[np.int64]:
+    def write_each(self, folder: Path, places: Sequence[int]) -> Numbers:
         """Write the tables of a job that makes a shard of each of some records; `places` count
         through all splits.
 
@@ -349,13 +335,6 @@ class Planner:
         kept = np.flatnonzero(~self._units.repeats.dropped[np.concatenate(self.order.units)])
         return [int(place) for place in kept[evenly_spaced(len(kept), count)]]
 
-    def _records_of(self, split: int, number: int, shards: int) -> int:
-        first, end = _share(self.records[split], number, shards)
-        return end - first
-
-    def _shard(self, split: int, number: int, shards: int) -> pa.RecordBatch:
-        return self.rows(split, *_share(self.records[split], number, shards))
-
     def rows(self, split: int, first: int, end: int) -> pa.RecordBatch:
         """Return plan rows for the records from `first` to `end` of a split's units; the outermost
         may be parts of units."""
@@ -390,13 +369,7 @@ class Planner:
         return pa.record_batch([*map(column_of, columns), *reasons], schema=JOB_PLAN_SCHEMA)
 
 
-def _share(records: int, number: int, shards: int) -> tuple[int, int]:
-    """Return the range of a split's records that one of its shards has. Sizes differ by 1 at
-    most."""
-    return number * records // shards, (number + 1) * records // shards
-
-
-def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int64]:
+def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
     """Write a small plan, and return the files that it has, (files,) int64: the plan counts along
     them."""
     table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()

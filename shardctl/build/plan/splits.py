@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.notices import notice
-from shardctl.build.plan.listing import CHUNK_ROWS, Group, Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, Group, Hashes, Listing, Numbers
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
@@ -138,7 +138,7 @@ class Draw:
             group,
         )
 
-    def of_files(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    def of_files(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
         """Return the split of files that are one record each, given the hashes of their paths. (n,)
         uint8."""
         return self._place(self._seeded(hashes))
@@ -148,16 +148,16 @@ class Draw:
         this name."""
         return self.of_files(hash_names(self.group.of(keys) if self.group else keys))
 
-    def of_records(self, path_hash: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    def of_records(self, path_hash: int, numbers: Numbers) -> npt.NDArray[np.uint8]:
         """Return the split of records of one file, given the hash of its path and their numbers in
         it. (n,) uint8."""
         base = self._seeded(np.array([path_hash], np.uint64))
         return self._place(mix64(base ^ mix64(numbers.astype(np.uint64))))
 
-    def _seeded(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def _seeded(self, hashes: Hashes) -> Hashes:
         return mix64(hashes ^ mix64(np.array([self.seed], np.uint64)))
 
-    def _place(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    def _place(self, drawn: Hashes) -> npt.NDArray[np.uint8]:
         return np.searchsorted(
             np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right"
         ).astype(np.uint8)
@@ -180,7 +180,7 @@ def split_files(
     by = rule.mode if rule.mode != "auto" else _found(listing)
     if by != "column" and has_column(listing):
         shown = listing.side.shown if listing.side else ""
-        listing.notices.append(notice("column-split-kept", files=shown, rule=rule))
+        listing.note("column-split-kept", files=shown, rule=rule)
     if rule.shares:
         listing.warnings += _told_otherwise(listing, rule)
         return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole, group), rule)
@@ -189,7 +189,7 @@ def split_files(
         listing.side = listing.side.without(SPLIT_COLUMN)
     if rule.mode == "auto" and by != "none":
         names = some(splitting.names, 10)
-        listing.notices.append(notice("splits-found", what=_why(listing, by), names=names))
+        listing.note("splits-found", what=_why(listing, by), names=names)
     return splitting
 
 
@@ -483,7 +483,7 @@ class _Told(NamedTuple):
 
     shown: str
     names: list[str]
-    of_input: npt.NDArray[np.int64]
+    of_input: Numbers
 
 
 def _told(listing: Listing, by: str) -> _Told:
@@ -588,7 +588,7 @@ def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
     return Splitting(names, draw.of_files(hashes) if listing.whole else None, "shares", draw)
 
 
-def _hashes_of_groups(listing: Listing, group: GroupRule) -> npt.NDArray[np.uint64]:
+def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:
     """Return a hash of the group of each file. Raises InputError where there is no such column, and
     for files in no group."""
     named, side, rows = group.field, listing.side, listing.side_rows

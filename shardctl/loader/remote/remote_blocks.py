@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
-from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file
+from shardctl.format.arrays import Indices
+from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file, once_more
 from shardctl.format.stretches import (
     END_BYTES,
     TAIL,
@@ -145,7 +145,7 @@ class RemoteDataset:
         by others."""
         return self._fetcher.ahead(keeps)
 
-    def missing(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def missing(self, blocks: Indices) -> Indices:
         """Return those of these blocks that must come over the network."""
         return blocks if self.cached is None else blocks[self.cached.missing(blocks)]
 
@@ -162,11 +162,7 @@ class RemoteDataset:
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
-        try:
-            return self._read(block, fields, waiting)
-        except DatasetError:
-            self._forget(block)
-        return self._read(block, fields, waiting)
+        return once_more(lambda: self._read(block, fields, waiting), lambda: self._forget(block))
 
     def settle(self, block: int, waiting: Waiting) -> bool:
         """Return whether a block is in its place in the local file, whole; False where it passes
@@ -176,11 +172,7 @@ class RemoteDataset:
         """
         if self.cached is None or (self.keeps_no_more and not self._is_here(block)):
             return False
-        try:
-            return self._settle(block, waiting)
-        except DatasetError:
-            self._forget(block)
-        return self._settle(block, waiting)
+        return once_more(lambda: self._settle(block, waiting), lambda: self._forget(block))
 
     def _read(
         self, block: int, fields: Fields, waiting: Waiting
@@ -343,32 +335,24 @@ class RemoteDataset:
 
     def _opened(self, shard: int) -> _OpenShard:
         """Look at a shard. A footer that is not what was written is fetched once more."""
-        try:
-            return self._looked_at(shard)
-        except DatasetError:
+
+        def look() -> _OpenShard:
+            cached, tail = self.cached, None
+            if cached is None:
+                tail = self._fetched_tail(shard)
+            elif not cached.has_tail(shard):
+                name, size = self.table.names[shard], int(self.table.sizes[shard])
+                blocks, get = int(self.table.block_counts[shard]), self._fetched_tail
+                tail = cached.keep_tail(shard, name, size, blocks, partial(get, shard))
+            found = self._tail_here(shard) if tail is None else tail
+            held = HeldFile(int(self.table.sizes[shard]), found)
+            return _OpenShard(self._extents(shard, found), held, in_cache=tail is None)
+
+        def forget() -> None:
             if self.cached is not None:
                 self.cached.forget_tail(shard)
-        return self._looked_at(shard)
 
-    def _looked_at(self, shard: int) -> _OpenShard:
-        tail = self._fetched_tail(shard) if self.cached is None else self._kept_tail(shard)
-        return self._made(
-            shard, self._tail_here(shard) if tail is None else tail, in_cache=tail is None
-        )
-
-    def _made(self, shard: int, tail: bytes, in_cache: bool) -> _OpenShard:
-        return _OpenShard(
-            self._extents(shard, tail), HeldFile(int(self.table.sizes[shard]), tail), in_cache
-        )
-
-    def _kept_tail(self, shard: int) -> bytes | None:
-        """Bring the footer of a shard into the cache (None), or into memory for want of room."""
-        assert self.cached is not None
-        if self.cached.has_tail(shard):
-            return None
-        blocks = int(self.table.block_counts[shard])
-        name, size = self.table.names[shard], int(self.table.sizes[shard])
-        return self.cached.keep_tail(shard, name, size, blocks, lambda: self._fetched_tail(shard))
+        return once_more(look, forget)
 
     def _tail_here(self, shard: int) -> bytes:
         """Return the footer of a shard that is in the cache. Raises DatasetError if it is not there

@@ -21,7 +21,7 @@ from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
 from shardctl.system.locations import follow, is_stored
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import counted, printable
 
 LOOKED_AT = 4096

@@ -320,10 +320,8 @@ def test_unmoved_names_columns_that_a_loader_would_leave(tmp_path: Path) -> None
     ds = written(tmp_path, extra, {"mask": "mask", "objects": "objects"})
     with pytest.raises(UsageError, match="unmoved: no column 'bboxes'; did you mean bbox"):
         ds.loader(3, unmoved=["bbox", "bboxes"])
-    for name, what in (("mask", "a mask"), ("objects", "objects"), ("image", "an image")):
-        with pytest.raises(
-            UsageError, match=f"unmoved: {name} is {what} by its role, and flip moves it"
-        ):
+    for name in ("mask", "objects", "image"):
+        with pytest.raises(UsageError, match=f"unmoved: {name} has the role"):
             ds.loader(3, flip=True, unmoved=["bbox", name])
         assert len(list(ds.loader(3, unmoved=[name]))) == 1
     (batch,) = ds.loader(3, flip=1.0, unmoved=["bbox"], columns=["image", "mask"])

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.commit import generations, publish, staging
 from shardctl.build.convert.previous import PreviousDataset
 from shardctl.build.paths import check_destination, check_writable
+from shardctl.build.plan.listing import Flags
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.errors import DatasetError, UsageError
@@ -30,7 +30,7 @@ from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 
-Chosen = npt.NDArray[np.bool_]
+Chosen = Flags
 """Which shards of a job are meant: (shards,)."""
 
 
