@@ -231,7 +231,7 @@ def has_values_to_see(type_: pa.DataType) -> bool:
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
     """Return why a step is refused beside columns that are wrong then."""
-    why = "is a place in the image, a mask or another image by its form, and no mask and no objects by role"
+    why = "is a place in the image, a mask or another image by its form, and no mask or objects by role"
     return _not_moved(step, places, f"{why} (`shardctl help annotations`)")
 
 

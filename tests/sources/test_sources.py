@@ -211,7 +211,7 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
         ("filename,key\n1.png,a\n2.png,b\n", "the column 'key' is shardctl's own"),
         ("filename,label,label\n1.png,a,b\n", "two columns have the name label"),
         ("filename,label\n1.png\n", "row 1: has 1 column where the header has 2"),
-        ("", "has no row, not even a header"),
+        ("", "has not even a header"),
         ("filename,label\n", "the labels file has no row"),
         ('filename,label\n1.png,a\n2.png,b\n"",c\n', "a row has no file name"),
     ],

@@ -50,7 +50,7 @@ is have it."""
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
 
-OTHER_ENCODING = "give its encoding with --encoding (detect tries to find it), or recode the file"
+OTHER_ENCODING = "give --encoding (detect tries to find it), or recode the file"
 """What to do with a text that is not UTF-8, for messages."""
 
 _WIDE_MARKS = (
@@ -397,5 +397,5 @@ def check_magic(path: str, magic: bytes, place: int, what: str, error: str) -> N
 
 def not_this(what: str, error: str) -> Rejection:
     """Return why a file is rejected that is not what its name says."""
-    message = f"it is not {what}, although its name says so, or damaged at its beginning"
+    message = f"it is not {what}, or damaged at its beginning"
     return Rejection("read", error, f"{message}; get it again")

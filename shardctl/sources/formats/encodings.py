@@ -87,9 +87,7 @@ def known_encoding(name: str) -> str:
             raise LookupError
     except (LookupError, ValueError):
         near = did_you_mean(name, _COMMON) or ";"
-        known = (
-            "utf-8, utf-16, gb18030, big5, cp932, latin-1 and all others that Python has, or detect"
-        )
+        known = "utf-8, utf-16, gb18030, big5, cp932, latin-1 and others of Python, or detect"
         raise UsageError(
             f"encoding {printable(name)}: there is no such encoding{near} known are {known}"
         ) from None
@@ -164,7 +162,7 @@ def undecoded(encoding: str, position: int | None, where: str = "") -> Rejection
     return Rejection(
         "decode",
         "wrong-encoding",
-        f"not {encoding}{at}; use --encoding with the encoding that it is in, or mend the file",
+        f"not {encoding}{at}; name its encoding with --encoding, or mend the file",
     )
 
 
@@ -249,7 +247,7 @@ def detect(data: bytes, whole: bool = True) -> str:
         raise Rejection(
             "decode",
             "unknown-encoding",
-            "its encoding could not be found; name it with --encoding, or recode the file to UTF-8",
+            "its encoding could not be found; name it with --encoding, or recode the file",
         )
     own = codecs.lookup(best.encoding).name
     return _WIDER.get(own, own)
