@@ -53,13 +53,14 @@ DETECT = "detect"
 OTHER_ENCODING = "give --encoding (detect tries to find it), or recode the file"
 """What to do with a text that is not UTF-8, for messages."""
 
-_WIDE_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before that of UTF-16, which it begins with
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
+BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before utf-16-le, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-
+"""The byte order marks of encodings."""
 
 JUDGED_BYTES = 64 << 10
 """How much of the beginning of a file is searched for the NUL bytes of UTF-16."""
@@ -75,7 +76,7 @@ def refuse_wide(data: bytes, reading: Reading) -> None:
 
     Without a mark, most of what is in UTF-16 is valid UTF-8 too: every second byte is NUL.
     """
-    name = next((name for mark, name in _WIDE_MARKS if data.startswith(mark)), None)
+    name = next((name[:6] for mark, name in BOMS[1:] if data.startswith(mark)), None)
     if name is not None:
         raise Rejection(
             "read",
