@@ -1,25 +1,28 @@
 """`shardctl export`."""
 
 from __future__ import annotations
-import click
+
 import textwrap
-from contextlib import (AbstractContextManager, nullcontext)
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
 from shardctl.build.options import WORKERS
-from shardctl.cli.command import (WIDTH, command, option)
-from shardctl.cli.options import (OneOf, option_of, options_of, values_of)
-from shardctl.cli.output import (Output, note, print_json, print_table, progress_options, shortened)
+from shardctl.cli.command import WIDTH, command, option
+from shardctl.cli.options import OneOf, option_of, options_of, values_of
+from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
 from shardctl.interop.exports import WORKER
-from shardctl.interop.exports.options import (Choice, EXPORTS, FormSettings, made_of)
+from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
 from shardctl.system.files import free_bytes
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
-from shardctl.system.text import (counted, format_bytes, printable)
-from typing import (Any, TYPE_CHECKING)
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.interop.exports.exporting import (ExportPlan, ExportResult, PlannedField)
+    from shardctl.interop.exports.exporting import ExportPlan, ExportResult, PlannedField
 
 
 _FORMS = "\n".join(

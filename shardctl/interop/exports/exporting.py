@@ -1,36 +1,59 @@
 """Writing a dataset in another form, whole or not at all."""
 
 from __future__ import annotations
+
 import contextlib
-import pyarrow as pa
 import time
 from collections import Counter
-from collections.abc import (Callable, Iterator, Mapping, Sequence)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
 from shardctl.build.options import WORKERS
-from shardctl.errors import (CONTINUES, DatasetError, InputError, StorageError, UsageError, WorkerError, explaining_interrupts)
+from shardctl.errors import (
+    CONTINUES,
+    DatasetError,
+    InputError,
+    StorageError,
+    UsageError,
+    WorkerError,
+    explaining_interrupts,
+)
 from shardctl.format.dataset_location import open_location
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.python_values import check_type
 from shardctl.format.tables import write_checksums
-from shardctl.interop.exports.base import (Column, ColumnEncoding, Done, Export, store_of)
-from shardctl.interop.exports.job import (ExportJob, Parts, chosen_export)
-from shardctl.interop.exports.options import (Choice, FormSettings)
-from shardctl.interop.exports.source import (KEY, Source, digest_of)
-from shardctl.interop.exports.staging import (Staging, Writer, check_destination, discard_others, only_writer)
-from shardctl.sources.export_description import (DESCRIPTION, Description, Field, LooseFacts, SplitFiles)
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, store_of
+from shardctl.interop.exports.job import ExportJob, Parts, chosen_export
+from shardctl.interop.exports.options import Choice, FormSettings
+from shardctl.interop.exports.source import KEY, Source, digest_of
+from shardctl.interop.exports.staging import (
+    Staging,
+    Writer,
+    check_destination,
+    discard_others,
+    only_writer,
+)
+from shardctl.sources.export_description import (
+    DESCRIPTION,
+    Description,
+    Field,
+    LooseFacts,
+    SplitFiles,
+)
 from shardctl.system import arguments
 from shardctl.system.files import write_atomically
 from shardctl.system.locations import is_url
-from shardctl.system.options import (check_options, declared_in)
+from shardctl.system.options import check_options, declared_in
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
-from shardctl.system.report import (in_notebook, lines_in_notebook, rows_in_notebook)
-from shardctl.system.text import (counted, first_repeated, format_bytes, printable)
+from shardctl.system.report import in_notebook, lines_in_notebook, rows_in_notebook
+from shardctl.system.text import counted, first_repeated, format_bytes, printable
 from shardctl.version import __version__
-from typing import Any
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,8 @@ def without_category(schema: pa.Schema, shown: str) -> list[str]:
         return []
     others = ", ".join(f.name for f in schema.field(OBJECTS).type if f.name != "bbox")
     return [
-        f"{shown}: objects has bbox and no list of categories, numbers or names "
-        f"({' or '.join(CATEGORIES)}"
-        f"{f'; it has {printable(others)}' if others else ''}),"
-        " so it is a plain column, whose boxes are not moved with the pixels"
+        f"{shown}: objects has bbox and no list of categories ({' or '.join(CATEGORIES)}"
+        f"{f'; it has {printable(others)}' if others else ''}): a plain column, whose boxes stay"
     ]
 
 
