@@ -651,5 +651,4 @@ def test_a_recipe_that_an_older_version_recorded_is_recorded_in_the_same_way() -
         '"scale": [0.08, 1.0],'
         ' "ratio": [0.75, 1.3333333333333333]}, {"name": "hflip", "p": 0.5}]}'
     )
-    record = json.loads(recorded)
-    assert Recipe.from_json(record).to_json() == record
+    assert json.dumps(Recipe.from_json(json.loads(recorded)).to_json()) == recorded
