@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
@@ -98,7 +98,7 @@ def export(
         name: value for name, value in values_of(FormSettings, given).items() if value is not None
     }
     if dry_run:
-        _show(plan_export(dataset, to, **choice, **settings), output)
+        _show(plan_export(dataset, to, Choice(**choice), settings), output)
         return
     chosen = {**choice, **settings, "on_note": lambda notice: _tell(notice, output)}
     if output.shows_notes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.cli.command import Group, option
 from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (

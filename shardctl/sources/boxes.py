@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import pyarrow as pa
 
@@ -160,15 +160,9 @@ Shown = Mapping[str, Collection[Kind]]
 value."""
 
 
-class Beside(NamedTuple):
-    """What stays as it is: the places, masks and images among them, and the columns of which
-    nothing says what they are."""
-
-    wrong: list[str]
-    unknown: list[str]
-
-
-def beside_images(fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: Shown) -> Beside:
+def beside_images(
+    fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: Shown
+) -> tuple[list[str], list[str]]:
     """Return what is wrong and what may be so in columns that stay as they are while the pixels of
     images move."""
     listed = list(fields)
@@ -187,7 +181,7 @@ def beside_images(fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: 
         for f in plain
         if f.name not in columns and ("numbers" in shown.get(f.name, ()) or _may_be_places(f.type))
     ]
-    return Beside(list(dict.fromkeys(wrong)), unknown)
+    return list(dict.fromkeys(wrong)), unknown
 
 
 def known_places(fields: Iterable[pa.Field], within: str = "") -> list[str]:

@@ -314,6 +314,11 @@ class Types:
             else []
         )
 
+    def only_column(self) -> str | None:
+        """Return the name of the only column there is, if it is one of CSV cells."""
+        written = [name for name, kinds in self._fields.items() if kinds.written]
+        return written[0] if len(self._fields) == 1 and written else None
+
     def labels(self) -> list[str] | None:
         """Return the different strings of the field that may name classes, in order.
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from shardctl.build.commit import publish
-from shardctl.build.commit.staging import REPAIR_PREFIX, discard
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.outcomes import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.repair.repairing import Repair
+from shardctl.build.write.writer import new_folder
 from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
 from shardctl.format.dataset_location import DatasetLocation, open_location
 from shardctl.format.manifest import Manifest
@@ -29,7 +28,7 @@ from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
 from shardctl.system import file_lease, store_lease
 from shardctl.system.arguments import instance
-from shardctl.system.files import naming_the_path, write_atomically
+from shardctl.system.files import write_atomically
 from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.progress import progress_of
@@ -113,18 +112,10 @@ def _repair_in(
 ) -> RepairResult:
     with file_lease.hold(dataset.work / STAGING, listener.waiting) as held:
         completed = publish.recover(dataset.work)
-        folder = dataset.work / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-        with naming_the_path(folder):
-            folder.mkdir()
-        try:
+        with new_folder(dataset.work) as new:
             result = Repair(
-                dataset, folder, given, transforms, drop_lost, workers, listener, held
+                dataset, new.parent, given, transforms, drop_lost, workers, listener, held
             ).run()
-        finally:
-            # otherwise it may hold the only copy of some data
-            if folder.exists() and not publish.is_committing(folder):
-                with contextlib.suppress(OSError):  # the next repair deletes it
-                    discard(folder)
     if completed is None:
         return result
     return dataclasses.replace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -53,7 +52,7 @@ from shardctl.build.repair.repair_job import (
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
-from shardctl.build.write.writer import write_tables
+from shardctl.build.write.writer import now, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
@@ -537,10 +536,9 @@ class Repair:
         self, facts: dict[str, Any], class_counts: dict[str, list[int]] | None
     ) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         without = dataclasses.replace(
             self.manifest,
-            created=now,
+            created=now(),
             samples=facts["samples"],
             bytes=facts["bytes"],
             rejected=facts["rejected"],

@@ -220,7 +220,9 @@ def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str
         ):
             continue
         type_ = (
-            _array_type(name, samples) if setters[name] in models and name not in known else None
+            array_type([sample.fields.get(name) for sample in samples])
+            if setters[name] in models and name not in known
+            else None
         )
         found = pa.field(
             name,
@@ -305,12 +307,6 @@ def _own_type(
             f"{describe(odd)}"
         )
     return type_
-
-
-def _array_type(name: str, samples: list[MadeSample]) -> pa.DataType | None:
-    """Return the type of a field of a model if all of its values are arrays of one shape, None if
-    not."""
-    return array_type([sample.fields.get(name) for sample in samples])
 
 
 def _common_type(values: list[Any]) -> pa.DataType:

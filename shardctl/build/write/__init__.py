@@ -3,7 +3,6 @@ conversion, and no source."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import pickle
 import secrets
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import settle
-from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
+from shardctl.build.commit.staging import discard, jobs_in, refuse_to_lose_job
 from shardctl.build.options import check_if_running
 from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.shards.job import NEW_FOLDER
@@ -34,6 +33,7 @@ from shardctl.build.write.writer import (
     WrittenSplit,
     finish,
     in_order,
+    new_folder,
     new_keys,
     refuse_bad_names,
 )
@@ -262,18 +262,10 @@ def _write_at_once(
 ) -> Manifest:
     """Write the samples of streams, and put the dataset in its place. Nothing is left where that
     fails."""
-    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-    new = folder / NEW_FOLDER
-    try:
-        with naming_the_path(new):
-            new.mkdir(parents=True)
+    with new_folder(target) as new:
         manifest = _write_all(new, streams, names, given, limits)
         held.check()
         publish.publish(new, target)
-    finally:
-        if folder.exists() and not publish.is_committing(folder):
-            with contextlib.suppress(OSError):  # the next one that writes deletes it
-                discard(folder)
     return manifest
 
 

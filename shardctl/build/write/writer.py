@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import secrets
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.build.commit import publish
+from shardctl.build.commit.staging import REPAIR_PREFIX, discard
 from shardctl.build.options import check_shards
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.plan.splits import Draw, SplitRule
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, shard_name
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
 from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
@@ -302,6 +306,22 @@ class ShardSeries:
         return self._folder / shard_name(self._split, len(self.entries))
 
 
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder for a dataset that is to take the place of the one at `target`: `new` in a
+    folder of its staging folder. Nothing is left of that in the end. The caller holds the lease."""
+    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+    try:
+        with naming_the_path(folder):
+            (folder / NEW_FOLDER).mkdir(parents=True)
+        yield folder / NEW_FOLDER
+    finally:
+        # otherwise it may hold the only copy of some data
+        if folder.exists() and not publish.is_committing(folder):
+            with contextlib.suppress(OSError):  # the next one that writes deletes it
+                discard(folder)
+
+
 def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
     """Return what stands for the samples of a dataset without a source in its fingerprint."""
     return hashlib.sha256(
@@ -357,7 +377,7 @@ def finish(
         bytes=sum(entry.bytes for entry in entries),
         inputs=samples,
         rejected=0,
-        splits=tuple(_splits(entries)),
+        splits=splits_of(entries),
         schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=layout.fields(),
         recipe=recipe,
@@ -366,7 +386,7 @@ def finish(
         fingerprint_parts=parts,
         sources=(),
         files=files,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         shardctl_version=__version__,
         class_counts=class_counts,
     )
@@ -374,9 +394,20 @@ def finish(
     return manifest
 
 
-def _splits(entries: Sequence[ShardEntry]) -> Iterator[SplitFacts]:
-    for name in dict.fromkeys(entry.split for entry in entries):
+def splits_of(
+    entries: Sequence[ShardEntry], names: Iterable[str] | None = None
+) -> tuple[SplitFacts, ...]:
+    """Return what a manifest says of the splits with these names (None: all there are)."""
+    if names is None:
+        names = dict.fromkeys(entry.split for entry in entries)
+    found = []
+    for name in names:
         own = [entry for entry in entries if entry.split == name]
-        yield SplitFacts(
-            name, sum(entry.rows for entry in own), len(own), sum(entry.bytes for entry in own)
-        )
+        rows, size = sum(entry.rows for entry in own), sum(entry.bytes for entry in own)
+        found.append(SplitFacts(name, rows, len(own), size))
+    return tuple(found)
+
+
+def now() -> str:
+    """Return the time as a manifest has it."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

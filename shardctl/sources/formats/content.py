@@ -10,9 +10,10 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -32,21 +33,6 @@ there is data for it."""
 
 class Truncated(Exception):
     """The compressed file ends before its data does."""
-
-
-class _Decompressor(Protocol):
-    """What bz2 and lzma have, for one member of a file."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 class _Gzip:
@@ -186,7 +172,7 @@ def _is_zstd(start: bytes) -> bool:
 
 
 def _members(
-    new: Callable[[], _Decompressor],
+    new: Callable[[], Any],
     faults: tuple[type[Exception], ...],
     file: BinaryIO,
     way: Compression,
@@ -258,9 +244,8 @@ def _bzip2(file: BinaryIO, way: Compression) -> Iterator[bytes]:
 
 
 def _xz(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    return _members(
-        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, WINDOW_BYTES), (lzma.LZMAError,), file, way
-    )
+    new = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES)
+    return _members(new, (lzma.LZMAError,), file, way)
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -191,11 +191,10 @@ class Delimited(TextFormat):
         """Look at the beginning of a file, or all of a small one. Raises Rejection if it has no
         header that can be used."""
         mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
-        form = self.of(reading)
         refuse_wide(data, reading)
         if (said := _SEPARATOR.match(data, mark)) is not None:
             separator = said[1].decode()
-            if separator != form.delimiter:
+            if separator != self.delimiter:
                 shown = {"\t": "tab"}.get(separator, f"'{separator}'")
                 raise Rejection(
                     "read",
@@ -204,13 +203,13 @@ class Delimited(TextFormat):
                 )
             mark = said.end()
         if reading.columns:
-            _refuse_header(data[mark:HEAD_BYTES], reading.columns, form.delimiter)
+            _refuse_header(data[mark:HEAD_BYTES], reading.columns, self.delimiter)
             return Head(mark, reading.columns)
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
         rest = data[start : start + HEAD_BYTES]
         if not rest:
             raise Rejection("read", "empty", "has no row, not even a header; leave the file out")
-        ends, inside = _ends_from(np.frombuffer(rest, np.uint8), form.delimiter)
+        ends, inside = _ends_from(np.frombuffer(rest, np.uint8), self.delimiter)
         if not len(ends) and inside >= 0:
             raise Rejection(
                 "read",
@@ -224,7 +223,7 @@ class Delimited(TextFormat):
                 f"its first line is longer than {HEAD_BYTES} bytes; is it a CSV file?",
             )
         size = int(ends[0]) if len(ends) else len(rest)
-        return Head(start + size, _names(rest[:size], form.delimiter))
+        return Head(start + size, _names(rest[:size], self.delimiter))
 
     def complete(self, data: bytes) -> int:
         """Return how many bytes of `data` are records that end in it: 0 if not even the first one
@@ -242,7 +241,7 @@ class Delimited(TextFormat):
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         """Return the types of the columns of these records, of which the first has the number
         `first`."""
-        rows = self.of(reading)._rows(data, np.arange(0), first, head, reading)
+        rows = self._rows(data, np.arange(0), first, head, reading)
         return Types.of_cells(rows.batch, reading.label)
 
     def parse(
@@ -260,14 +259,13 @@ class Delimited(TextFormat):
         A column that the file does not have is null. Raises Misfit: a cell that does not fit its
         column, or a column that `schema` does not have.
         """
-        form = self.of(reading)
         numbers = np.arange(0)
         if choose is not None:
-            ends = find_records(data, form.delimiter).ends
+            ends = find_records(data, self.delimiter).ends
             numbers = np.arange(first, first + len(ends))
             wanted = choose(numbers)
             data, numbers = chosen_lines(data, ends, wanted)[0], numbers[wanted]
-        rows = form._rows(data, numbers, first, head, reading)
+        rows = self._rows(data, numbers, first, head, reading)
         return replace(rows, batch=_typed(rows.batch, rows.numbers, schema))
 
     def _rows(

@@ -13,7 +13,6 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,17 +48,8 @@ def companions(path: str) -> Iterator[str]:
     yield Path(path).with_suffix(TOKENS).name
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Sequences one after the other: the length of each in tokens, and its first byte, (n,)
-    each."""
-
-    lengths: Numbers
-    places: Numbers
-
-    def in_one_place(self, item: int) -> bool:
-        """Return whether each begins where the one before it ends."""
-        return bool((self.places[1:] == self.places[:-1] + self.lengths[:-1] * item).all())
+_Run = tuple[Numbers, Numbers]
+"""Sequences one after the other: the length of each in tokens, and its first byte, (n,) each."""
 
 
 class Sequences(Rows):
@@ -112,56 +102,56 @@ class Sequences(Rows):
                 "too-large",
                 f"a sequence has {format_bytes(longest)}, but at most {limit} are read; divide it",
             )
-        return _Run(lengths, places)
+        return lengths, places
 
     def cuts(self) -> list[tuple[int, int, int]]:
         """Return runs of sequences of about 1 MiB of tokens, each with its range in the file of
         tokens if it has one."""
         cuts: list[tuple[int, int, int]] = []
         for first in range(0, self._count, _RUN):
-            run = self._run(first, min(_RUN, self._count - first))
-            for part in _parts(run.lengths * self._type.itemsize, UNIT_BYTES, _RUN):
-                size = int(run.lengths[part].sum()) * self._type.itemsize
-                cuts.append((int(run.places[part.start]), size, part.stop - part.start))
+            lengths, places = self._run(first, min(_RUN, self._count - first))
+            for part in _parts(lengths * self._type.itemsize, UNIT_BYTES, _RUN):
+                size = int(lengths[part].sum()) * self._type.itemsize
+                cuts.append((int(places[part.start]), size, part.stop - part.start))
         return cuts
 
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the lengths and the tokens of a unit to a digest."""
         for run in self._runs(unit):
-            digest.update(run.lengths.tobytes())
+            digest.update(run[0].tobytes())
             for offset, size in self._ranges(run):
                 hash_range(self._tokens, offset, size, digest)
 
     def _ranges(self, run: _Run) -> Iterator[tuple[int, int]]:
-        item = self._type.itemsize
-        if run.in_one_place(item):
-            yield int(run.places[0]), int(run.lengths.sum()) * item
+        item, (lengths, places) = self._type.itemsize, run
+        if (places[1:] == places[:-1] + lengths[:-1] * item).all():
+            yield int(places[0]), int(lengths.sum()) * item
             return
-        for length, place in zip(run.lengths.tolist(), run.places.tolist(), strict=True):
+        for length, place in zip(lengths.tolist(), places.tolist(), strict=True):
             yield place, length * item
 
     def _runs(self, unit: Unit) -> Iterator[_Run]:
         """Yield the sequences of a unit, as many at a time as a batch has."""
         end = unit.first - 1 + unit.records
         for first in range(unit.first - 1, end, _RUN):
-            run = self._run(first, min(_RUN, end - first))
-            for part in _parts(run.lengths * self._type.itemsize, BATCH_BYTES, BATCH_ROWS):
-                yield _Run(run.lengths[part], run.places[part])
+            lengths, places = self._run(first, min(_RUN, end - first))
+            for part in _parts(lengths * self._type.itemsize, BATCH_BYTES, BATCH_ROWS):
+                yield lengths[part], places[part]
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the sequences of a unit."""
         for run in self._runs(unit):
-            yield batch_of({COLUMN: self._lists(run)} if names else {}, len(run.lengths))
+            yield batch_of({COLUMN: self._lists(run)} if names else {}, len(run[0]))
 
     def _lists(self, run: _Run) -> pa.Array:
-        data = bytearray(int(run.lengths.sum()) * self._type.itemsize)
+        data = bytearray(int(run[0].sum()) * self._type.itemsize)
         at = 0
         for offset, size in self._ranges(run):
             fill(self._file.fileno(), offset, memoryview(data)[at : at + size])
             at += size
         values = np.frombuffer(data, self._type).astype(self._type.newbyteorder("="), copy=False)
         return pa.ListArray.from_arrays(
-            pa.array(np.append(0, np.cumsum(run.lengths)), pa.int32()), pa.array(values)
+            pa.array(np.append(0, np.cumsum(run[0])), pa.int32()), pa.array(values)
         )
 
     def close(self) -> None:

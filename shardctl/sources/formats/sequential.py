@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -45,37 +45,22 @@ from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import counted, format_bytes
 
-
-class OpenFile(Protocol):
-    """A file that is read from its beginning on, such as a compressed one.
-
-    Two files are the same, and read in the same way, if their `key` is equal. The last item of the
-    key is the reading. `passed` is the number of records that have been read.
-    """
-
-    key: tuple[Any, ...]
-    passed: int
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-
-T = TypeVar("T", bound=OpenFile)
+T = TypeVar("T")
 
 
 class KeptOpen(Generic[T]):
-    """The file that this process read last, by the number of the process: a forked one must not
-    share its open file.
+    """The file that this process read last, from its beginning on, such as a compressed one; by the
+    number of the process: a forked one must not share its open file.
 
-    There are two at most: shardctl reads the keys of records, which are a single field, ahead of
-    the records.
+    Two files are the same, and read in the same way, if their `key` is equal. The last item of the
+    key is the reading. `passed` is the number of records that have been read. There are two at
+    most: shardctl reads the keys of records, which are a single field, ahead of the records.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, bool], T] = {}
+        self._kept: dict[tuple[int, bool], Any] = {}
 
-    def keep(self, file: T) -> None:
+    def keep(self, file: Any) -> None:
         """Keep a file open where it is, for the unit that follows in it."""
         self._closed(file.key)
         self._kept[_place(file.key)] = file
@@ -85,7 +70,7 @@ class KeptOpen(Generic[T]):
         unit; another one is closed."""
         kept = self._kept.get(_place(key))
         if kept is not None and kept.key == key and kept.passed <= unit.skip:
-            return self._kept.pop(_place(key))
+            return cast(T, self._kept.pop(_place(key)))
         self._closed(key)
         return None
 

@@ -3,9 +3,10 @@ processes that an input may kill."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from shardctl.build.shards import WORKER
 from shardctl.build.shards.job import Job
@@ -31,43 +32,40 @@ Report = Callable[[WorkDone], None]
 OnFound = Callable[[int, Found], None]
 
 
-class Engine(Protocol):
-    """Something that builds shards."""
+class Engine(ABC):
+    """Something that builds shards. Most have no processes that run on by themselves."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027
         """Get ready for work that is coming, beside what this process does meanwhile."""
-        ...
 
     def at_once(self) -> int:
         """Return how many shards are built at the same time, as far as that is known."""
-        ...
+        return 1
 
+    @abstractmethod
     def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at files before there is a plan. `on_found` gets the place of each task and what it
         found, in any order."""
-        ...
 
+    @abstractmethod
     def probe(self, job: Job) -> Probe:
         """Push all records of the plan of a small job through its recipe, on this machine: its
         folder is one for scratch. Raises InputError."""
-        ...
 
+    @abstractmethod
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
 
         The job's folder is in that of the dataset: whatever builds a shard must be able to read and
         to write it.
         """
-        ...
 
-    def let_go(self) -> None:
+    def let_go(self) -> None:  # noqa: B027
         """Have idle processes end, and do not wait for them: there is no more work as far as is
         known."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop, at once if shards are still being built."""
-        ...
 
 
 def start(_address: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
@@ -85,16 +83,9 @@ def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda li
     return LocalPool(workers, limits, on_line) if workers else InProcess()
 
 
-class InProcess:
+class InProcess(Engine):
     """Builds one shard after the other in this process: the easiest to debug, and it dies with the
     input. It alone imports what workers import."""
-
-    def prepare(self) -> None:
-        """Nothing to get ready."""
-
-    def at_once(self) -> int:
-        """Return 1."""
-        return 1
 
     def probe(self, job: Job) -> Probe:
         """Probe the records."""
@@ -113,12 +104,6 @@ class InProcess:
 
         for shard in shards:
             build_shard(job, shard, report, WorkerProgress())
-
-    def let_go(self) -> None:
-        """There are no processes."""
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +133,7 @@ class ShardTask:
     suspect: tuple[int, int] | None = None
 
 
-class LocalPool:
+class LocalPool(Engine):
     """Builds shards in child processes."""
 
     def __init__(

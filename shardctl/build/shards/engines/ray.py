@@ -24,7 +24,7 @@ from typing import Any
 
 from shardctl.build.plan.fingerprint import deciding_versions
 from shardctl.build.shards.engines.agent import BuildOrder
-from shardctl.build.shards.engines.local import LocalPool, OnFound, Report
+from shardctl.build.shards.engines.local import Engine, LocalPool, OnFound, Report
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.scan import PrePlanTask, Probe
@@ -90,7 +90,7 @@ def start(
     return RayCluster(address, workers, limits, on_line)
 
 
-class RayCluster:
+class RayCluster(Engine):
     """Builds shards on a Ray cluster. It connects to it when work is coming; a connection that is
     there already is used."""
 
