@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import runpy
 import sys
 from pathlib import Path
@@ -30,7 +29,7 @@ from shardctl.transforms.recipe_files.overriding import parse_step_option
 from shardctl.transforms.recipe_files.reading import load_recipe, nearest_place, places
 from shardctl.transforms.recipe_files.showing import recipe_toml, show_recipe
 from shardctl.transforms.settings import SettingError
-from shardctl.transforms.table import TRANSFORMS, parse_step
+from shardctl.transforms.table import TRANSFORMS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -598,21 +597,6 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(
     text: str, step: dict[str, Any]
 ) -> None:
     assert parse_step_option(text) == step
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("ColorJitter", "color_jitter"),
-        ("v2.GaussianBlur", "gaussian_blur"),
-        ("Random-Crop", "random_crop"),
-    ],
-)
-def test_names_of_other_libraries_are_answered_with_ours(name: str, step: str) -> None:
-    with pytest.raises(
-        UsageError, match=re.escape(f"step '{name}' is not known; did you mean {step}?")
-    ):
-        parse_step({"name": name})
 
 
 @pytest.mark.parametrize(
