@@ -88,7 +88,7 @@ class Tokenizer(ABC):
 
 
 @dataclass(frozen=True)
-class Placed:
+class TokensInText:
     """The tokens of one text, with their places in it: token n is made of the characters
     `starts[n]` to `ends[n]`.
 
@@ -102,7 +102,7 @@ class Placed:
 
 
 @runtime_checkable
-class Placing(Protocol):
+class WithOffsets(Protocol):
     """A tokenizer that knows the places of tokens, which a loss mask needs. `template` is its chat
     template, if it has one."""
 
@@ -111,7 +111,7 @@ class Placing(Protocol):
         """The chat template, in the language of Jinja."""
         ...
 
-    def place(self, texts: Sequence[str]) -> Iterable[Placed]:
+    def with_offsets(self, texts: Sequence[str]) -> Iterable[TokensInText]:
         """Yield the tokens of each text, with their places. Special tokens are found in the texts,
         and none is added."""
         ...
