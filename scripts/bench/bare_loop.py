@@ -3,7 +3,7 @@ the pixels away.
 
     .venv/bin/python scripts/bench/bare_loop.py FOLDER 224|32 [PROCESSES]
 
-The same library and the fastest correct way through it that scripts/bench/bench_decode.py found: a
+The same library and the fastest correct way through it that a comparison found: a
 scaled JPEG decode, then the crop resampled straight out of it.
 """
 

@@ -11,21 +11,39 @@ processes: start-up counts. Both must keep as many texts.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from bench_text_steps import english
+import numpy as np
+from harness import options_of, save
 from processes import run
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
+from text_inputs import Vocabulary
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = ("--unicode", "NFC", "--strip-control-chars", "--whitespace", "--duplicates", "exact")
 QUALITY = ("--step", "filter_gopher")
+
+
+def english(size: int, seed: int = 0) -> Iterator[str]:
+    """Yield documents of paragraphs and lines, until there are so many bytes."""
+    vocabulary, rng, made = Vocabulary(seed), np.random.default_rng(seed), 0
+    common = ("the", "of", "and", "to", "with", "that")
+    while made < size:
+        parts = []
+        for sentence in vocabulary.sentences(rng.integers(5, 25, 35)):
+            ends = ". " if rng.random() < 0.6 else ".\n" if rng.random() < 0.8 else "!\n\n"
+            first, second = (common[int(each)] for each in rng.integers(6, size=2))
+            parts.append(f"{sentence.capitalize()} {first} {second} it{ends}")
+        yield (text := "".join(parts))
+        made += len(text.encode())
 
 
 def make_documents(path: Path, size: float) -> int:
@@ -46,12 +64,8 @@ def make_documents(path: Path, size: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=3)
     parser.add_argument("--size", type=float, default=500, help="MB of text")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-clean-"))
     try:
@@ -100,10 +114,7 @@ def main() -> None:
             b / a for a, b in zip(seconds["shardctl"], seconds["plain"], strict=True)
         )
         print(f"{size / 1e6:.0f} MB: {medians}; plain / shardctl {ratio:.2f}, the bar is 0.6")
-        if given.json:
-            given.json.write_text(
-                json.dumps({"bytes": size, "seconds": seconds, "memory_mb": memory, "ratio": ratio})
-            )
+        save(given.json, {"bytes": size, "seconds": seconds, "memory_mb": memory, "ratio": ratio})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options_of, save
 from processes import high_water
 
 SECONDS, TABLES = (
@@ -34,16 +35,13 @@ SECONDS, TABLES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument(
         "--cases",
         nargs="+",
         default=["1000x1", "4000x1", "500x32", "1000x32"],
         metavar="SHARDSxUNITS",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -51,9 +49,7 @@ def main() -> None:
         return
     found = [in_a_process(case) for case in options.cases]
     costs = fitted(found)
-    if options.json:
-        print(json.dumps({"cases": found, "costs": costs}))
-        return
+    save(options.json, {"cases": found, "costs": costs})
     print(
         f"{'shards':>8} {'units':>8} {'commit':>9} {'grown':>9} {'markers':>10}  "
         + "  ".join(TABLES)

@@ -4,7 +4,6 @@ same library.
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] [--runs 7] [--json FILE]
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --workers 1 2 4 8 16
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --recipes
-    .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --model     (needs torch)
 
 CORPUS is a folder with photos/ and small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data;
 without either, images that `shardctl demo` draws). Every round runs each contender once, in turn,
@@ -17,19 +16,11 @@ processes of the bare loop.
 
 With --recipes, docs/recipes/randaugment.toml and simclr.toml on all photos, beside a bare pool that
 does the same steps and encodes (scripts/bench/bare_pool.py).
-
-With --model, the features that a small torch model makes of 256 photos (bare_model.py), in calls of
-32 and of 1, beside a bare loop that reads, decodes, resizes and calls the same model. One process,
-without workers, one thread; in processor time, without what a run with 32 photos takes: start-up,
-torch's import, and the photos that are tried beforehand.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -38,6 +29,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from harness import options_of, save
 from processes import as_installed
 
 HERE = Path(__file__).resolve().parent
@@ -46,16 +38,7 @@ MANY = 4000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
-    parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--json", type=Path)
+    parser = options_of(__doc__, corpus=True, runs=7)
     parser.add_argument(
         "--only", nargs="+", metavar="CASE", help="only these cases, such as photos"
     )
@@ -63,12 +46,8 @@ def main() -> None:
         "--workers", type=int, nargs="+", help="only the photos, with so many workers"
     )
     parser.add_argument("--recipes", action="store_true", help="only the heavy recipes")
-    parser.add_argument("--model", action="store_true", help="only the model")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as folder:
-        if options.model:
-            measure_model(Path(options.corpus), options.runs, Path(folder))
-            return
         if options.workers:
             found = scaled(Path(options.corpus), Path(folder), options.workers)
         else:
@@ -76,8 +55,7 @@ def main() -> None:
         results = []
         for case in (case for case in found if not options.only or case[0] in options.only):
             results.append(measure(case, options.runs, Path(folder)))
-            if options.json:
-                options.json.write_text(json.dumps(results, indent=1))
+            save(options.json, results)
 
 
 Case = tuple[str, Path, int, list[str], list[str]]
@@ -207,82 +185,6 @@ def measure(case: Case, runs: int, scratch: Path) -> dict[str, object]:
         )
     print(f"  ratio      {ratio:9.2f}", flush=True)
     return {"case": name, "inputs": count, "rates": rates, "seconds": seconds, "ratio": ratio}
-
-
-def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
-    """Print how many photos a second of processor time become features."""
-    paths = images(corpus / "photos")
-    many = paths[:: max(1, len(paths) // MODEL_IMAGES)][:MODEL_IMAGES]
-    few = many[: MODEL_IMAGES // 8]
-    folders = {}
-    for name, chosen in (("few", few), ("many", many)):
-        folders[name] = scratch / name
-        folders[name].mkdir()
-        for number, path in enumerate(chosen):
-            (folders[name] / f"{number:04d}{Path(path).suffix}").symlink_to(Path(path).resolve())
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
-    )
-    os.environ["OMP_NUM_THREADS"] = "1"
-    seconds: dict[str, list[float]] = {}
-    for _ in range(runs):
-        for who, batch, command in (
-            ("bare loop, 32", 32, None),
-            ("shardctl, 32", 32, "shardctl"),
-            ("bare loop, 1", 1, None),
-            ("shardctl, 1", 1, "shardctl"),
-        ):
-            times = {}
-            for name, folder in folders.items():
-                recipe, out = scratch / "recipe.toml", scratch / "out"
-                recipe.write_text(MODEL_RECIPE.format(batch=batch))
-                convert = [
-                    "-m",
-                    "shardctl",
-                    "convert",
-                    str(folder),
-                    str(out),
-                    "--recipe",
-                    str(recipe),
-                    "--workers",
-                    "0",
-                    "-q",
-                ]
-                bare = [str(HERE / "bare_model.py"), str(folder), str(batch)]
-                before = resource.getrusage(resource.RUSAGE_CHILDREN)
-                timed([sys.executable, *(convert if command else bare)])
-                after = resource.getrusage(resource.RUSAGE_CHILDREN)
-                times[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-                shutil.rmtree(out, ignore_errors=True)
-            seconds.setdefault(who, []).append(times["many"] - times["few"])
-    count = len(many) - len(few)
-    rates = {who: count / statistics.median(times) for who, times in seconds.items()}
-    print(
-        f"features of {len(many):,} photos, medians of {runs} interleaved runs, images a second of "
-        "processor time"
-    )
-    for who, rate in rates.items():
-        print(f"  {who:15} {rate:7,.0f}/s")
-    for batch in (32, 1):
-        print(
-            f"  ratio, {batch:2}       "
-            f"{rates[f'shardctl, {batch}'] / rates[f'bare loop, {batch}']:7.2f}"
-        )
-    print(f"  shardctl, 32 to 1 {rates['shardctl, 32'] / rates['shardctl, 1']:5.2f}")
-
-
-MODEL_IMAGES = 256
-MODEL_RECIPE = """
-kind = "image"
-store = "none"
-[[transform]]
-name = "resize"
-size = "224x224"
-[[transform]]
-name = "model"
-target = "bare_model:Encoder"
-batch = {batch}
-"""
 
 
 def warm(folder: Path) -> None:

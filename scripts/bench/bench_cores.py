@@ -22,8 +22,6 @@ cores, so that all take about the same time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
@@ -33,6 +31,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from harness import options_of, save
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
 
@@ -80,15 +80,11 @@ class Case:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = options_of(__doc__, rounds=5)
     parser.add_argument(
         "--counts", type=int, nargs="+", default=COUNTS, help="numbers of threads, and of processes"
     )
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -101,8 +97,7 @@ def main() -> None:
         for name, make in CASES.items():
             if not chosen.only or name in chosen.only:
                 results.append(measure(name, make(folder), chosen.rounds, counts))
-                if chosen.json:
-                    chosen.json.write_text(json.dumps(results, indent=1))
+                save(chosen.json, results)
 
 
 def measure(name: str, case: Case, rounds: int, counts: Sequence[int]) -> dict[str, Any]:

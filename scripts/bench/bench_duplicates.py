@@ -12,7 +12,6 @@ each other.
 
 from __future__ import annotations
 
-import argparse
 import io
 import resource
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from harness import options_of
 from PIL import Image, ImageEnhance
 
 from shardctl.images.codecs.image import open_image, upright
@@ -139,9 +139,7 @@ def time_decoding(folder: Path, most: int) -> None:
 
 def main() -> None:
     """Read the options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--hashes", type=int)
     parser.add_argument("--distance", type=int, default=7)
     parser.add_argument("--photos", type=Path)

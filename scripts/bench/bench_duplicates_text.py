@@ -2,7 +2,6 @@
 --duplicates …`, over the documents.
 
     python scripts/bench/bench_duplicates_text.py [--documents 100000 1000000] [--rules keep exact line near] [--folder DIR]
-    python scripts/bench/bench_duplicates_text.py --recall          (needs rensa: pip install rensa)
 
 The documents are made up, of two million different words. One in ten is the copy of another one,
 and one in ten has a few words changed; one line in ten is one of a hundred. `keep` is the
@@ -11,7 +10,6 @@ conversion without de-duplication: the difference is what it costs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -24,21 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from harness import options_of
 from processes import run
-
-from shardctl.transforms.duplicates.exact import Runs
-from shardctl.transforms.duplicates.near import (
-    BANDED,
-    Components,
-    Sketches,
-    add_bands,
-    connect,
-    shingles_of,
-    signatures_of,
-    sketches_of,
-)
 
 FILES = 8
 WORDS = 2_000_000
@@ -48,24 +33,14 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--rules", nargs="+", default=["keep", "exact", "line", "near"])
     parser.add_argument("--workers", default="2")
     parser.add_argument(
         "--folder", type=Path, help="where the documents and the datasets are written"
     )
-    parser.add_argument(
-        "--recall",
-        action="store_true",
-        help="compare what is found with rensa and with the true similarity",
-    )
     options = parser.parse_args()
-    if options.recall:
-        recall()
-        return
     for count in options.documents:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             source = Path(folder) / "in"
@@ -172,88 +147,6 @@ def documents(count: int) -> Iterator[str]:
 def changed(line: list[str], words: list[str], draw: random.Random) -> list[str]:
     """Return words with some of them changed."""
     return [draw.choice(words) if draw.random() < CHANGED_WORDS else word for word in line]
-
-
-def recall(pairs: int = 4000, length: int = 120) -> None:
-    """Compare which pairs are found, by their true similarity, at a threshold of 0.8."""
-    from rensa import RMinHash, RMinHashLSH
-
-    draw = random.Random(2)
-    words = ["".join(draw.choices(LETTERS, k=draw.randint(3, 10))) for _ in range(200_000)]
-    texts: list[str] = []
-    for _ in range(pairs):
-        one = draw.choices(words, k=length)
-        share = draw.random() * 0.08
-        texts += [
-            " ".join(one),
-            " ".join(draw.choice(words) if draw.random() < share else word for word in one),
-        ]
-    true = np.array([jaccard(*texts[place : place + 2]) for place in range(0, len(texts), 2)])
-    started = time.monotonic()
-    ours = found_by_shardctl(texts)
-    print(
-        f"shardctl: {len(texts) / (time.monotonic() - started):,.0f} documents/s, similarities are "
-        "exact"
-    )
-    started = time.monotonic()
-    others = []
-    for text in texts:
-        one = RMinHash(num_perm=128, seed=42)
-        one.update([" ".join(each) for each in shingles(text)])
-        others.append(one)
-    theirs = np.array(
-        [others[place].jaccard(others[place + 1]) for place in range(0, len(texts), 2)]
-    )
-    print(
-        f"rensa: {len(texts) / (time.monotonic() - started):,.0f} documents/s, error "
-        f"{np.std(theirs - true):.4f}"
-    )
-    lsh = RMinHashLSH(threshold=0.8, num_perm=128, num_bands=16)
-    for number, one in enumerate(others):
-        lsh.insert(number, one)
-    banded = np.array([place + 1 in lsh.query(others[place]) for place in range(0, len(texts), 2)])
-    for low, high in (
-        (0.5, 0.6),
-        (0.6, 0.7),
-        (0.7, 0.75),
-        (0.75, 0.8),
-        (0.8, 0.85),
-        (0.85, 0.9),
-        (0.9, 1.01),
-    ):
-        here = (true >= low) & (true < high)
-        print(
-            f"  similarity {low:.2f} to {min(high, 1):.2f} ({here.sum():4} pairs): shardctl "
-            f"{np.mean(ours[here]):.3f},"
-            f" rensa's estimate {np.mean(theirs[here] >= 0.8):.3f}, rensa's 16 bands alone "
-            f"{np.mean(banded[here]):.3f}"
-        )
-
-
-def found_by_shardctl(texts: list[str]) -> npt.NDArray[np.bool_]:
-    """Return which of pairs of texts, one after the other, are found."""
-    with tempfile.TemporaryDirectory() as folder:
-        hashes, starts = shingles_of(pa.array(texts))
-        sketches, bands = (
-            Sketches(Path(folder, "sketches"), len(texts)),
-            Runs(Path(folder, "bands"), BANDED),
-        )
-        sketches.add(np.arange(len(texts)), *sketches_of(hashes, starts))
-        sketches.finish()
-        add_bands(bands, signatures_of(hashes, starts), np.arange(len(texts)), 0.8)
-        bands.flush()
-        components = Components(len(texts))
-        connect(bands, sketches, components, 0.8)
-        return np.isin(np.arange(1, len(texts), 2), components.dropped())
-
-
-def shingles(text: str) -> set[tuple[str, ...]]:
-    words = text.split()
-    return {tuple(words[place : place + 5]) for place in range(max(1, len(words) - 4))}
-
-
-def jaccard(one: str, other: str) -> float:
-    return len(shingles(one) & shingles(other)) / len(shingles(one) | shingles(other))
 
 
 if __name__ == "__main__":

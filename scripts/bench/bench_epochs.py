@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options_of, save
 
 import shardctl
 
@@ -42,13 +43,9 @@ Epoch = Callable[[], int]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, rounds=3)
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--contender", choices=[*CONTENDERS], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
@@ -66,8 +63,7 @@ def main() -> None:
                 found.setdefault(name, []).append(json.loads(ran.stdout))
     for name, runs in found.items():
         tell(name, runs)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+    save(options.json, found)
 
 
 def make(folder: Path) -> None:

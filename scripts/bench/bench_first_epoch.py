@@ -34,10 +34,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from harness import options_of, save
 
 import shardctl
 import shardctl.loader.dataset  # now: how long the import takes is another question
-from shardctl.benchmark.measure.page_cache import drop, residency_of
+from shardctl.benchmark.measure.machine import drop, residency_of
 from shardctl.system.mmap import map_whole
 
 HERE = Path(__file__).resolve().parent
@@ -50,12 +51,8 @@ Found = dict[str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = options_of(__doc__, rounds=5)
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=[*CONTENDERS])
     parser.add_argument("--contender", choices=[*CONTENDERS], help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -82,8 +79,7 @@ def main() -> None:
                 ran = subprocess.run(command, check=True, capture_output=True, text=True)
                 found.setdefault(name, []).append({**json.loads(ran.stdout), "there": there})
     tell(found, sum(path.stat().st_size for path in shards_of(dataset)))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+    save(options.json, found)
 
 
 def make(dataset: Path) -> None:

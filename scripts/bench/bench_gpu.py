@@ -29,11 +29,8 @@ on 16 cores.
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
-import json
-import os
 import random
 import statistics
 import tempfile
@@ -48,6 +45,7 @@ import torch
 import torchvision
 from bench_convert import MANY, folders, images, repeated
 from bench_loader import convert, warm
+from harness import options_of, save
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision.transforms import v2
@@ -103,17 +101,8 @@ class Contender:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = options_of(__doc__, corpus=True, rounds=3)
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=list(PARTS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=256)
@@ -192,8 +181,7 @@ class Bench:
                 name: {"samples_per_s": contender.rates, "next_ms": contender.next_ms}
                 for name, contender in contenders.items()
             }
-            if self.options.json:
-                self.options.json.write_text(json.dumps(self.results, indent=1))
+            save(self.options.json, self.results)
         limit = statistics.median(next(iter(contenders.values())).rates)
         print(f"{part}: medians of {self.options.rounds} rounds, batches of {self.options.batch}")
         for name, contender in contenders.items():

@@ -20,10 +20,7 @@ FFCV: `scripts/bench/bench_peers.py --only shardctl FFCV --cases jpeg`.
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
-import os
 import statistics
 import tempfile
 import time
@@ -37,6 +34,7 @@ from unittest import mock
 import numpy as np
 import simplejpeg
 from bench_loader import BATCH, HERE, Bench, warm
+from harness import options_of, save
 from PIL import Image
 
 import shardctl
@@ -51,17 +49,8 @@ Times = tuple[float, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = options_of(__doc__, corpus=True, rounds=7)
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
         bench = Bench(Path(options.corpus), (options.keep or Path(scratch)).resolve(), threads=2)
@@ -76,8 +65,7 @@ def main() -> None:
                 else:
                     run()
     tell(times)
-    if options.json:
-        options.json.write_text(json.dumps(times, indent=1))
+    save(options.json, times)
 
 
 def contenders_of(dataset: Dataset) -> dict[str, Callable[[], Times]]:

@@ -14,10 +14,8 @@ with a cold cache comes first.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
 import random
 import statistics
 import subprocess
@@ -33,9 +31,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import simplejpeg
+from harness import options_of, save
 
 import shardctl
-from shardctl.benchmark.measure.page_cache import evict
+from shardctl.benchmark.measure.machine import evict
 from shardctl.loader.dataset import Dataset
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
@@ -60,19 +59,10 @@ Contender = Callable[[], float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
-    parser.add_argument("--runs", type=int, default=7)
+    parser = options_of(__doc__, corpus=True, runs=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
@@ -86,8 +76,7 @@ def main() -> None:
             results.append(opening(bench.many_shards(), options.runs))
         if not options.only or "memory" in options.only:
             results.append(memory(bench))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    save(options.json, results)
 
 
 def measure(

@@ -10,24 +10,20 @@ FOLDER holds images; it is read so many times over through links. The peaks (VmH
 
 from __future__ import annotations
 
-import argparse
-import json
 import shlex
 import sys
 import tempfile
 from pathlib import Path
 
+from harness import options_of, save
 from processes import Ran, run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--options", default="--resize 256 --crop 224 --store raw")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found = []
     for times in options.times:
@@ -50,8 +46,7 @@ def main() -> None:
             print(f"{times:4} x {options.folder}:", peaks(ran), flush=True)
             if not ran.failure:
                 found.append({"times": times, "worker": ran.worker, "parent": ran.parent})
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+    save(options.json, found)
 
 
 def peaks(ran: Ran) -> str:

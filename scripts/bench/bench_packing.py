@@ -10,23 +10,20 @@ is in percent of all places in blocks, beside the least there can be
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
 import numpy as np
+from harness import options_of
 
 from shardctl.format.arrays import Indices
 from shardctl.format.packing import best_fit, concat, fewest_blocks, windows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=5)
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--length", type=int, default=2048)
-    parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     for name, lengths in kinds(options.documents).items():
         times: dict[str, list[float]] = {"concat": [], "bfd": [], "bound": []}

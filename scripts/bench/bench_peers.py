@@ -17,9 +17,7 @@ libturbojpeg0-dev.
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import os
 import random
 import shutil
@@ -33,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options_of, save
 
 HERE = Path(__file__).resolve().parent
 BATCH = 256
@@ -468,14 +467,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
         return
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
+    parser = options_of(__doc__, corpus=True, runs=3)
     parser.add_argument("--folder", type=Path, default=HERE.parent.parent / "peers")
     parser.add_argument(
         "--environments", type=Path, help="where the environments are, if they are not in FOLDER"
@@ -492,10 +484,8 @@ def main() -> None:
         default=LEAST_SECONDS,
         help="read each for so long, after the first epoch",
     )
-    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=list(PEERS))
     parser.add_argument("--cases", nargs="*", default=list(CASES))
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     make_samples(Path(options.corpus), options.folder, options.cases, options.lines)
@@ -507,8 +497,7 @@ def main() -> None:
         case: compare(case, pythons, options.folder, options.runs, options.seconds)
         for case in options.cases
     }
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    save(options.json, results)
 
 
 def environment(peer: Peer, folder: Path, installed: bool) -> Path | str:

@@ -1,13 +1,11 @@
 """The article's experiment: epochs from raw photos, the first epoch through a snapshot, and epochs
 from it; beside tf.data.
 
-    .venv/bin/python scripts/bench/bench_snapshot.py [CORPUS] [--times 4] [--runs 3] [--recipes
-    resize heavy] [--files 1000000]
+    .venv/bin/python scripts/bench/bench_snapshot.py [CORPUS] [--times 4] [--runs 3] [--files 1000000]
 
 CORPUS has photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, photos that
-`shardctl demo` draws). Its photos are taken so many `times`. `--recipes features` keeps only what a
-small torch model (bare_model.py) makes of them; it needs torch. Each contender runs once in every
-round, in turn, as a process of its own; its time is that of the epoch, from the call that begins it
+`shardctl demo` draws). Its photos are taken so many `times`, and become raw 224x224.
+Each contender runs once in every round, in turn, as a process of its own; its time is that of the epoch, from the call that begins it
 to the last batch, without the start of Python and the imports. Photos/s, medians:
 
     raw epoch            scripts/bench/bare_pool.py's work: two processes read, decode and do the steps; nothing is kept
@@ -24,7 +22,6 @@ convert` of what is there as a whole command.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -37,24 +34,13 @@ from collections import defaultdict
 from pathlib import Path
 
 from bench_update import WALK, sources
+from harness import options_of, save
 from processes import as_installed
 
 HERE = Path(__file__).resolve().parent
 TENSORFLOW = HERE.parent.parent / ".interop" / "tensorflow" / "bin" / "python"
 
-RECIPES = {
-    "resize": [{"name": "resize", "size": 256}, {"name": "crop", "size": 224}],
-    "heavy": [
-        {"name": "random_resized_crop", "size": 224},
-        {"name": "hflip"},
-        {"name": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4},
-        {"name": "gaussian_blur", "kernel_size": 5},
-    ],
-    "features": [
-        {"name": "resize", "size": "224x224"},
-        {"name": "model", "target": "bare_model:Encoder", "batch": 32},
-    ],
-}
+STEPS = [{"name": "resize", "size": 256}, {"name": "crop", "size": 224}]
 
 RAW = """
 import os, sys, time
@@ -76,32 +62,9 @@ with Pool(2) as pool:
     print(done / (time.perf_counter() - began))
 """
 
-RAW_FEATURES = """
-import os, sys, time
-from functools import cache
-from multiprocessing import Pool
-import bare_model
-
-@cache
-def encoder():
-    return bare_model.Encoder()
-
-def made(paths):
-    return len(encoder().features([bare_model.pixels(path) for path in paths]))
-
-paths = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
-with Pool(2) as pool:
-    pool.map(made, [paths[:1]] * 4, chunksize=1)
-    began = time.perf_counter()
-    done = sum(pool.imap_unordered(made, [paths[first:first + 32] for first in range(0, len(paths), 32)]))
-    print(done / (time.perf_counter() - began))
-"""
-
 SNAPSHOT = """
 import sys, time
 import shardctl, shardctl.build.snapshot, shardctl.loader
-if {torch}:
-    import torch
 options = dict(recipe={recipe!r}, labels="none", progress=False)
 began = time.perf_counter()
 ds = shardctl.snapshot({out!r}, {photos!r}, wait={wait}, **options)
@@ -120,41 +83,15 @@ TF = """
 import os, sys, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
-name = {name!r}
 def load(path):
     image = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
-    if name == "features":
-        return tf.image.resize(image, (224, 224), antialias=True)
-    if name == "heavy":
-        size = tf.shape(image)
-        begin, extent, _ = tf.image.sample_distorted_bounding_box(
-            size, tf.zeros([1, 0, 4]), area_range=(0.08, 1.0), use_image_if_no_bounding_boxes=True)
-        image = tf.image.resize(tf.slice(image, begin, extent), (224, 224), antialias=True)
-        image = tf.image.random_flip_left_right(image)
-        image = tf.image.random_brightness(image / 255.0, 0.4)
-        image = tf.image.random_contrast(image, 0.6, 1.4)
-        image = tf.image.random_saturation(image, 0.6, 1.4)
-        kernel = tf.tile(tf.constant([1.0, 4, 6, 4, 1]) [:, None, None, None] / 16, [1, 1, 3, 1])
-        image = tf.nn.depthwise_conv2d(image[None], kernel, [1, 1, 1, 1], "SAME")
-        image = tf.nn.depthwise_conv2d(image, tf.transpose(kernel, [1, 0, 2, 3]), [1, 1, 1, 1], "SAME")[0]
-        return tf.cast(tf.clip_by_value(image * 255, 0, 255), tf.uint8)
     size = tf.cast(tf.shape(image)[:2], tf.float32)
     scaled = tf.cast(tf.round(size * (256 / tf.reduce_min(size))), tf.int32)
     image = tf.image.resize(image, scaled, antialias=True)
     return tf.cast(tf.image.resize_with_crop_or_pad(image, 224, 224), tf.uint8)
-tf.random.set_seed(0)
-depths = (3, 16, 32, 64, 128)
-kernels = [tf.random.normal((3, 3, before, after)) / (9 * before) ** 0.5 for before, after in zip(depths, depths[1:])]
-def encoded(images):
-    values = images / 255
-    for kernel in kernels:
-        values = tf.nn.relu(tf.nn.conv2d(values, kernel, 2, "VALID"))
-    return tf.reduce_mean(values, (1, 2))
 files = sorted(os.path.join(at, each) for at, _, names in os.walk({photos!r}) for each in names)
 data = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed=0, reshuffle_each_iteration=False)
 data = data.map(load, num_parallel_calls=tf.data.AUTOTUNE)
-if name == "features":
-    data = data.batch(32).map(encoded, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 data = data.snapshot({out!r}, compression=None)
 data = data.shuffle(512).batch(64).prefetch(tf.data.AUTOTUNE)
 began = time.perf_counter()
@@ -179,37 +116,22 @@ TIMED_WALK = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
+    parser = options_of(__doc__, corpus=True, runs=3)
     parser.add_argument("--times", type=int, default=4)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=["resize", "heavy"])
     parser.add_argument("--files", type=int)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
         if options.files:
             found = check(Path(options.corpus), options.files, options.runs, Path(scratch))
         else:
             photos = copies(Path(options.corpus), options.times, Path(scratch))
-            found = {
-                name: rates
-                for each in options.recipes
-                for name, rates in epochs(photos, each, options.runs, Path(scratch)).items()
-            }
+            found = epochs(photos, options.runs, Path(scratch))
     for name, values in found.items():
         print(
             f"{name:30} {statistics.median(values):10.3f}   ({min(values):.3f} to "
             f"{max(values):.3f})"
         )
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+    save(options.json, found)
 
 
 def copies(corpus: Path, times: int, scratch: Path) -> Path:
@@ -234,7 +156,7 @@ def copies(corpus: Path, times: int, scratch: Path) -> Path:
 
 def run(python: Path | str, script: str) -> float:
     """Run a script as a process, and return the number that it prints last."""
-    # bare_pool and bare_model are there
+    # bare_pool is there
     modules = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**as_installed(), "PYTHONPATH": modules}
     ran = subprocess.run(
@@ -245,35 +167,33 @@ def run(python: Path | str, script: str) -> float:
     return float(ran.stdout.split()[-1])
 
 
-def epochs(photos: Path, name: str, runs: int, scratch: Path) -> dict[str, list[float]]:
-    recipe = {"store": "none" if name == "features" else "raw", "transform": RECIPES[name]}
-    recipe_file = scratch / f"{name}.toml"
+def epochs(photos: Path, runs: int, scratch: Path) -> dict[str, list[float]]:
+    recipe_file = scratch / "recipe.toml"
     steps = "\n".join(
         "[[transform]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in step.items())
-        for step in RECIPES[name]
+        for step in STEPS
     )
     recipe_file.write_text(f'store = "raw"\n{steps}\n')
-    script = RAW_FEATURES if name == "features" else RAW
     found: dict[str, list[float]] = defaultdict(list)
-    given = {"photos": str(photos), "recipe": recipe, "torch": name == "features"}
+    given = {"photos": str(photos), "recipe": {"store": "raw", "transform": STEPS}}
     for _ in range(runs):
         outs = {each: scratch / each for each in ("converted", "arriving", "waiting", "tensorflow")}
         for out in outs.values():
             shutil.rmtree(out, ignore_errors=True)
-        raw = script.format(photos=str(photos), recipe=str(recipe_file))
-        found[f"{name}: raw epoch"].append(run(sys.executable, raw))
-        found[f"{name}: conversion alone"].append(
+        raw = RAW.format(photos=str(photos), recipe=str(recipe_file))
+        found["raw epoch"].append(run(sys.executable, raw))
+        found["conversion alone"].append(
             run(sys.executable, CONVERT.format(**given, out=str(outs["converted"])))
         )
         arriving = SNAPSHOT.format(**given, out=str(outs["arriving"]), wait=False)
-        found[f"{name}: first, wait=False"].append(run(sys.executable, arriving))
+        found["first, wait=False"].append(run(sys.executable, arriving))
         waiting = SNAPSHOT.format(**given, out=str(outs["waiting"]), wait=True)
-        found[f"{name}: first, wait=True"].append(run(sys.executable, waiting))
-        found[f"{name}: second"].append(run(sys.executable, waiting))
+        found["first, wait=True"].append(run(sys.executable, waiting))
+        found["second"].append(run(sys.executable, waiting))
         if TENSORFLOW.exists():
-            tensorflow = TF.format(name=name, photos=str(photos), out=str(outs["tensorflow"]))
-            found[f"{name}: tf.data first"].append(run(TENSORFLOW, tensorflow))
-            found[f"{name}: tf.data second"].append(run(TENSORFLOW, tensorflow))
+            tensorflow = TF.format(photos=str(photos), out=str(outs["tensorflow"]))
+            found["tf.data first"].append(run(TENSORFLOW, tensorflow))
+            found["tf.data second"].append(run(TENSORFLOW, tensorflow))
     return found
 
 

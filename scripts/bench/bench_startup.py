@@ -13,9 +13,6 @@ cache.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -25,23 +22,15 @@ import time
 from pathlib import Path
 
 from bench_convert import folders
+from harness import options_of, save
 from processes import as_installed
 
 HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
-    parser.add_argument("--runs", type=int, default=15)
+    parser = options_of(__doc__, corpus=True, runs=15)
     parser.add_argument("--photos-runs", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as folder:
         photos, _ = folders(Path(given.corpus), Path(folder))
@@ -82,8 +71,7 @@ def main() -> None:
             "convert, up to date": [*shardctl, "convert", str(photos), str(out), *crop],
         }
         found |= show(looks, given.photos_runs, None)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+    save(given.json, found)
 
 
 def show(commands: dict[str, list[str]], runs: int, out: Path | None) -> dict[str, list[float]]:

@@ -2,8 +2,8 @@
 and Hugging Face datasets.
 
     python scripts/bench/bench_text.py [--size 500] [--runs 5] [--cases jsonl csv …] [--other TREE]
-    [--json FILE] python scripts/bench/bench_text.py --other TREE {--photos FOLDER, --small FOLDER,
-    --tiny 20000} python scripts/bench/bench_text.py --lines 100M [--form text|jsonl]
+    [--json FILE]
+    python scripts/bench/bench_text.py --lines 100M [--form text|jsonl]
 
 The first form measures conversions of --size MB of made-up documents (id, title, text of about 300
 bytes, score) in every format. Every round runs each contender once, every other round in reverse
@@ -14,9 +14,8 @@ with two processes, each time with an empty cache, in an environment of its own 
 pip in --environment; the faster one counts. It writes Arrow files without compression, and in a run
 of its own with zstd:3.
 
-The second form runs this tree and another one (made by `git archive COMMIT | tar -x -C TREE`) in
-turn: photos to 224x224, small images to 32x32, and so many tiny text files. The third converts one
-file of many short lines, once, after a dry run.
+--other names the tree of another version (made by `git archive COMMIT | tar -x -C TREE`). The second
+form converts one file of many short lines, once, after a dry run.
 
 Every file is read once before it is converted, so that all find it in the page cache. MB/s: of the
 documents as the plain file of that format, Parquet and zstd as JSON lines. CPU s: seconds of both
@@ -28,9 +27,7 @@ with its last line, and the others go on.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import random
 import shutil
 import statistics
 import subprocess
@@ -41,10 +38,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import options_of, save
 from processes import Ran, run
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
-from text_inputs import Vocabulary, make_short_lines, make_text_inputs
+from text_inputs import make_short_lines, make_text_inputs
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent.parent
@@ -99,11 +97,8 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=5)
     parser.add_argument("--size", type=float, default=500, help="MB of documents as JSON lines")
-    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES, metavar="CASE")
     parser.add_argument(
         "--without",
@@ -122,29 +117,17 @@ def main() -> None:
         "--environment", type=Path, default=Path(tempfile.gettempdir()) / "bench-hf"
     )
     parser.add_argument("--other", type=Path, help="the tree of another version of shardctl")
-    parser.add_argument("--photos", type=Path)
-    parser.add_argument("--small", type=Path, help="a folder of small images")
-    parser.add_argument("--tiny", type=int, help="number of tiny text files")
     parser.add_argument("--lines", type=count_of, help="number of short lines, for instance 100M")
     parser.add_argument(
         "--form", choices=["text", "jsonl"], default="text", help="what the short lines are"
     )
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if (options.photos or options.small or options.tiny) and not options.other:
-        parser.error(
-            "--photos, --small and --tiny compare two versions: --other names the tree of the "
-            "second one"
-        )
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.lines:
         results: Any = many_lines(options.folder, options.lines, options.form)
-    elif options.photos or options.small or options.tiny:
-        results = compare_versions(options)
     else:
         results = compare_formats(options)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    save(options.json, results)
 
 
 def count_of(text: str) -> int:
@@ -370,69 +353,6 @@ def row(name: str, one: dict[str, Any], count: int, size: float | None) -> None:
         f"  {name:26} {seconds} {processor:6.2f} {rate} {count / one['seconds']:10,.0f} "
         f"{memory:>30}"
     )
-
-
-# --- two versions of shardctl
-
-
-def compare_versions(options: argparse.Namespace) -> dict[str, Any]:
-    results = {}
-    crop = ("--resize", "256", "--crop", "224", "--store", "raw")
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        scratch = Path(folder)
-        cases: list[tuple[str, Path | None, tuple[str, ...]]] = [
-            ("photos", options.photos, crop),
-            ("small images", options.small, ("--resize", "32x32", "--store", "raw")),
-            (
-                "tiny text files",
-                tiny_texts(options.folder, options.tiny) if options.tiny else None,
-                ("--kind", "text"),
-            ),
-        ]
-        trees = {"this tree": TREE, "other tree": options.other}
-        for title, source, settings in cases:
-            if source is None:
-                continue
-            source = source.resolve()
-            count = sum(len(names) for _, _, names in os.walk(source))
-            commands = {name: convert(source, scratch / "out", *settings) for name in trees}
-            found = results[title] = compare(commands, options.runs, source, scratch, trees)
-            print(f"{title}: {count:,} files; load {os.getloadavg()[0]:.1f}")
-            print(COLUMNS)
-            for name, one in found.items():
-                row(name, one, count, None)
-            for name, one in found.items():
-                print(f"  bytes written by {name}: {listed(one['written'])}")
-            if all("seconds" in one for one in found.values()):
-                ratio = found["other tree"]["seconds"] / found["this tree"]["seconds"]
-                pairs = zip(found["other tree"]["runs"], found["this tree"]["runs"], strict=True)
-                each = statistics.median(
-                    other["seconds"] / this["seconds"] for other, this in pairs
-                )
-                print(
-                    f"  other / this: {ratio:.2f} of the medians, {each:.2f} the median of the "
-                    "rounds (1 or more: no slower)"
-                )
-            sys.stdout.flush()
-    return results
-
-
-def tiny_texts(folder: Path, count: int) -> Path:
-    """Make so many text files of 20 to 400 bytes in 100 folders, once."""
-    root = folder / f"tiny-{count}"
-    if not root.exists():
-        making, rng = folder / "making", random.Random(3)
-        shutil.rmtree(making, ignore_errors=True)
-        for number in range(100):
-            (making / f"class_{number:02d}").mkdir(parents=True)
-        texts = [doc["text"] for doc in Vocabulary(3).documents(0, 1000)]
-        for number in range(count):
-            text = f"{number} {rng.choice(texts)}"[: rng.randint(20, 400)]
-            (making / f"class_{number % 100:02d}" / f"{number:07d}.txt").write_text(
-                text, encoding="utf-8"
-            )
-        making.rename(root)
-    return root
 
 
 # --- many short lines

@@ -13,7 +13,6 @@ order, as whole processes: start-up counts. MB/s: of the texts as UTF-8.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -23,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from harness import options_of, save
 from processes import run
 
 HERE = Path(__file__).resolve().parent
@@ -58,11 +58,8 @@ def make_documents(path: Path, size: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=5)
     parser.add_argument("--size", type=float, default=50, help="MB of text")
-    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--vocab-size", type=int, default=16_384)
     parser.add_argument(
         "--contenders", nargs="*", metavar="NAME", help="only these; with 400 MB some take minutes"
@@ -70,7 +67,6 @@ def main() -> None:
     parser.add_argument(
         "--other", type=Path, help="the tree of another version of shardctl, for its fastest engine"
     )
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-tokenize-"))
     try:
@@ -151,8 +147,7 @@ def main() -> None:
         ):
             if ours in time and theirs in time:
                 print(f"{ours} / {theirs}: {time[theirs] / time[ours]:.2f}")
-        if given.json:
-            given.json.write_text(json.dumps({"bytes": text_bytes, "results": results}, indent=1))
+        save(given.json, {"bytes": text_bytes, "results": results})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,8 +13,6 @@ fields cost, and --compression what zstd costs.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -26,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from harness import options_of, save
 
 import shardctl
 
@@ -38,15 +37,11 @@ Read = Callable[[Indices], Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=7)
     parser.add_argument("--blocks", type=int, default=50_000)
-    parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--derive", action="store_true")
     parser.add_argument("--compression", action="store_true")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = (options.keep or Path(scratch)).resolve()
@@ -61,10 +56,7 @@ def main() -> None:
     bare = medians["np.take on a memmap"]
     for name, rate in medians.items():
         print(f"{name:36} {rate:12,.0f} blocks/s  {rate / bare:6.3f} of np.take", flush=True)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"blocks_per_s": medians, "all": rates, "missing": missing}, indent=1)
-        )
+    save(options.json, {"blocks_per_s": medians, "all": rates, "missing": missing})
 
 
 def written_blocks(folder: Path, count: int) -> npt.NDArray[np.uint16]:

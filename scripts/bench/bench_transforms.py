@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 with suppress(ImportError):  # albumentations has an environment of its own, without what we need
-    from shardctl.system.startup import reuse_memory
+    from shardctl.system.machine import reuse_memory
     from shardctl.transforms.picture import Picture
     from shardctl.transforms.table import parse_step
 

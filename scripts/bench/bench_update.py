@@ -15,8 +15,6 @@ compact, `cp` of the shards and `sha256sum` of them. Medians over the rounds.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import statistics
@@ -28,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from harness import options_of, save
 from processes import as_installed
 
 from shardctl.format.tables import ShardTable
@@ -50,17 +49,8 @@ print(sum(1 for _ in walk(sys.argv[1])))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
+    parser = options_of(__doc__, corpus=True, runs=5)
     parser.add_argument("--files", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
         results = measure(Path(options.corpus), options.files, options.runs, Path(scratch))
@@ -69,8 +59,7 @@ def main() -> None:
             f"{name:34} {statistics.median(seconds):8.2f} s   ({min(seconds):.2f} to "
             f"{max(seconds):.2f})"
         )
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    save(options.json, results)
 
 
 def sources(corpus: Path, count: int, folder: Path) -> list[Path]:

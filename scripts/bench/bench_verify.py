@@ -13,9 +13,6 @@ a time into the same buffer. Contenders that are `cold` begin without the shards
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,9 +22,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from bench_update import sources
+from harness import options_of, save
 from processes import as_installed
 
-from shardctl.benchmark.measure.page_cache import evict
+from shardctl.benchmark.measure.machine import evict
 from shardctl.format.tables import ShardTable
 from shardctl.system.folders import LocalFolder
 
@@ -55,18 +53,9 @@ IMAGE_BYTES = 96 * 96 * 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "corpus",
-        nargs="?",
-        default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
-    )
+    parser = options_of(__doc__, corpus=True, runs=3)
     parser.add_argument("--gib", type=float, default=2.5)
-    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--dataset", type=Path)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
         dataset = options.dataset or made(
@@ -78,8 +67,7 @@ def main() -> None:
             f"{name:34} {statistics.median(seconds):8.2f} s   ({min(seconds):.2f} to "
             f"{max(seconds):.2f})"
         )
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    save(options.json, results)
 
 
 def made(corpus: Path, size: int, folder: Path) -> Path:

@@ -10,7 +10,6 @@ from the system's accounts. Medians, and the median of the ratios of the pairs, 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -22,6 +21,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from harness import options_of
 
 HERE = Path(__file__).resolve().parent
 
@@ -133,9 +134,7 @@ def cases(folder: Path) -> dict[str, Callable[[Path], float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__, runs=7)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument(
@@ -144,7 +143,6 @@ def main() -> None:
         type=Path,
         default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"),
     )
-    parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=())
     given = parser.parse_args()
     trees: Sequence[Path] = [given.before.resolve(), given.after.resolve()]

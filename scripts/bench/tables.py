@@ -41,7 +41,7 @@ from typing import Any
 from PIL import Image
 from processes import as_installed
 
-from shardctl.benchmark.measure.environment import environment
+from shardctl.benchmark.measure.machine import environment
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -119,7 +119,7 @@ class Machine:
             reason = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
             table.failures.append(f"`{name}` failed: {reason}")
             return None
-        return json.loads(result.read_text())
+        return json.loads(result.read_text())["results"]
 
     def runs(self, whole: int) -> list[object]:
         return ["--runs", 1 if self.quick else whole]
@@ -196,12 +196,10 @@ def convert_photos(machine: Machine) -> Table:
         machine.script(table, "bench_convert.py", machine.corpus, *machine.runs(3), *few) or []
     ):
         table.rates(f"{one['case']} ({one['inputs']:,})", one["rates"])
-    sizes = ["--times", machine.size(8, 1), *machine.runs(3), "--recipes", "resize"]
+    sizes = ["--times", machine.size(8, 1), *machine.runs(3)]
     found = machine.script(table, "bench_snapshot.py", machine.corpus, *sizes)
     if found:
-        rates = {
-            name.partition(": ")[2]: statistics.median(values) for name, values in found.items()
-        }
+        rates = {name: statistics.median(values) for name, values in found.items()}
         first = {
             "first, wait=False": "shardctl",
             "raw epoch": "bare loop, keeps nothing",

@@ -29,7 +29,7 @@ CLASSES = {
         ("inspection.content.inspection", "Inspection"),
         ("inspection.content.overview", "Overview"),
         ("inspection.content.overview", "ShardOverview"),
-        ("build.repair.results", "RepairResult"),
+        ("build.repair.outcomes", "RepairResult"),
         ("build.write", "WriteResult"),
         ("interop.exports.exporting", "ExportResult"),
         ("build.train_tokenizer", "TrainedTokenizer"),

@@ -13,8 +13,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from shardctl.benchmark.measure.consumers import ENOUGH
-from shardctl.benchmark.measure.result import KEEPS_UP, STARVES
+from shardctl.benchmark.measure.result import ENOUGH, KEEPS_UP, STARVES
 from shardctl.build.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES
 from shardctl.errors import UsageError
 from shardctl.loader.blocks.fetching import AHEAD_BYTES, AT_ONCE

@@ -15,8 +15,7 @@ from shardctl.benchmark.measure import (
     ConsumerResult,
     best_of,
 )
-from shardctl.benchmark.measure.consumers import ENOUGH
-from shardctl.benchmark.measure.result import TIME_OF_THREADS, WAITS
+from shardctl.benchmark.measure.result import ENOUGH, TIME_OF_THREADS, WAITS
 from shardctl.inspection.content.overview import recipe_in_words, settings_in_words
 from shardctl.inspection.pages.page import (
     absolute,
@@ -31,7 +30,7 @@ from shardctl.inspection.pages.page import (
     section,
     tiles,
 )
-from shardctl.system.html import Html, table
+from shardctl.system.report import Html, table
 from shardctl.system.text import counted, format_bytes
 
 STAGE_NAMES = {

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.benchmark.measure.tokens import BYTES_PER_TOKEN
+from shardctl.benchmark.measure.subjects import BYTES_PER_TOKEN
 from shardctl.format.arrays import Indices
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.packing import METHODS

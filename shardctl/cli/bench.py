@@ -39,9 +39,9 @@ from shardctl.cli.output import (
 )
 from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
+from shardctl.system.machine import keep_pandas_out_of_arrow
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class _Lines:
 
 def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any) -> int:
     """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
-    from shardctl.benchmark.measure.watching import watch_dataset
+    from shardctl.benchmark.measure.consumers import watch_dataset
 
     unfit = next(
         (name for name in ("compare", "html", "open", "against", "python") if given.pop(name)), None

@@ -40,9 +40,9 @@ from shardctl.loader.order import OrderOptions
 from shardctl.loader.stream import DatasetStream, Selection, VariantStream, of_variant
 from shardctl.system.arguments import caller_level, mapping, names, real_number, truth, whole_number
 from shardctl.system.folders import LocalFolder
-from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.locations import is_url
 from shardctl.system.python_names import named_arguments
+from shardctl.system.report import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer

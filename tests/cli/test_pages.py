@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from shardctl.system.documents import pages
 from shardctl.system.messages import all_entries
+from shardctl.system.packages import pages
 
 PAGES = list(pages().values())
 
@@ -80,7 +80,7 @@ def test_a_name_that_is_nearly_right_gets_the_right_one(cli: Any, word: str, mea
 def test_a_message_is_explained_by_its_name_and_by_its_words(cli: Any, asked: list[str]) -> None:
     shown = cli("help", *asked)
     assert (shown.code, shown.err) == (0, "")
-    assert shown.out.startswith("### no-such-input\n\n- `…: holds no files`\n")
+    assert shown.out.startswith("### no-such-input\n\n- `holds no files`\n")
     assert "\n**Do:** Check the path" in shown.out
     assert cli("help", *asked, "--json").json["message"] == "no-such-input"
 

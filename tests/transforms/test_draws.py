@@ -143,6 +143,7 @@ def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
         assert abs(made[name] / DRAWS - mean) < 4.9 * math.sqrt(2 * max(mean, 1e-3) / DRAWS), name
 
 
+@pytest.mark.thorough
 def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng: np.random.Generator) -> None:
     drawn = [automatic.AugMix().drawn((90, 90), rng) for _ in range(DRAWS)]
     assert_uniform((weight for weight, _ in drawn), 0, 1)  # Beta(1, 1)

@@ -142,6 +142,7 @@ def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path
     assert found == [("a", 0), ("a", 2), ("b", 0), ("b", 2), ("c", 0), ("d", 1), ("c", 2), ("d", 3)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
 def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
@@ -230,6 +231,7 @@ def test_times_go_through_functions_without_a_change(tmp_path: Path, zone: str |
     assert {name: table[name].combine_chunks() for name in columns} == columns
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
 def test_a_function_may_make_several_images_of_one(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png", "2.png")

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardctl.benchmark.measure.environment import environment
-from shardctl.benchmark.measure.feeding import find_consumer
-from shardctl.benchmark.measure.page_cache import drop
+from shardctl.benchmark.measure.consumers import find_consumer
+from shardctl.benchmark.measure.machine import drop, environment
 from shardctl.benchmark.measure.result import (
     AgainstResult,
     BaselineResult,
@@ -29,16 +28,20 @@ from shardctl.benchmark.measure.result import (
     SweepPoint,
     best_of,
 )
-from shardctl.benchmark.measure.subjects import IN_ORDER, OwnDataset, open_loader, opened
-from shardctl.benchmark.measure.summary import Measured, summarize
-from shardctl.benchmark.measure.throughput import Throughput, measure
-from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
+from shardctl.benchmark.measure.subjects import (
+    IN_ORDER,
+    OwnDataset,
+    open_loader,
+    opened,
+    samples_per_s,
+    tokens_per_sample,
+)
+from shardctl.benchmark.measure.throughput import Measured, Throughput, measure, summarize
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
 from shardctl.build.shards.job import Job, RecordReading
-from shardctl.build.shards.planned import PlannedUnit, Root
+from shardctl.build.shards.planned import PlannedUnit, RetryHints, Root
 from shardctl.build.shards.records import choice_of, read_unit, sample_of
-from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
@@ -240,14 +243,6 @@ def compare(
     )
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """The results of some inputs."""
-
-    samples: int
-    rejected: int
-
-
 class _Inputs:
     """Some units of the raw inputs of a dataset, and its recipe."""
 
@@ -334,22 +329,23 @@ class _Inputs:
         tasks = iter(batches) if options.cold else itertools.cycle(batches)
         began, samples, rejected, first_time = time.perf_counter(), 0, 0, len(batches)
         with ThreadPoolExecutor(threads) as pool:
-            ahead: list[Future[_Batch]] = [
+            ahead: list[Future[tuple[int, int]]] = [
                 pool.submit(self._make, rows) for rows in itertools.islice(tasks, threads + _AHEAD)
             ]
             while ahead:
-                made = ahead.pop(0).result()
-                samples, first_time = samples + made.samples, first_time - 1
-                rejected += made.rejected if first_time >= 0 else 0
-                report(made.samples)
+                made, refused = ahead.pop(0).result()
+                samples, first_time = samples + made, first_time - 1
+                rejected += refused if first_time >= 0 else 0
+                report(made)
                 if time.perf_counter() - began < (options.seconds or BASELINE_SECONDS) or (
                     not samples and first_time > 0
                 ):
                     ahead += [pool.submit(self._make, rows) for rows in itertools.islice(tasks, 1)]
         return samples, rejected, time.perf_counter() - began
 
-    def _make(self, units: list[tuple[int, str]]) -> _Batch:
-        """Make a batch: read, decode, transform, and stack images of one shape."""
+    def _make(self, units: list[tuple[int, str]]) -> tuple[int, int]:
+        """Make a batch: read, decode, transform, and stack images of one shape. Return how many
+        samples it has, and how many records were rejected."""
         samples, rejected = 0, 0
         images: dict[str, list[Any]] = {}
         job = self._job
@@ -379,7 +375,7 @@ class _Inputs:
             samples, rejected = samples + made, rejected + refused
         for values in images.values():
             _stack(values)
-        return _Batch(samples, rejected)
+        return samples, rejected
 
     def _records(self, planned: PlannedUnit, split: str) -> Iterator[Sample | int]:
         """Yield the records of a unit of a split; where nothing more is done to them, how many were

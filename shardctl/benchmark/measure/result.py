@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardctl.benchmark.measure.consumers import ENOUGH
-from shardctl.system.html import (
+from shardctl.system.report import (
     BAD,
     GOOD,
     Html,
@@ -21,6 +20,9 @@ from shardctl.system.html import (
 from shardctl.system.text import counted, format_bytes, printable
 
 KEEPS_UP, STARVES = "keeps-up", "starves"
+
+ENOUGH = 0.9
+"""Utilisation from which on a consumer counts as kept busy (MLPerf Storage, `metric: au: 0.90`)."""
 
 TIME_OF_THREADS = "time of the threads"
 """The name of this figure, which has no number."""

@@ -1,4 +1,4 @@
-"""What can be measured: shards, and a reader of them."""
+"""What can be measured: shards, a reader of them, and how many tokens a sample has."""
 
 from __future__ import annotations
 
@@ -6,43 +6,29 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+
+from shardctl.benchmark.measure.machine import evict, residency
 from shardctl.benchmark.measure.meters import own_memory_mb, peak_memory_mb
-from shardctl.benchmark.measure.page_cache import evict, residency
 from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.presets import Preset
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.token_columns import columns_of_blocks
+from shardctl.format.roles import Roles
+from shardctl.format.token_columns import DOCUMENT_LENGTHS, columns_of_blocks, packed_column
+from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.fetching import NAMES as NETWORK_COUNTS
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.transforms import zeros
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader
 from shardctl.system.locations import is_url
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import printable
 
 IN_ORDER = "in-order"
 """The name of the order that is not random."""
-
-
-class Stats(Protocol):
-    """What a reader measures of itself; LoaderStats of shardctl.loader is one."""
-
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds of all threads by stage."""
-
-    @property
-    def wait_put_s(self) -> float:
-        """Seconds that threads waited because finished batches were not yet taken."""
-
-    @property
-    def making_s(self) -> float:
-        """Seconds that threads worked."""
-
-    @property
-    def processes_cpu_s(self) -> float:
-        """Processor seconds of other processes than this one, since they began."""
 
 
 class Batches(Protocol):
@@ -54,8 +40,9 @@ class Batches(Protocol):
         """The number of threads, or of worker processes, that read."""
 
     def __iter__(self) -> Iterator[Batch]: ...
-    def stats(self) -> Stats:
-        """Return what was measured since the start of the last iteration."""
+    def stats(self) -> Any:
+        """Return what was measured since the start of the last iteration: `stages`, `wait_put_s`,
+        `making_s` and `processes_cpu_s` of LoaderStats."""
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration start at the beginning of this epoch."""
@@ -64,29 +51,16 @@ class Batches(Protocol):
         """End what was started for reading."""
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Memory in 10^6 bytes: `own` without mapped files, None if the system does not report it, and
-    `peak` with them."""
-
-    own: float | None
-    peak: float
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A reader, and the seconds that it took to open the shards."""
-
-    batches: Batches
-    seconds: float
+Memory = tuple[float | None, float]
+"""In 10^6 bytes: without mapped files, None if the system does not report it, and with them."""
 
 
 class Subject(Protocol):
     """What is measured: shards, and how they are read."""
 
-    def open(self, epochs: int | None, drop_last: bool = False) -> Opened:
-        """Open a reader of so many epochs (None: for ever). Raises DatasetError, InputError,
-        InstallError."""
+    def open(self, epochs: int | None, drop_last: bool = False) -> tuple[Batches, float]:
+        """Return a reader of so many epochs (None: for ever), and the seconds that it took to open
+        the shards. Raises DatasetError, InputError, InstallError."""
 
     def order_of(self, batches: Batches) -> str:
         """Return the name of the order in which they come."""
@@ -113,11 +87,11 @@ class OwnDataset:
     place: str | Path
     options: BenchOptions
 
-    def open(self, epochs: int | None, drop_last: bool = False) -> Opened:
+    def open(self, epochs: int | None, drop_last: bool = False) -> tuple[Batches, float]:
         """Open a loader. Raises DatasetError."""
         began = time.perf_counter()
         loader = open_loader(self.place, self.options, epochs, drop_last)
-        return Opened(loader, time.perf_counter() - began)
+        return loader, time.perf_counter() - began
 
     def order_of(self, batches: Batches) -> str:
         """Return the name of the loader's order."""
@@ -127,7 +101,7 @@ class OwnDataset:
     def memory_of(self, batches: Batches) -> Memory:
         """Return the memory of this process and of the loader's."""
         assert isinstance(batches, Loader)  # from `open`
-        return Memory(own_memory_mb(batches.process_ids), peak_memory_mb(batches.process_ids))
+        return own_memory_mb(batches.process_ids), peak_memory_mb(batches.process_ids)
 
     def transfers_of(self, batches: Batches) -> dict[str, int] | None:
         """Return what has come over the network, for a dataset on a store."""
@@ -178,3 +152,97 @@ def open_loader(
     )
     loader.start()
     return loader
+
+
+TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")
+BYTES_PER_TOKEN = 4
+"""Of English text under the usual vocabularies (OpenAI, "What are tokens and how to count them?":
+about 4 characters)."""
+
+_LOOKED_AT = 512
+
+
+def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, tuple[str, ...]]:
+    """Return the rate of a preset in samples/s of a dataset, and a description of how it was
+    computed.
+
+    `shown` names the dataset in messages. Raises UsageError if the dataset does not have what the
+    preset needs.
+    """
+    roles, columns = dataset.roles, [Column.of(field) for field in dataset.schema]
+    if preset.unit == "images":
+        if not roles.images:
+            raise UsageError(
+                f"{preset.name} takes images, but {printable(shown)} has none; give a "
+                "--consumer-rate in samples/s"
+            )
+        return preset.rate, ()
+    found = _token_columns(columns, roles)
+    if not found:
+        raise UsageError(
+            f"{preset.name} takes tokens, but {printable(shown)} has no tokens and no text; give a "
+            "--consumer-rate"
+        )
+    mean = max(1.0, _mean_tokens(dataset, found))
+    names = " and ".join(column.name for column in found)
+    how = (
+        f"a quarter of the bytes of {names}"
+        if found[0].is_text
+        else f"the mean of {names}{_without(found, roles)}"
+    )
+    return preset.rate / mean, (
+        f"{preset.rate:,.0f} tokens/s at {mean:,.1f} tokens per sample ({how})",
+    )
+
+
+def tokens_per_sample(dataset: Dataset) -> float | None:
+    """Return the mean number of tokens of a sample, without padding; None if none of its fields has
+    the role of tokens."""
+    columns = _lists_of_numbers(
+        [Column.of(field) for field in dataset.schema if field.name in dataset.roles.tokens]
+    )
+    return _mean_tokens(dataset, columns[:1]) if columns else None
+
+
+def _without(columns: list[Column], roles: Roles) -> str:
+    return (
+        " without padding" if any(column.name == packed_column(roles) for column in columns) else ""
+    )
+
+
+def _token_columns(columns: list[Column], roles: Roles) -> list[Column]:
+    """Return the column that holds tokens: by role, by name, or the first of lists of whole
+    numbers; else all text."""
+    rows = _lists_of_numbers(columns)
+    tokens = [column for column in rows if column.name in roles.tokens]
+    named = [column for column in rows if column.name in TOKEN_COLUMNS]
+    return (tokens + named + rows)[:1] or [
+        column for column in columns if column.is_text and column.name != "key"
+    ]
+
+
+def _lists_of_numbers(columns: list[Column]) -> list[Column]:
+    """Return the columns of lists of whole numbers, of any length or of one."""
+    whole = [column for column in columns if column.dtype is not None and column.dtype.kind in "iu"]
+    return [column for column in whole if column.kind == "variable" or len(column.shape) == 1]
+
+
+def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:
+    """Return the mean number of tokens of some samples from all over the dataset; those of padding
+    do not count."""
+    places = evenly_spaced(len(dataset), _LOOKED_AT)
+    if columns[0].name == packed_column(dataset.roles) and DOCUMENT_LENGTHS in dataset.schema.names:
+        lengths = dataset.take(places, columns=[DOCUMENT_LENGTHS])[DOCUMENT_LENGTHS]
+        return sum(float(np.sum(of_block)) for of_block in lengths if of_block is not None) / max(
+            1, len(places)
+        )
+    batch = dataset.take(places, columns=[column.name for column in columns])
+    return sum(_tokens(value) for values in batch.values() for value in values) / max(
+        1, len(places)
+    )
+
+
+def _tokens(value: Any) -> float:
+    if isinstance(value, str):
+        return len(value.encode()) / BYTES_PER_TOKEN
+    return 0.0 if value is None else len(value)

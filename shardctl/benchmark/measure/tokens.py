@@ -13,7 +13,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, packed_column
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.dataset import Dataset
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import printable
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")

@@ -14,23 +14,19 @@ from typing import Any
 import numpy as np
 
 from shardctl.benchmark.measure import BenchOptions, BenchResult, Listener
-from shardctl.benchmark.measure.environment import environment
-from shardctl.benchmark.measure.feeding import find_consumer, without_reading_ahead
+from shardctl.benchmark.measure.consumers import find_consumer, without_reading_ahead
+from shardctl.benchmark.measure.machine import drop, environment, residency_of
 from shardctl.benchmark.measure.meters import memory_of_others
-from shardctl.benchmark.measure.page_cache import drop, residency_of
 from shardctl.benchmark.measure.result import ReaderFacts
 from shardctl.benchmark.measure.subjects import (
     IN_ORDER,
     Batches,
     Memory,
-    Opened,
     OwnDataset,
     Subject,
 )
-from shardctl.benchmark.measure.summary import Measured, compare_readers, summarize
-from shardctl.benchmark.measure.throughput import measure
-from shardctl.benchmark.peers.readers import PeerReader, reader_of
-from shardctl.benchmark.peers.remote import Remote
+from shardctl.benchmark.measure.throughput import Measured, compare_readers, measure, summarize
+from shardctl.benchmark.peers.remote import PeerReader, Remote, reader_of
 from shardctl.benchmark.presets import Preset
 from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, UsageError
@@ -66,7 +62,7 @@ class PeerShards:
     reads_ahead: bool = True
     _times: int = field(default=0)
 
-    def open(self, epochs: int | None, drop_last: bool = False) -> Opened:
+    def open(self, epochs: int | None, drop_last: bool = False) -> tuple[Batches, float]:
         """Open the shards; the start of Python and its imports are not part of the seconds."""
         self._times += 1
         scratch = self.scratch / f"reader-{self._times}"
@@ -87,7 +83,7 @@ class PeerShards:
             remote.close()
             raise
         self.library, self.how, self.reads_ahead = remote.library, remote.how, remote.reads_ahead
-        return Opened(remote, time.perf_counter() - began)
+        return remote, time.perf_counter() - began
 
     def order_of(self, batches: Batches) -> str:
         """Return the name of the order."""
@@ -96,7 +92,7 @@ class PeerShards:
     def memory_of(self, batches: Batches) -> Memory:
         """Return the memory of the processes that read, without this one."""
         assert isinstance(batches, Remote)  # from `open`
-        return Memory(*memory_of_others(batches.process_ids))
+        return memory_of_others(batches.process_ids)
 
     def read(self) -> None:
         """Read the files once, so that they are in the page cache as the records are that were

@@ -26,7 +26,7 @@ from shardctl.sources.annotations.per_image import (
 )
 from shardctl.sources.files import begin_of, resolved, version_of
 from shardctl.system.locations import name_of, relative
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import printable
 
 MASK = "mask"

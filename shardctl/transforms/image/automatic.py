@@ -199,7 +199,7 @@ def _operation(text: str) -> Choice:
 
 
 POLICIES: Mapping[str, Sequence[Sequence[Choice]]] = {
-    dataset: [[_operation(each) for each in pair.split("+")] for pair in text.split()]
+    dataset: [tuple(map(_operation, pair.split("+"))) for pair in text.split()]
     for dataset, text in _PAIRS.items()
 }
 """The pairs of operations of AutoAugment, one of which is drawn, by the dataset that they were

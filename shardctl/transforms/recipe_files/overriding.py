@@ -90,7 +90,7 @@ def _refuse_unclear(step: str, settings: Mapping[str, Any], names: list[str], wh
         more = "".join(f" {setting}={value}" for setting, value in settings.items())
         raise UsageError(
             f"{who} has no step {step} (it has {printable(', '.join(dict.fromkeys(names)))}); add "
-            f"it with --step '{step}{more}', or in the file"
+            f"it with --step '{step}{more}'"
         )
     if names.count(step) > 1:
         raise UsageError(

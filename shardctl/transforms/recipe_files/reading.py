@@ -30,7 +30,7 @@ else:
     import tomli as tomllib
 
 
-from shardctl.system.documents import documents
+from shardctl.system.packages import documents
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
@@ -50,12 +50,8 @@ _STRING = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class TextPlace:
-    """A place in a text: line and column, in characters, from 1."""
-
-    line: int
-    column: int
+TextPlace = tuple[int, int]
+"""A place in a text: line and column, in characters, from 1."""
 
 
 def places(text: str) -> dict[Key, TextPlace]:
@@ -70,7 +66,7 @@ def places(text: str) -> dict[Key, TextPlace]:
 
     def place(offset: int) -> TextPlace:
         line = bisect_right(starts, offset)
-        return TextPlace(line, offset - starts[line - 1] + 1)
+        return line, offset - starts[line - 1] + 1
 
     return {key: place(offset) for key, offset in scanner.found.items()}
 
@@ -322,7 +318,7 @@ class RecipeFile:
         place = nearest_place(self._places, error.key)
         step = ", ".join(steps_to(self.recipe, error.key))
         message = f"{step}: {error.problem}" if step else error.problem
-        line, column = (place.line, place.column) if place else (None, None)
+        line, column = place or (None, None)
         return Problem(self.shown, line, column, shown_key(error.key), printable(message))
 
     @cached_property

@@ -72,10 +72,7 @@ def require_text(given: pa.Schema, who: str) -> None:
     if place >= 0 and pa.types.is_string(given.field(place).type):
         return
     if TOKENS in given.names:
-        raise InputError(
-            f"{who} takes texts, and the step before it has made tokens of them; put it before "
-            "that step"
-        )
+        raise InputError(f"{who} takes texts, and the step before it has made tokens of them")
     is_there = (
         f"the field {TEXT} is {given.field(place).type}"
         if place >= 0

@@ -92,9 +92,8 @@ class TokenizeChat(TokenStep, name="tokenize_chat"):
             )
         if not isinstance(self.opened, Placing):
             raise SettingError(
-                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text, so "
-                "that there is no loss mask;"
-                " a tokenizer.json, tiktoken and bytes do",
+                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text; a "
+                "tokenizer.json, tiktoken and bytes do",
                 "tokenizer",
                 owner=self.name,
             )
@@ -254,8 +253,7 @@ class TokenizeChat(TokenStep, name="tokenize_chat"):
             raise Rejection(
                 "transform",
                 "no-answer",
-                "the chat has no answer of an assistant that counts, so there is nothing to learn "
-                "from",
+                "the chat has no answer of an assistant that counts",
             )
         return written
 

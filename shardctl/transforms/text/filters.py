@@ -129,8 +129,7 @@ class FilterLength(BatchTransform, name="filter_length"):
             place = given.get_field_index(TOKENS)
             if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
                 raise InputError(
-                    f"{self.name} min_tokens, max_tokens: the records have no tokens; put the step "
-                    "after tokenize"
+                    f"{self.name} min_tokens, max_tokens: there are no tokens; put it after tokenize"
                 )
         if self._limits("chars") or self._limits("words"):
             require_text(given, self.name)

@@ -114,9 +114,7 @@ class Pack(BatchTransform, name="pack"):
                 f"{what} needs length, the tokens of a block (--block-length 2048)", "length"
             )
         if self.packs and self.stride:
-            raise SettingError(
-                f"stride is for method none; {self.method} does not repeat tokens", "stride"
-            )
+            raise SettingError(f"stride is for method none, and not for {self.method}", "stride")
         if self.length is not None and self.stride >= self.length:
             raise SettingError(
                 f"stride must be below length, {self.length}; it is {self.stride}", "stride"
@@ -153,8 +151,7 @@ class Pack(BatchTransform, name="pack"):
         masked = LOSS_MASK in given.names
         if masked and not is_list_of_whole_numbers(given.field(LOSS_MASK).type):
             raise InputError(
-                f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is "
-                f"{given.field(LOSS_MASK).type}; leave it out"
+                f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is {given.field(LOSS_MASK).type}"
             )
         if self.packs:
             assert self.length is not None, "a block has a length"
@@ -182,9 +179,8 @@ class Pack(BatchTransform, name="pack"):
                 else "its number is not known"
             )
             raise SettingError(
-                f"pack ends each document with the token EOS, but {why}. Give the number of a "
-                "token (--step 'pack eos=2 …'), or"
-                " eos = false to put nothing between documents",
+                f"pack ends each document with the token EOS, but {why}: give a number (--step 'pack "
+                "eos=2 …'), or eos = false for nothing",
                 "eos",
             )
         pad = next((each for each in (self.pad, known.pad, eos) if each is not None), 0)
@@ -245,9 +241,8 @@ class Pack(BatchTransform, name="pack"):
         kept = (copied <= MOST_COPIED) | (pieces <= 1)
         for row in np.flatnonzero(~kept).tolist():
             message = (
-                f"its other fields, such as text, would take {format_bytes(int(copied[row]))}, as "
-                "each of its some"
-                f" {pieces[row]:,} pieces has them; leave them out (keep_text = false, --schema)"
+                f"its other fields would take {format_bytes(int(copied[row]))} in its some "
+                f"{pieces[row]:,} pieces; leave them out (keep_text = false, --schema)"
             )
             reject(row, Rejection("transform", "too-large", message))
         return records.kept(kept), places[kept]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,19 +49,19 @@ class StopWords(TextTransform, name="stop_words"):
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without the words."""
         wanted = (stop_words(self.language, self.name) | _plain(self.also)) - _plain(self.keep)
-        found = _find(texts, wanted)
-        if not found.stops.any():
+        starts, ends, stops = _find(texts, wanted)
+        if not stops.any():
             return texts
         data, offsets = bytes_of(texts)
         blank = spaces(data)
         blank[(data == 0x0A) | (data == 0x0D)] = False
         # Each word goes with the white space after it, up to the end of its line.
         solid = np.append(np.flatnonzero(~blank), len(data))
-        ends = solid[np.searchsorted(solid, found.ends[found.stops])]
-        text = np.searchsorted(offsets, found.starts[found.stops], side="right") - 1
+        starts, ends = starts[stops], solid[np.searchsorted(solid, ends[stops])]
+        text = np.searchsorted(offsets, starts, side="right") - 1
         ends = np.minimum(ends, offsets[text + 1])
         depth = np.zeros(len(data) + 1, np.int8)
-        depth[found.starts[found.stops]] += 1
+        depth[starts] += 1
         depth[ends] -= 1
         keep = np.cumsum(depth[:-1], dtype=np.int8) == 0
         return texts_of_kept(data, keep, offsets)
@@ -92,10 +92,11 @@ class FilterStopWords(RuleFilter, name="filter_stop_words"):
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rule with the shares. A text without words has the share 0."""
-        found = _find(texts, stop_words(self.language, self.name) | _plain(self.also))
-        of_text = np.searchsorted(found.starts, bytes_of(texts).offsets)
-        sums = np.zeros(len(found.stops) + 1, np.int64)
-        np.cumsum(found.stops, out=sums[1:])
+        wanted = stop_words(self.language, self.name) | _plain(self.also)
+        starts, _, stops = _find(texts, wanted)
+        of_text = np.searchsorted(starts, bytes_of(texts).offsets)
+        sums = np.zeros(len(stops) + 1, np.int64)
+        np.cumsum(stops, out=sums[1:])
         share = shares(np.diff(sums[of_text]), np.diff(of_text))
         yield Rule(
             "stop-words",
@@ -106,17 +107,9 @@ class FilterStopWords(RuleFilter, name="filter_stop_words"):
         )
 
 
-class _Found(NamedTuple):
-    """The words of texts, and which of them are stop words: word i is data[starts[i]:ends[i]]. All
-    are (words,)."""
-
-    starts: Indices
-    ends: Indices
-    stops: Mask
-
-
-def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
-    """Return the words of texts: letters, digits and marks that follow each other, with apostrophes
+def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Indices, Indices, Mask]:
+    """Return where the words of texts begin, where they end, and which of them are stop words:
+    (words,) each. A word is letters, digits and marks that follow each other, with apostrophes
     between two of them."""
 
     data, offsets = bytes_of(texts)
@@ -148,9 +141,7 @@ def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
     named = texts_from(data[inner], lengths).dictionary_encode()
     names = named.dictionary.to_pylist()
     is_stop = np.fromiter((_same(name) in wanted for name in names), bool, len(names))
-    return _Found(
-        first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool)
-    )
+    return first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool)
 
 
 def _same(word: str) -> str:
@@ -170,7 +161,7 @@ def stop_words(language: str, who: str) -> frozenset[str]:
     if language not in known:
         raise SettingError(
             f"there are no stop words of the language {language!r}; give one of the {len(known)} "
-            "codes of two letters, such as en, de, fr or zh",
+            "codes such as en, de, fr or zh",
             "language",
             owner=who,
         )

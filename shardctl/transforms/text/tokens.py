@@ -81,9 +81,7 @@ class TokenStep(BatchTransform):
             where = printable(str(Path(folder or ".") / self.tokenizer))
             raise InputError(
                 f"{where}: this is not the tokenizer of the recipe: the SHA-256 of its files is "
-                f"{str(found)[:12]}…, and the"
-                f" recipe has {str(self.digest)[:12]}…. Use the right tokenizer, or leave digest "
-                "out of the recipe"
+                f"{str(found)[:12]}…, and not {str(self.digest)[:12]}…"
             )
         return step.kept(found)
 
@@ -231,8 +229,7 @@ class Tokenize(TokenStep, name="tokenize"):
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
         return (
             f"the tokenizer {self.tokenizer} does not give every text back exactly: {text!r:.40} "
-            f"comes back as {back!r:.40}"
-            " (exact = true in the step tokenize rejects such texts)"
+            f"comes back as {back!r:.40} (exact = true rejects such texts)"
         )
 
     def encoded(self, texts: pa.Array, reject: RejectRow) -> tuple[Encoded, Rows]:
@@ -269,9 +266,8 @@ class Tokenize(TokenStep, name="tokenize"):
 
         for row in np.flatnonzero(longer).tolist():
             message = (
-                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and this "
-                "tokenizer takes a hundred times as"
-                " much memory: make smaller records (--record paragraph)"
+                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a hundred "
+                "times as much memory: make smaller records (--record paragraph)"
             )
             reject(row, Rejection("transform", "too-large", message))
         return pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)

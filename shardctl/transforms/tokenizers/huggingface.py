@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError, first_line
 from shardctl.format.arrays import bytes_of
-from shardctl.system.packages import needed, to_install
+from shardctl.system.packages import installed_version, needed, to_install
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine
 from shardctl.transforms.tokenizers import engines
@@ -86,7 +86,7 @@ _PLACE = re.compile(r"(?<=[a-z])(?= [a-z])|(?<=[^\s]\n)(?=[^\W\d_])")
 """Where texts may be cut."""
 
 
-class HuggingFace:
+class HuggingFace(Tokenizer):
     """A `tokenizer.json`. `engine` says by what it is done: auto takes the fastest that gives the
     same tokens."""
 
@@ -96,7 +96,7 @@ class HuggingFace:
         self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str = AUTO
     ) -> None:
         self._where, self._data = where, data
-        self.files: Mapping[str, bytes] = {FILE: data, **beside}
+        self.files = {FILE: data, **beside}
         self._config = {
             name: _object(beside[name], f"{where}: {name}") for name in beside if name != TEMPLATE
         }
@@ -109,6 +109,11 @@ class HuggingFace:
         self._around, self.special, self.vocabulary = (
             _facts(self._json, self._own) if self._proven is None else self._proven.facts
         )
+        self.eos = self._role("eos", END_NAMES)
+        self.bos = self._role("bos", BEGIN_NAMES)
+        self.pad = self._role("pad", PAD_NAMES)
+        own = f"tokenizers {installed_version('tokenizers')}"
+        self.versions = (own,) if self._engine is None else (own, self._engine.version)
         self._byte_level = engines.word_pattern(self._json.get("pre_tokenizer") or {}) is not None
 
     def _choose(self, name: str) -> Proven | None:
@@ -150,21 +155,6 @@ class HuggingFace:
             else self._proven.not_given_back(self)
         )
 
-    @cached_property
-    def eos(self) -> int | None:
-        """The end of a document."""
-        return self._role("eos", END_NAMES)
-
-    @cached_property
-    def bos(self) -> int | None:
-        """The beginning of a document."""
-        return self._role("bos", BEGIN_NAMES)
-
-    @cached_property
-    def pad(self) -> int | None:
-        """What fills up."""
-        return self._role("pad", PAD_NAMES)
-
     def _role(self, role: str, names: Sequence[str]) -> int | None:
         """Return the token of a role as the files beside say, or else by its usual names."""
         for name in (CONFIG, SPECIAL_TOKENS):
@@ -177,12 +167,6 @@ class HuggingFace:
         if type(said) is int and 0 <= said < self.vocabulary:
             return said
         return of_names(self.special, names)
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """The version of `tokenizers`, and of the engine."""
-        own = f"tokenizers {needed('tokenizers', 'text', self._where).__version__}"
-        return (own,) if self._engine is None else (own, self._engine.version)
 
     @cached_property
     def _cuts(self) -> bool:
@@ -295,7 +279,8 @@ class HuggingFace:
 
     def number(self, token: str) -> int | None:
         """Return the number of a token by its name in the vocabulary."""
-        found = self._own.token_to_id(token)
+        found = self.special.get(token)
+        found = self._own.token_to_id(token) if found is None else found
         return None if found is None else int(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from shardctl.transforms.tokenizers.base import (
     Encoded,
     Ids,
     Rows,
+    Tokenizer,
     TokenizerKind,
     joined,
     longer_than,
@@ -24,7 +25,7 @@ from shardctl.transforms.tokenizers.base import (
 FILE = "tokenizer.model"
 
 
-class SentencePiece:
+class SentencePiece(Tokenizer):
     """A model of SentencePiece: unigram or BPE. Most of them change whitespace, so that texts do
     not come back exactly."""
 
@@ -42,17 +43,15 @@ class SentencePiece:
                 f"{where}: not a SentencePiece model; it is what spm_train writes, such as "
                 "tokenizer.model"
             )
-        self.files: Mapping[str, bytes] = {FILE: data}
-        self.versions: tuple[str, ...] = (f"sentencepiece {sentencepiece.__version__}",)
-        self.vocabulary: int = self._model.GetPieceSize()
+        self.files = {FILE: data}
+        self.versions = (f"sentencepiece {sentencepiece.__version__}",)
+        self.vocabulary = self._model.GetPieceSize()
         control = (
             number
             for number in range(self.vocabulary)
             if self._model.IsControl(number) or self._model.IsUnknown(number)
         )
-        self.special: Mapping[str, int] = {
-            self._model.IdToPiece(number): number for number in control
-        }
+        self.special = {self._model.IdToPiece(number): number for number in control}
         self.eos, self.bos, self.pad = map(
             _or_none, (self._model.eos_id(), self._model.bos_id(), self._model.pad_id())
         )

@@ -174,8 +174,5 @@ def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
             f"it has {tokenizer.vocabulary:,} tokens, and the dataset was made with "
             f"{role.vocabulary:,}"
         )
-        raise DatasetError(
-            f"{shown}: {printable(role.tokenizer)} is not the tokenizer that made its tokens: "
-            f"{other}"
-        )
+        raise DatasetError(f"{shown}: {printable(role.tokenizer)} did not make its tokens: {other}")
     return tokenizer

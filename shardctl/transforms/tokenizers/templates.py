@@ -107,9 +107,8 @@ class Template:
         )
         if not (text.startswith(after) and after.startswith(before) and after != before):
             message = (
-                f"without what follows it, the template writes message {place + 1} of "
-                f"{len(messages)}, or what is before it, in"
-                " another way; put {% generation %} and {% endgeneration %} into the template"
+                f"the template writes message {place + 1} of {len(messages)} in another way without "
+                "what follows it; put {% generation %} and {% endgeneration %} into it"
             )
             raise Rejection("transform", "unstable", message)
         return len(before), len(after)

@@ -26,9 +26,9 @@ from shardctl.transforms.tokenizers.base import (
     Ids,
     Offsets,
     Placed,
+    Tokenizer,
     TokenizerKind,
     joined,
-    none_too_long,
     of_names,
 )
 
@@ -97,11 +97,10 @@ ENCODINGS: dict[str, tuple[str, Mapping[str, int]]] = {
 words, and the special tokens with their numbers. They are as in tiktoken's own `openai_public`; a test compares them."""
 
 
-class Tiktoken:
+class Tiktoken(Tokenizer):
     """An encoding of tiktoken. Special tokens in texts are found, as `tokenizers` does."""
 
     kept_as = FILE
-    too_long = staticmethod(none_too_long)
     template: str | None = None
 
     def __init__(self, name: str, data: bytes, where: str) -> None:
@@ -113,17 +112,16 @@ class Tiktoken:
         clash = next((token for token, number in self.special.items() if number in taken), None)
         if clash is not None:
             raise InputError(
-                f"{where}: these are not the ranks of {name}: the number of {clash} belongs to "
-                "another token"
+                f"{where}: these are not the ranks of {name}: the number of {clash} is taken"
             )
-        self.files: Mapping[str, bytes] = {
+        self.files = {
             FILE: data,
             FACTS: json.dumps({"encoding": name}).encode(),
         }
         self.core, self.versions = open_core(name, pattern, ranks, self.special, where)
         self.vocabulary = max(*taken, *self.special.values()) + 1
         self.eos, self.pad = of_names(self.special, END_NAMES), of_names(self.special, PAD_NAMES)
-        self.bos: int | None = self.special.get("<|startoftext|>")
+        self.bos = self.special.get("<|startoftext|>")
         self._names = {number: token for token, number in self.special.items()}
         self._bytes = {number: token for token, number in ranks.items()} | {
             n: t.encode() for n, t in self._names.items()
@@ -161,9 +159,7 @@ def open_named(rest: str, folder: Path) -> Tiktoken:
     name, _, path = rest.partition(":")
     if not path:
         raise UsageError(
-            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form "
-            "tiktoken:ENCODING:FILE, as in"
-            " tiktoken:cl100k_base:cl100k_base.tiktoken"
+            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form tiktoken:ENCODING:FILE"
         )
     return Tiktoken(name, read_named(folder / path), printable(path))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .ending import end_with_parent
+from . import end_with_parent
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from .batches import Reading
-from .tensors import batches_of, in_order
+from .read_tfrecord import batches_of, in_order
 
 
 def open_reading(options: dict[str, Any]) -> Reading:

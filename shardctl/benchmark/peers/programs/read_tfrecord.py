@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import tensorflow as tf
 
-from .batches import Reading, is_image
-from .tensors import batches_of, in_order
+from .batches import Batch, Reading, is_image
 
 LOOKED_AT = 64
 """Records that tell which features there are, and which hold images."""
@@ -90,3 +90,33 @@ def _pixels(value: Any) -> Any:
     pixels = tf.io.decode_image(value, channels=3, expand_animations=False)
     pixels.set_shape([None, None, 3])
     return pixels
+
+
+SHUFFLED = 1000
+"""Samples that the shuffle buffer has."""
+
+
+def in_order(samples: Any, options: dict[str, Any]) -> Any:
+    """Return a tf.data.Dataset in the order that was asked for, without an end where that was asked
+    for."""
+    shuffled = samples.shuffle(SHUFFLED) if options["shuffle"] else samples
+    return shuffled.repeat() if options["endless"] else shuffled
+
+
+def batches_of(samples: Any, options: dict[str, Any]) -> Callable[[], Iterator[Batch]]:
+    """Return what makes the batches of an epoch: values of several shapes become ragged tensors."""
+    batched = samples.ragged_batch(options["batch_size"]).prefetch(tf.data.AUTOTUNE)
+
+    def epoch() -> Iterator[Batch]:
+        for example in batched:
+            parts = tf.nest.flatten(example, expand_composites=True)
+            yield Batch(
+                _samples(example), {str(number): part.numpy() for number, part in enumerate(parts)}
+            )
+
+    return epoch
+
+
+def _samples(example: Any) -> int:
+    value = tf.nest.flatten(example)[0]
+    return int(value.nrows() if isinstance(value, tf.RaggedTensor) else value.shape[0])

@@ -28,7 +28,7 @@ names."""
 def main() -> None:
     """Answer until standard input ends."""
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != FOLDER]
-    importlib.import_module(f"{_package()}.ending").end_with_parent()
+    _package().end_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is no answer
     with contextlib.suppress(BrokenPipeError):
@@ -72,8 +72,8 @@ def _answers() -> Iterator[dict[str, Any]]:
         yield {"error": f"{type(error).__name__}: {error}"}
 
 
-def _package() -> str:
-    """Make this folder a package, and return its name."""
+def _package() -> Any:
+    """Make this folder a package, and return it."""
     spec = importlib.util.spec_from_file_location(
         PACKAGE, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
     )
@@ -82,7 +82,7 @@ def _package() -> str:
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
-    return PACKAGE
+    return package
 
 
 if __name__ == "__main__":
