@@ -7,6 +7,7 @@ into that, processes go on. docs/loader.md.
 """
 
 from __future__ import annotations
+
 import atexit
 import contextlib
 import os
@@ -19,17 +20,18 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from shardctl.errors import WorkerError
-from shardctl.format.arrays import (Bools, Indices)
-from shardctl.loader.blocks.memory import Batch
-from shardctl.loader.processes.messages import (Found, Question, no_shared_memory, receive_answer)
-from shardctl.loader.stream import (Stream, sums)
-from shardctl.system.machine import (NO_THREADS, allow_open_files)
-from shardctl.system.mmap import SharedPages
-from shardctl.system.processes.channel import (Ended, packed, raise_again, receive, send)
-from shardctl.system.processes.fork import (environment, not_started, start_python)
-from shardctl.system.processes.worker_state import await_end
 from typing import Any
+
+from shardctl.errors import WorkerError
+from shardctl.format.arrays import Bools, Indices
+from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.processes.messages import Found, Question, no_shared_memory, receive_answer
+from shardctl.loader.stream import Stream, sums
+from shardctl.system.machine import NO_THREADS, allow_open_files
+from shardctl.system.mmap import SharedPages
+from shardctl.system.processes.channel import Ended, packed, raise_again, receive, send
+from shardctl.system.processes.fork import environment, not_started, start_python
+from shardctl.system.processes.worker_state import await_end
 
 WORKER = "shardctl.loader.processes.worker"
 """The module that makes batches in worker processes."""
