@@ -17,7 +17,7 @@ SHARE = Path("share")
 
 
 class BuildWithDocuments(build_py):
-    """Puts docs/ into the package as shardctl/docs: system/documents.py finds it there, or beside
+    """Puts docs/ into the package as shardctl/docs: system/packages.py finds it there, or beside
     the package in a clone."""
 
     def run(self) -> None:

@@ -17,7 +17,7 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from shardctl.images.codecs import image
-from shardctl.system.startup import reuse_memory
+from shardctl.system.machine import reuse_memory
 from shardctl.transforms.pipeline.samples import ImageSteps
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import load_recipe

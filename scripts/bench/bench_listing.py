@@ -134,7 +134,8 @@ def bare(root: Path) -> int:
 def listed(root: Path) -> int:
     from shardctl.build.convert.sample_kind import detect_kind
     from shardctl.build.plan.fingerprint import fingerprint_parts
-    from shardctl.build.plan.listing import LabelRule, list_files
+    from shardctl.build.plan.list_files import list_files
+    from shardctl.build.plan.listing import LabelRule
     from shardctl.sources.files import SourceRoot
     from shardctl.sources.formats import Reading
     from shardctl.sources.kinds import KINDS
@@ -156,7 +157,7 @@ def timed(what: Callable[[], object]) -> tuple[float, float]:
 
 
 def peak(root: Path) -> dict[str, int]:
-    from shardctl.system.startup import keep_pandas_out_of_arrow
+    from shardctl.system.machine import keep_pandas_out_of_arrow
 
     keep_pandas_out_of_arrow()
     with tempfile.TemporaryDirectory() as few:

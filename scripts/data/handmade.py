@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.write.writer import ShardSeries, finish
+from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import shard_name
@@ -49,7 +49,9 @@ def write_dataset(
     layout = Layout(
         "text", schema, Roles({**_usual_roles(schema, shape, classes), **(roles or {})})
     )
-    series = ShardSeries(root, layout, "train", Compression.parse(compression), 1 << 62, per_shard)
+    series = ShardSeries(
+        root, layout, "train", Compression.parse(compression), ShardLimits(1 << 62, per_shard)
+    )
     for values in samples:
         series.add(values, sample_bytes)
     series.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from write_cli_docs import all_commands, shown_options
 
 from shardctl.cli.help import SECTIONS
-from shardctl.system.documents import pages
+from shardctl.system.packages import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -30,7 +30,7 @@ from shardctl.inspection.pages.page import (
     section,
     tiles,
 )
-from shardctl.system.html import Html, table
+from shardctl.system.report import Html, table
 from shardctl.system.text import counted, format_bytes
 
 STAGE_NAMES = {

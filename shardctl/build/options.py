@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl.build.shards import engines
-from shardctl.build.shared_options import IF_RUNNING, WORKERS
 from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.system.options import (
+    AutoOrNumber,
     ByteSize,
     FilePath,
     Flag,
@@ -49,6 +49,62 @@ from shardctl.transforms.recipe_options import (
     STORAGE,
     TARGET,
 )
+
+MOST_PARTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part `number` of `parts` of a conversion, counted from 0. `typed` is how the user wrote it,
+    "" where nobody did."""
+
+    number: int
+    parts: int
+    typed: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Read I/N, where I counts from 1 to N, or from 0 to N-1: part 0 is part N. Raises
+        UsageError."""
+        number, slash, parts = str(text).partition("/")
+        if not (
+            slash
+            and number.isascii()
+            and number.isdecimal()
+            and parts.isascii()
+            and parts.isdecimal()
+        ):
+            raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
+        if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
+            raise UsageError(
+                f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 "
+                "to N-1"
+            )
+        return cls((int(number) - 1) % int(parts), int(parts), f"{int(number)}/{int(parts)}")
+
+    @property
+    def name(self) -> str:
+        """I/N, where I counts from 1: the same name for the same part, however it was written."""
+        return f"{self.number + 1}/{self.parts}"
+
+    def __str__(self) -> str:
+        return self.typed or self.name
+
+
+WORKERS = Option(
+    AutoOrNumber(0, 1024),
+    "auto",
+    "Number of worker processes; 0 does the work in this process.",
+    metavar="auto|N",
+    shows_default=True,
+)
+IF_RUNNING = Option(
+    Word("wait", "fail"),
+    "wait",
+    "What to do while another shardctl is writing DST.",
+    shows_default=True,
+)
+
 
 if TYPE_CHECKING:
     from shardctl.system.processes.pool import Limits
@@ -130,7 +186,7 @@ def _check_memory(size: int) -> None:
 
 
 def _check_part(part: str) -> None:
-    from shardctl.build.part import Part
+    from shardctl.build.options import Part
 
     Part.parse(part)
 

@@ -16,7 +16,8 @@ from shardctl.build.convert import convert
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import INPUT_TIMEOUT
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.plan import Units
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.scan import ByteRange, Found, RecordSampleTask
@@ -27,8 +28,8 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.files import copy_file, naming_the_path
 from shardctl.system.locations import is_stored, name_of
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.processes.pool import Limits
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 

@@ -19,9 +19,9 @@ from shardctl.cli.output import (
     progress_options,
 )
 from shardctl.system.files import OutputFileType
+from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:

@@ -39,9 +39,9 @@ from shardctl.cli.output import (
 )
 from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
+from shardctl.system.machine import keep_pandas_out_of_arrow
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@ Wrong names get an answer."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -11,10 +10,6 @@ from typing import Any
 import click
 
 WIDTH = 80
-
-_LONG_DASHES = ("\u2013", "\u2014")
-_DASHES = "-\u2013\u2014"
-"""What text processors make of two hyphens."""
 
 _TYPED = f"{__name__}.typed"
 """Where the context of a command has its arguments."""
@@ -73,14 +68,6 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An unknown option is answered."""
         ctx.meta[_TYPED] = list(args)
-        _refuse_second_number(self, ctx, args)
-        names = {name for each in self.params for name in each.opts}
-        for each in args:
-            if (
-                each.startswith(_LONG_DASHES)
-                and (meant := f"--{each.lstrip(_DASHES)}").partition("=")[0] in names
-            ):
-                raise click.UsageError(f"{each!r} begins with a long dash; write {meant}", ctx)
         given = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -277,28 +264,6 @@ def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example])
                 formatter.write((f"  # {comment}\n" if comment else "") + f"  {line}\n")
 
 
-def _refuse_second_number(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
-    """Raise UsageError for `--resize 64 64`: the second number would be taken for a path."""
-    sizes = {
-        name
-        for each in command.params
-        if "WxH" in (each.make_metavar(ctx) or "")
-        for name in each.opts
-    }
-    for name, first, second in zip(args, args[1:], args[2:], strict=False):
-        if (
-            name in sizes
-            and first.isdecimal()
-            and second.isdecimal()
-            and not os.path.lexists(second)
-        ):
-            raise click.UsageError(
-                f"{name} takes one value, and {second} stands behind it; write {name} "
-                f"{first}x{second}",
-                ctx,
-            )
-
-
 def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
     """Return the sentence about an option that there is not."""
     from shardctl.system.text import did_you_mean, printable  # as above
@@ -310,13 +275,6 @@ def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
         for name in each.opts
         if name[:2] == "--"
     ]
-    if typed[1:2].isdigit():
-        return (
-            f"there is no option {printable(typed)}; write a value that begins with a minus "
-            "behind a =, as in --seed=-1"
-        )
-    if f"-{typed}" in names:
-        return f"an option has two dashes: -{typed}"
     return (
         "there is no option "
         f"{printable(typed)}{did_you_mean(typed, names) or f'; `{ctx.command_path} --help` lists all'}"

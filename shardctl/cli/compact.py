@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from shardctl.build.shared_options import IF_RUNNING
+from shardctl.build.options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
-from shardctl.system.startup import quick_imports
+from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 

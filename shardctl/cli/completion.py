@@ -7,13 +7,11 @@ the class of a manifest.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +31,6 @@ from shardctl.cli.output import Output, output_options, print_json
 from shardctl.system.text import printable
 
 VARIABLE = "_SHARDCTL_COMPLETE"
-
-_LINES_OF_JSON = (".jsonl", ".ndjson")
-_TABLES = {".csv": ",", ".tsv": "\t"}
-
-_HEAD = 1 << 16
-"""Bytes of a file of records that are looked at for the names of its fields."""
-
-_FILES = 1000
-"""How many names in a folder of sources are looked at."""
 
 
 @command(
@@ -99,55 +88,20 @@ def _manifest(words: Sequence[Path]) -> Any:
     )
 
 
-def _fields(words: Sequence[Path]) -> dict[str, str]:
-    """Return the fields of the first record of the first file of records: JSON lines, CSV or
-    TSV."""
-    path = next(
-        file
-        for word in words
-        for file in _files(word)
-        if file.suffix in (*_LINES_OF_JSON, *_TABLES)
-    )
-    with path.open("rb") as file:
-        line = file.read(_HEAD).decode("utf-8-sig", "replace").splitlines()[0]
-    names = (
-        json.loads(line)
-        if path.suffix in _LINES_OF_JSON
-        else next(csv.reader([line], delimiter=_TABLES[path.suffix]))
-    )
-    return dict.fromkeys(names, "")
-
-
-def _files(path: Path) -> list[Path]:
-    inside = sorted(islice(path.iterdir(), _FILES)) if path.is_dir() else [path]
-    return [file for file in inside if file.is_file()]
-
-
 def _steps(_: Sequence[Path]) -> dict[str, str]:
     """Return the steps of recipes: the schema has them, and the steps themselves take long to
     import."""
-    from shardctl.system.documents import documents
+    from shardctl.system.packages import documents
 
     schema = json.loads((documents() / "recipe.schema.json").read_bytes())["definitions"]
     names = [step["$ref"].rpartition("/")[2] for step in schema["step"]["oneOf"]]
     return {name: schema[name].get("description", "") for name in names}
 
 
-def _consumers(_: Sequence[Path]) -> dict[str, str]:
-    from shardctl.benchmark.presets import PRESETS
-
-    return {preset.name: preset.what for preset in PRESETS}
-
-
 def _recipes(_: Sequence[Path]) -> dict[str, str]:
     from shardctl.transforms.recipe_files.reading import ready_recipes
 
     return ready_recipes()
-
-
-def _words(words: str) -> Values:
-    """Return what completes one of some words."""
-    return lambda _: dict.fromkeys(words.split(), "")
 
 
 def _commands() -> dict[str, str]:
@@ -157,57 +111,21 @@ def _commands() -> dict[str, str]:
     return {name: text for commands in COMMANDS.values() for name, text in commands.items()}
 
 
-def _help_words(_: Sequence[Path]) -> dict[str, str]:
-    from shardctl.cli.help import topics
-
-    return {**topics(), **_commands()}
-
-
 _CONVERTING = ("convert", "preview", "advise")
 
 _VALUES: dict[tuple[str, str], Values] = {
     **{(command, "split"): _splits for command in ("bench", "export", "inspect")},
     **{(command, "columns"): _columns for command in ("export", "inspect")},
-    **{
-        (command, "split"): _words("auto folder source column none train=0.9,val=0.1")
-        for command in ("convert", "preview")
-    },
-    **{
-        (command, "labels"): _words("auto folder none coco: yolo: voc: masks: captions:")
-        for command in ("convert", "preview")
-    },
-    **{
-        (command, "store"): _words("source raw jpeg:90 png webp:90 none") for command in _CONVERTING
-    },
-    **{(command, "compression"): _words("auto none lz4 zstd") for command in _CONVERTING},
-    **{
-        (command, f"{what}_field"): _fields
-        for command in _CONVERTING
-        for what in ("text", "label", "key", "image")
-    },
     **{(command, "steps"): _steps for command in _CONVERTING},
     **{(command, "recipe"): _recipes for command in (*_CONVERTING, "tokenizer train")},
-    **{(command, "consumer"): _consumers for command in ("bench", "advise")},
-    ("tokenizer train", "text_field"): _fields,
     ("recipe check", "file"): _recipes,
     ("recipe show", "dst"): _recipes,
-    ("help", "words"): _help_words,
 }
 """What is completed, by the command and the name of its parameter. Words of a choice and paths are
 completed by click."""
 
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
 """What no shell takes for more than a word."""
-
-_LISTS = ("columns",)
-"""Parameters whose value is several names, with commas between them."""
-
-_PATHS_OR_NAMES = ("recipe", "file", "dst")
-"""Parameters whose value is a path, unless it begins with @."""
-
-
-_WORDS_OR_PATHS = ("labels",)
-"""Parameters whose value is a path, unless it begins like one of the words."""
 
 
 class _Completing(ShellComplete):
@@ -251,19 +169,11 @@ def _complete_with(parameter: click.Parameter, values: Values, words: Sequence[s
     """Let a parameter complete its value with these values."""
 
     def completed(ctx: click.Context, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's names
-        if parameter.name in _PATHS_OR_NAMES and not incomplete.startswith("@"):
+        if values is _recipes and not incomplete.startswith("@"):
             return [CompletionItem(incomplete, type="file")]
-        before, comma, begun = (
-            incomplete.rpartition(",") if parameter.name in _LISTS else ("", "", incomplete)
-        )
-        items = _items(
-            values([Path(word).expanduser() for word in words]), begun, f"{before}{comma}"
-        )
-        return (
-            items
-            if items or parameter.name not in _WORDS_OR_PATHS
-            else [CompletionItem(incomplete, type="file")]
-        )
+        # columns are several names, with commas between them
+        before, comma, begun = incomplete.rpartition(",")
+        return _items(values([Path(word).expanduser() for word in words]), begun, before + comma)
 
     parameter.shell_complete = completed  # type: ignore[method-assign] # of this object, in a process that only completes
 

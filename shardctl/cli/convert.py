@@ -15,8 +15,8 @@ from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
 from shardctl.format.names import MANIFEST
 from shardctl.system.files import exists
+from shardctl.system.machine import quick_imports, reuse_memory
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import quick_imports, reuse_memory
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_options import HEADINGS
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
 from shardctl.system.files import free_bytes
+from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def export(
         name: value for name, value in values_of(FormSettings, given).items() if value is not None
     }
     if dry_run:
-        _show(plan_export(dataset, to, **choice, **settings), output)
+        _show(plan_export(dataset, to, Choice(**choice), settings), output)
         return
     chosen = {**choice, **settings, "on_note": lambda notice: _tell(notice, output)}
     if output.shows_notes:

@@ -12,8 +12,8 @@ import click
 from shardctl.cli.command import command
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.errors import UsageError
-from shardctl.system.documents import documents, pages
 from shardctl.system.messages import Entry, all_entries, entry_for
+from shardctl.system.packages import documents, pages
 from shardctl.system.text import counted, printable
 
 SHOWN_PAGES = 5

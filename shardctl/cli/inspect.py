@@ -20,6 +20,7 @@ from shardctl.cli.output import (
     open_page,
     page_path,
     print_json,
+    print_report,
     print_table,
     progress_options,
     shortened,
@@ -27,26 +28,20 @@ from shardctl.cli.output import (
 from shardctl.cli.show import (
     SHOWN_TOKENS,
     print_differences,
-    print_mask_statistics,
-    print_object_statistics,
     print_objects,
-    print_overview,
-    print_shard,
     print_texts,
-    print_token_statistics,
     without_texts,
 )
 from shardctl.errors import UsageError
 from shardctl.format.manifest import kept_generations
 from shardctl.system.folders import LocalFolder
-from shardctl.system.startup import quick_imports
+from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.format.dataset_location import DatasetLocation
     from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import StoredSample
-    from shardctl.inspection.content.inspection import VariantStatistics
     from shardctl.inspection.content.overview import ShardOverview
     from shardctl.inspection.content.tokens import Decoder
 
@@ -413,41 +408,17 @@ def _show_history(place: DatasetLocation, as_json: bool) -> None:
 
 
 def _show_dataset(place: DatasetLocation, split: str | None, stats: bool, as_json: bool) -> None:
-    from shardctl.inspection.content.inspection import inspect_dataset
+    from shardctl.inspection.content.inspection import dataset_report, inspect_dataset
 
     found = inspect_dataset(place, split, stats)
     if as_json:
         print_json(found.record())
         return
-    print_overview(found)
-    for name, marked in found.objects.items():
-        print_object_statistics(name, marked, whole=stats)
-    for name, pixels in (found.masks or {}).items():
-        print_mask_statistics(name, pixels)
-    for name, counts in found.tokens.items():
-        print_token_statistics(name, counts, whole=stats)
-    if found.variants is not None:
-        click.echo(_variants_line(found.variants))
-    if found.column_bytes:
-        click.echo("bytes of each column in all shards, uncompressed:")
-        print_table([(name, size) for name, size in found.column_bytes.items()])
-
-
-def _variants_line(variants: VariantStatistics) -> str:
-    pixels = (
-        ""
-        if variants.difference is None
-        else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
-    )
-    alike = f"{variants.alike:,} of them have two that are the same"
-    return (
-        f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that "
-        f"were compared: {pixels}{alike}"
-    )
+    print_report(dataset_report(found))
 
 
 def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
-    from shardctl.inspection.content.overview import describe_shard
+    from shardctl.inspection.content.overview import describe_shard, shard_report
 
     name, _ = _chosen_shard(place, given)
     found = describe_shard(place.folder, name, check=given["stats"] or given["block"] is not None)
@@ -456,7 +427,7 @@ def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) ->
     if as_json:
         print_json(found)
         return
-    print_shard(found)
+    print_report(shard_report(found))
 
 
 def _only_block(found: ShardOverview, block: int) -> ShardOverview:

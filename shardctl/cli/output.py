@@ -18,6 +18,7 @@ import click
 
 from shardctl.cli.command import option
 from shardctl.errors import StorageError, UsageError
+from shardctl.system.report import Section, lines_of, table_lines
 from shardctl.system.text import printable
 
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -201,29 +202,16 @@ def print_json(record: Any) -> None:
     )
 
 
-def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] | None = None) -> None:
+def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> None:
     """Print rows in columns; a column of numbers is set to the right."""
-    body = [[_cell(value) for value in row] for row in rows]
-    numeric = (
-        [all(isinstance(v, int | float) for v in column) for column in zip(*rows, strict=True)]
-        if body
-        else []
-    )
-    lines = [list(header), *body] if header else body
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
-    for line in lines:
-        cells = [
-            c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True)
-        ]
-        click.echo("  " + "  ".join(cells).rstrip())
+    for line in table_lines(rows, header):
+        click.echo(line)
 
 
-def _cell(value: Any) -> str:
-    return (
-        f"{value:,}"
-        if isinstance(value, int) and not isinstance(value, bool)
-        else printable(str(value))
-    )
+def print_report(sections: Iterable[Section]) -> None:
+    """Print what is told of something."""
+    for line in lines_of(sections):
+        click.echo(colored(line))
 
 
 TEXT_WIDTH = 100
@@ -234,16 +222,6 @@ def shortened(value: Any, width: int = TEXT_WIDTH) -> str:
     """Return a value as text of at most `width` characters."""
     text = printable(str(value))
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-_BARS = " ▁▂▃▄▅▆▇█"
-
-
-def bars(counts: Sequence[int]) -> str:
-    """Return a histogram as a line of bars, the highest for the largest number; only an empty bin
-    has none."""
-    most = max(1, max(counts, default=0))
-    return "".join(_BARS[-(-8 * count // most)] for count in counts)
 
 
 _NOT_PNG = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".pdf", ".html", ".svg")

@@ -26,8 +26,8 @@ from shardctl.cli.output import (
     progress_options,
 )
 from shardctl.errors import UsageError
+from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:

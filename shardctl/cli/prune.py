@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.build.shared_options import IF_RUNNING
+from shardctl.build.options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, good, print_json, progress_options, warn
 from shardctl.errors import InputError
 from shardctl.system.files import near_path, read_named
-from shardctl.system.startup import quick_imports
+from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:

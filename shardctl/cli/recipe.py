@@ -12,9 +12,9 @@ import click
 from shardctl.cli.command import Group, option
 from shardctl.cli.output import Output, output_options, print_json, print_table, warn
 from shardctl.errors import UsageError
+from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe_files.reading import MARK, ready_recipes, ready_text
 
@@ -125,10 +125,10 @@ def show(dst: str, output: Output) -> None:
 
     found = show_recipe(Path(dst))
     if output.as_json:
-        print_json({**asdict(found)})
+        print_json(found)
         return
-    click.echo(found.toml, nl=False)
-    for misfit in found.misfits:
+    click.echo(found["toml"], nl=False)
+    for misfit in found["misfits"]:
         warn(f"this version of shardctl would refuse it: {printable(misfit)}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import (
@@ -19,8 +19,8 @@ from shardctl.cli.output import (
     progress_options,
     waiting_teller,
 )
+from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardctl.build.shared_options import WORKERS
+from shardctl.build.options import WORKERS
 from shardctl.cli.command import Group, option
 from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (
@@ -20,9 +20,9 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
+from shardctl.system.machine import quick_imports
 from shardctl.system.options import ByteSize
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 

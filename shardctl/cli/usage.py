@@ -8,9 +8,6 @@ import click
 
 from shardctl.cli.options import OneOf, option_name
 
-SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "eval")
-"""Words that name a split."""
-
 
 def sentence(error: click.ClickException, group: click.Group, arguments: Sequence[str]) -> str:
     """Return one sentence about wrong usage of a command of a group, without a full stop, as all
@@ -18,19 +15,28 @@ def sentence(error: click.ClickException, group: click.Group, arguments: Sequenc
     context = (error.ctx if isinstance(error, click.UsageError) else None) or _context(
         group, arguments
     )
-    command = _command(context)
+    said = error.format_message().rstrip(".")
     match error:
-        case click.MissingParameter():
-            return _missing(error, context, command)
+        case click.MissingParameter(param=click.Parameter() as parameter):
+            return f"{_missing(parameter, context)} is missing{_example(context)}"
         case click.BadParameter():
             name = option_name(error.param)
             message = error.message.rstrip(".")
             return f"{name}: {message}" if name else message
-        case click.BadOptionUsage():
-            return _bad_use(error, context)
-    said = error.format_message().rstrip(".")
+        case click.BadOptionUsage() if "does not take a value" in error.message:
+            return f"{error.option_name} takes no value; write it alone"
+        case click.BadOptionUsage() if "requires" in error.message:
+            name = error.option_name
+            parameters = [each for each in context.command.params if name in each.opts]
+            return (
+                f"{name} needs a value: {' '.join(_values(each, context) for each in parameters)}"
+            )
     if said.startswith("Got unexpected extra argument"):
-        return _too_many(said, context, command)
+        extra, command = said.partition("(")[2].rstrip(")"), context.command_path
+        return (
+            f"{extra!r} is too much; write a path with spaces in quotes; `{command} -h` shows the "
+            "arguments"
+        )
     return said
 
 
@@ -47,77 +53,25 @@ def _context(group: click.Group, arguments: Sequence[str]) -> click.Context:
     return context
 
 
-def _command(context: click.Context) -> str:
-    """Return the name of a command as it is typed after `shardctl`."""
-    return context.command_path.partition(" ")[2]
-
-
-def help_of(command: str) -> str:
-    """Return which command prints the options of a command."""
-    return f"`{' '.join(filter(None, ('shardctl', command)))} -h` shows the options"
-
-
-def _missing(error: click.MissingParameter, context: click.Context, command: str) -> str:
-    parameter = error.param
-    name = option_name(parameter)
-    if parameter is None:
-        return error.format_message().rstrip(".")
-    words = (
-        f"; it is one of {', '.join(map(str, parameter.type.choices))}"
-        if isinstance(parameter.type, OneOf)
-        else ""
-    )
-    example = _example(context, command)
+def _missing(parameter: click.Parameter, context: click.Context) -> str:
     if isinstance(parameter, click.Option):
-        return f"{name} is missing{words}{example}"
-    arguments = [each for each in context.command.params if isinstance(each, click.Argument)]
-    missing = (
-        arguments[arguments.index(parameter) :]
-        if parameter in arguments and parameter.nargs < 0
-        else [parameter]
-    )
-    shown = " ".join(each.make_metavar(context) for each in missing)
-    return (
-        f"{shown}: an argument is missing{example}"
-        if len(missing) > 1
-        else f"{shown} is missing{example}"
-    )
+        return f"{option_name(parameter)} ({_values(parameter, context)})"
+    return parameter.make_metavar(context)
 
 
-def _example(context: click.Context, command: str) -> str:
+def _values(parameter: click.Parameter, context: click.Context) -> str:
+    if isinstance(parameter.type, OneOf):
+        return f"one of {', '.join(map(str, parameter.type.choices))}"
+    return parameter.make_metavar(context)
+
+
+def _example(context: click.Context) -> str:
     """Return the end of a message: the first example of a command that is a line of it, else where
     its help is."""
     lines = [line for line, _ in getattr(context.command, "examples", ())]
-    line = next((line for line in lines if line.startswith(f"shardctl {command} ")), None)
-    return f"; {help_of(command)}" if line is None else f"; for instance: {line}"
-
-
-def _bad_use(error: click.BadOptionUsage, context: click.Context) -> str:
-    name = error.option_name
-    if "does not take a value" in error.message:
-        return f"{name} takes no value; write it alone"
-    if "requires" not in error.message:
-        return error.message.rstrip(".")
-    parameter = next((each for each in context.command.params if name in each.opts), None)
-    if parameter is None:
-        return error.message.rstrip(".")
-    if isinstance(parameter.type, OneOf):
-        return f"{name} needs a value: one of {', '.join(map(str, parameter.type.choices))}"
-    return f"{name} needs a value: {parameter.make_metavar(context)}"
-
-
-def _too_many(said: str, context: click.Context, command: str) -> str:
-    """Return the message for arguments that a command does not take."""
-    extra = said.partition("(")[2].rstrip(")")
-    takes = " ".join(
-        each.make_metavar(context)
-        for each in context.command.params
-        if isinstance(each, click.Argument)
-    )
-    what = f"takes {takes}" if takes else "takes no argument"
-    if extra in SPLITS and any(each.name == "split" for each in context.command.params):
-        return f"{extra!r} is too much; for a split, write --split {extra}"
+    line = next((line for line in lines if line.startswith(f"{context.command_path} ")), None)
     return (
-        f"{extra!r} is too much: `shardctl {command}` {what}; write a path with spaces in "
-        f"quotes; {help_of(command)}"
+        f"; `{context.command_path} -h` shows the options"
+        if line is None
+        else f"; for instance: {line}"
     )

@@ -11,7 +11,7 @@ from shardctl.cli.command import command, option
 from shardctl.cli.options import OneOf
 from shardctl.cli.output import Output, bad, colored, good, print_json, progress_options
 from shardctl.format.names import MANIFEST
-from shardctl.system.startup import quick_imports
+from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+Array: TypeAlias = npt.NDArray[Any]
+Indices: TypeAlias = npt.NDArray[np.int64]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 _DTYPES = {
     pa.bool_(): np.dtype(np.bool_),
@@ -33,7 +39,7 @@ def dtype_of(type_: pa.DataType) -> np.dtype[Any]:
     return _DTYPES[type_] if type_ in _DTYPES else np.dtype(type_.to_pandas_dtype())
 
 
-def column_of(numbers: npt.NDArray[Any]) -> pa.Array:
+def column_of(numbers: Array) -> pa.Array:
     """Return numbers, (n,) of any type of fixed size but bool, as an Arrow array: of the same
     memory if that is contiguous.
 
@@ -45,7 +51,7 @@ def column_of(numbers: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, data])
 
 
-def rows_at(batch: pa.RecordBatch, rows: npt.NDArray[Any]) -> pa.RecordBatch:
+def rows_at(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     """Return some rows of a batch, by their numbers (n,). Most often they are few, or lie together.
 
     `RecordBatch.take` imports `pyarrow.compute` (25 to 40 ms). Raises IndexError for a row that is
@@ -78,19 +84,15 @@ def leaf_of(type_: pa.DataType) -> tuple[pa.DataType, int]:
     return type_, depth
 
 
-Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.int64]
-
-
 class TextBytes(NamedTuple):
     """The bytes of texts, one after the other. Text i is data[offsets[i]:offsets[i + 1]]; offsets
     are (n + 1,) from 0."""
 
     data: Bytes
-    offsets: Places
+    offsets: Indices
 
     @property
-    def sizes(self) -> Places:
+    def sizes(self) -> Indices:
         """How many bytes each text has, (n,)."""
         return np.diff(self.offsets)
 
@@ -117,7 +119,7 @@ def bytes_of(texts: pa.Array) -> TextBytes:
     return TextBytes(data[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def texts_from(data: Bytes, offsets: Places) -> pa.Array:
+def texts_from(data: Bytes, offsets: Indices) -> pa.Array:
     """Return bytes as texts: (n,) string, text i is data[offsets[i]:offsets[i + 1]]."""
     buffers = [
         None,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from shardctl.format.arrays import Bools
 from shardctl.system.text import counted
 
 Counts = dict[str, Any]
@@ -129,7 +129,7 @@ class JpegRecord:
     many pixels as the brightness (4:4:4).
     """
 
-    plain: npt.NDArray[np.bool_]
+    plain: Bools
     images: int
     progressive: int
     full_colour: int
@@ -163,7 +163,7 @@ class JpegRecord:
             raise ValueError("there are bits of images that there are not")
         return cls(bits[:samples].view(bool), *(record[name] for name in COUNTS))
 
-    def only(self, first: int, samples: int) -> npt.NDArray[np.bool_]:
+    def only(self, first: int, samples: int) -> Bools:
         """Return which images of some samples are plain, (samples,)."""
         return self.plain[first : first + samples]
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Array, Bools, Indices
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, SHARDS
 from shardctl.format.shard import BlockFile, field_names
@@ -36,10 +37,8 @@ from shardctl.system.files import is_file
 from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.text import printable
 
-Numbers = npt.NDArray[np.int64]
-
 MOST = 2**62
-"""Numbers of the plan are below this, so that sums of two of them fit in 64 bits."""
+"""Indices of the plan are below this, so that sums of two of them fit in 64 bits."""
 
 _PLAN_NUMBERS = tuple(name for name in PLAN_SCHEMA.names if name != "digest")
 
@@ -106,8 +105,8 @@ class ShardUnits:
         self.rejected = _numbers(part, "rejected", shown)
         digest = _combined(part["digest"])
         self.digest: npt.NDArray[np.uint64] = _values(digest, 0).astype(np.uint64, copy=False)
-        self.has_digest: npt.NDArray[np.bool_] = np.asarray(digest.is_valid())
-        self.number: Numbers = entry.first_unit + np.arange(len(self), dtype=np.int64)
+        self.has_digest: Bools = np.asarray(digest.is_valid())
+        self.number: Indices = entry.first_unit + np.arange(len(self), dtype=np.int64)
         wrong = self._contradiction(shard, files)
         if wrong:
             raise DatasetError(
@@ -118,7 +117,7 @@ class ShardUnits:
         self._starts = self.first_row[self._making]
         self._stops = self._where_they_end()
 
-    def _where_they_end(self) -> Numbers:
+    def _where_they_end(self) -> Indices:
         """Return the row behind the last one that may be of a unit, for those that have samples."""
         count, ends = len(self._making), np.cumsum(self.samples[self._making])
         bounds = np.append(self._starts, self.entry.rows)
@@ -186,20 +185,20 @@ class ShardUnits:
         ] else first
 
     @property
-    def bounds(self) -> tuple[Numbers, Numbers]:
+    def bounds(self) -> tuple[Indices, Indices]:
         """For every unit, the rows among which its samples are: the first, and the one behind the
         last. (units,) each."""
         stops = self.first_row.copy()
         stops[self._making] = self._stops
         return self.first_row, stops
 
-    def places_in_order(self, rows: Numbers) -> Numbers:
+    def places_in_order(self, rows: Indices) -> Indices:
         """Return the units, by their places, that some rows are made from: (n,) each. Only where
         they are `apart`."""
-        places: Numbers = self._making[np.searchsorted(self._starts, rows, side="right") - 1]
+        places: Indices = self._making[np.searchsorted(self._starts, rows, side="right") - 1]
         return places
 
-    def of_row(self, row: int) -> Numbers:
+    def of_row(self, row: int) -> Indices:
         """Return the units, by their places (n,), that a row may belong to: one, or those that were
         mixed."""
         return self._making[(self._starts <= row) & (row < self._stops)]
@@ -297,7 +296,7 @@ class DatasetTables:
         names = [name for name in ("label", "columns") if name in self.files.column_names]
         return open_checked_table(self.folder, FILES, names)
 
-    def paths_of(self, numbers: Numbers) -> pa.Array:
+    def paths_of(self, numbers: Indices) -> pa.Array:
         """Return the paths of some files by their numbers, which `units` has checked: (n,) string.
         Raises DatasetError."""
         return take(self.paths, numbers)
@@ -342,7 +341,7 @@ class DatasetTables:
             or packed_column(self.manifest.roles) is not None
         )
 
-    def _file_of_key(self, files: npt.NDArray[np.int64], key: str | None) -> RawFile | None:
+    def _file_of_key(self, files: Indices, key: str | None) -> RawFile | None:
         """Return the one of some files that has the record of this key."""
         import pyarrow.compute as pc  # 40 ms that only this needs
 
@@ -483,7 +482,7 @@ def raw_file(files: pa.Table, number: int, shown: str) -> RawFile:
     return RawFile(number, **row)
 
 
-def take(column: pa.ChunkedArray, places: Numbers) -> pa.Array:
+def take(column: pa.ChunkedArray, places: Indices) -> pa.Array:
     """Return the values at some places of a long column, (n,): chunk by chunk, where Arrow would
     copy all chunks first."""
     distinct, back = np.unique(places, return_inverse=True)
@@ -539,19 +538,17 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _values(column: pa.Array, missing: int) -> npt.NDArray[Any]:
+def _values(column: pa.Array, missing: int) -> Array:
     """Return the values of a column of numbers, (n,), and `missing` where there is none."""
     # Not to_numpy, which imports pandas where that is installed: 0.3 s.
-    values: npt.NDArray[Any] = np.from_dlpack(
-        column.fill_null(missing) if column.null_count else column
-    )
+    values: Array = np.from_dlpack(column.fill_null(missing) if column.null_count else column)
     return values
 
 
-def _numbers(part: pa.Table, name: str, shown: str) -> Numbers:
+def _numbers(part: pa.Table, name: str, shown: str) -> Indices:
     """Return a column of whole numbers from 0 on, (n,) int64. Raises DatasetError."""
     column = _combined(part[name])
-    values: Numbers = _values(column, -1).astype(np.int64, copy=False)
+    values: Indices = _values(column, -1).astype(np.int64, copy=False)
     if len(values) and (values.min() < 0 or values.max() >= MOST):
         raise DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}")
     return values

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def generations_of(record: Any) -> tuple[Generation, ...]:
     history = tuple(Generation(**each) for each in record)
     for place, each in enumerate(history):
         counts = (each.added, each.removed, each.changed, each.samples, each.shards)
-        if any(type(count) is not int or count < 0 for count in (each.number, *counts)):
+        if not all(map(is_count, (each.number, *counts))):
             raise ValueError("generations have counts")
         if place and each.number <= history[place - 1].number:
             raise ValueError("generations are in order")
@@ -281,129 +281,54 @@ class Manifest:
     @classmethod
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from an untrusted record."""
-        added: dict[str, Any] = {
-            "dropped": 0,
-            "seconds": None,
-            "class_counts": None,
-            "environment": None,
-            "records": None,
-        }
-        added |= {
-            "objects": None,
-            "jpeg": None,
-            "steps": None,
-            "update": None,
-            "history": [],
-            "keep": 0,
-            "base": "",
-            "replaced": "",
-        }
-        known = {
-            name: record.get(name, added[name]) if name in added else record[name]
-            for name in cls.__dataclass_fields__
-        }
-        known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
-        known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
-        known["sources"] = tuple(record["sources"])
-        known["files"] = {
-            name: FileFacts(facts["bytes"], facts["sha256"])
-            for name, facts in record["files"].items()
-        }
-        known["update"] = known["update"] and FileFacts(
-            known["update"]["bytes"], known["update"]["sha256"]
+        known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
+        made = cls(
+            **{
+                **known,
+                "splits": tuple(SplitFacts(**split) for split in record["splits"]),
+                "schema": tuple((column["name"], column["type"]) for column in record["schema"]),
+                "sources": tuple(record["sources"]),
+                "files": {name: _facts_of(facts) for name, facts in record["files"].items()},
+                "update": record.get("update") and _facts_of(record["update"]),
+                "history": generations_of(record.get("history", [])),
+            }
         )
-        known["history"] = generations_of(known["history"])
-        manifest = cls(**known)
-        counts = [
-            manifest.samples,
-            manifest.shards,
-            manifest.bytes,
-            manifest.inputs,
-            manifest.rejected,
-            manifest.dropped,
-        ]
-        counts += [
-            number
-            for split in manifest.splits
-            for number in (split.samples, split.shards, split.bytes)
-        ]
-        counts += [
-            facts.bytes
-            for facts in (*manifest.files.values(), *([manifest.update] if manifest.update else []))
-        ]
-        counts.append(manifest.keep)
-        expect(
-            all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers"
-        )
-        for folder in (manifest.base, manifest.replaced):
-            beside = type(folder) is str and (
-                not folder or (is_file_name(folder[:-1]) and folder[-1] == "/")
-            )
-            expect(beside, "its folder is beside it")
-        names = {name for name, _ in manifest.schema}
-        expect(names.issuperset(manifest.roles.by_name), "fields are columns")
-        counted = manifest.class_counts is None or are_class_counts(
-            manifest.class_counts, manifest.roles.classes
-        )
-        expect(counted, "classes are counted by split")
-        expect(
-            manifest.environment is None or are_versions(manifest.environment),
-            "versions are strings",
-        )
-        expect(
-            manifest.objects is None or are_object_counts(manifest.objects), "objects are counted"
-        )
-        expect(manifest.jpeg is None or are_jpeg_counts(manifest.jpeg), "JPEG images are counted")
-        expect(manifest.steps is None or are_step_counts(manifest.steps), "steps have counts")
-        expect(
-            manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds"
-        )
-        texts = [
-            manifest.kind,
-            manifest.fingerprint,
-            *manifest.sources,
-            *(part for pair in manifest.schema for part in pair),
-        ]
-        texts += [
-            manifest.created,
-            manifest.shardctl_version,
-            *(facts.sha256 for facts in manifest.files.values()),
-        ]
-        texts += [
-            *manifest.fingerprint_parts.values(),
-            manifest.update.sha256 if manifest.update else "",
-        ]
+        facts = [*made.files.values(), *filter(None, [made.update])]
+        counts = [made.samples, made.shards, made.bytes, made.inputs, made.rejected, made.dropped]
+        counts += [n for split in made.splits for n in (split.samples, split.shards, split.bytes)]
+        counts += [made.keep, *(each.bytes for each in facts)]
+        expect(all(map(is_count, counts)), "counts are whole numbers")
+        texts = [made.kind, made.fingerprint, made.created, made.shardctl_version, *made.sources]
+        texts += [made.base, made.replaced, *made.fingerprint_parts.values()]
+        texts += [*chain(*made.schema), *(each.sha256 for each in facts)]
         expect(all(type(text) is str for text in texts), "names and digests are strings")
-        expect(
-            manifest.fingerprint == "" or is_file_name(manifest.fingerprint),
-            "the fingerprint is hex digits",
-        )
-        expect(
-            all(is_file_name(split.name) for split in manifest.splits), "splits have plain names"
-        )
-        expect(are_file_names(manifest.files), "files lie in the dataset's folder")
-        tables = (
-            manifest.recipe,
-            manifest.settings,
-            manifest.fingerprint_parts,
-            manifest.records or {},
-        )
+        for folder in filter(None, (made.base, made.replaced)):
+            expect(is_file_name(folder[:-1]) and folder[-1] == "/", "its folder is beside it")
+        for value, are_such in (
+            (made.environment, are_versions),
+            (made.objects, are_object_counts),
+            (made.jpeg, are_jpeg_counts),
+            (made.steps, are_step_counts),
+            (made.class_counts, partial(are_class_counts, names=made.roles.classes)),
+        ):
+            expect(value is None or are_such(value), "classes, objects and steps are counted")
+        expect(made.seconds is None or 0 <= float(made.seconds) < 1e12, "seconds are seconds")
+        expect({name for name, _ in made.schema} >= {*made.roles.by_name}, "fields are columns")
+        named = [split.name for split in made.splits] + [made.fingerprint] * bool(made.fingerprint)
+        expect(all(map(is_file_name, named)), "splits and the fingerprint have plain names")
+        expect(are_file_names(made.files), "files lie in the dataset's folder")
+        tables = (made.recipe, made.settings, made.fingerprint_parts, made.records or {})
         expect(all(type(table) is dict for table in tables), "recipe and settings are objects")
-        expect(set(TABLES) | {CHECKSUMS} <= set(manifest.files), "all tables are listed")
-        return manifest
+        expect(set(TABLES) | {CHECKSUMS} <= set(made.files), "all tables are listed")
+        return made
 
     @property
     def generation(self) -> Generation:
         """This generation of the dataset."""
         if self.history:
             return self.history[-1]
-        digest, command = (
-            self.files[CHECKSUMS].sha256,
-            MADE_BY if is_written(self.settings) else "convert",
-        )
-        return Generation(
-            1, self.created, command, self.inputs, 0, 0, self.samples, self.shards, digest
-        )
+        command = MADE_BY if is_written(self.settings) else "convert"
+        return self._as_generation(1, command, self.inputs, 0, 0)
 
     def with_generation(
         self, before: Manifest | None, command: str, added: int, removed: int, changed: int
@@ -411,13 +336,15 @@ class Manifest:
         """Return the same as the next generation after the manifest `before`: None: as the first
         one of a dataset."""
         number = before.generation.number + 1 if before is not None else 1
-        changes, facts = (
-            (added, removed, changed),
-            (self.samples, self.shards, self.files[CHECKSUMS].sha256),
-        )
-        last = Generation(number, self.created, command, *changes, *facts)
+        last = self._as_generation(number, command, added, removed, changed)
         earlier = () if before is None else before.history or (before.generation,)
         return replace(self, history=(*earlier, last))
+
+    def _as_generation(self, number: int, command: str, *changes: int) -> Generation:
+        digest = self.files[CHECKSUMS].sha256
+        added, removed, changed = changes
+        facts = (self.samples, self.shards, digest)
+        return Generation(number, self.created, command, added, removed, changed, *facts)
 
     @cached_property
     def roles(self) -> Roles:
@@ -449,40 +376,40 @@ class Manifest:
         """Return what a column of an Arrow type has, for people: `raw image, 224x224x3`, `int64 (10
         classes)`."""
         about = self.fields.get(column, {})
+        names = len(about.get("names") or ())
         if about.get("role") == "objects":
-            return f"objects ({counted(len(about['names'] or ()), 'category', 'categories')})"
+            return f"objects ({counted(names, 'category', 'categories')})"
         if about.get("role") in ("image", "mask"):
-            shape = (
-                "x".join(str(side) for side in about["shape"])
-                if about["shape"]
-                else "of different sizes"
-            )
+            shape = "x".join(map(str, about["shape"] or ())) or "of different sizes"
             return f"{about['store']} {about['role']}, {shape}"
-        return (
-            f"{type_} ({counted(len(about['names']), 'class', 'classes')})"
-            if about.get("names")
-            else type_
-        )
+        return f"{type_} ({counted(names, 'class', 'classes')})" if names else type_
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return what the fields are; `columns` is the schema of any shard, without metadata."""
         return Layout.from_json(self.kind, self.fields, columns)
 
 
+def _facts_of(record: dict[str, Any]) -> FileFacts:
+    return FileFacts(record["bytes"], record["sha256"])
+
+
+def is_count(value: Any) -> bool:
+    """Return whether this is a whole number from 0 on."""
+    return type(value) is int and value >= 0
+
+
 def are_class_counts(counts: Any, names: Sequence[str] | None) -> bool:
     """Return whether this has a whole number for every class, by split."""
     return isinstance(counts, dict) and all(
-        isinstance(of_split, list)
-        and len(of_split) == len(names or ())
-        and all(type(count) is int and count >= 0 for count in of_split)
-        for of_split in counts.values()
+        isinstance(each, list) and len(each) == len(names or ()) and all(map(is_count, each))
+        for each in counts.values()
     )
 
 
 def are_object_counts(counts: Any) -> bool:
     """Return whether this says how many objects there are, and how many were cut off."""
     fits = isinstance(counts, dict) and set(counts) == {"kept", "cut_off"}
-    return fits and all(type(count) is int and count >= 0 for count in counts.values())
+    return fits and all(map(is_count, counts.values()))
 
 
 def are_versions(versions: Any) -> bool:

@@ -12,10 +12,12 @@ value is null.
 
 from __future__ import annotations
 
-import base64
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,8 +26,6 @@ import pyarrow as pa
 
 from shardctl.format.arrays import is_list
 from shardctl.format.token_columns import list_offsets
-
-Convert = Callable[[Any], Any]
 
 
 def python_values(values: pa.Array) -> list[Any]:
@@ -40,94 +40,61 @@ def python_values(values: pa.Array) -> list[Any]:
             return list(values.to_pylist())
         except (OverflowError, ValueError):
             # a time before the year 1, after 9999, or of an unknown zone
-            if not _has(values.type, _is_time):
+            if not _has(values.type, _is_temporal):
                 raise
-    convert = _converter(values.type)
-    return [convert(value) for value in values.cast(_as_numbers(values.type)).to_pylist()]
+    return _with_exact_times(values)
 
 
 def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return the rows of a batch as dicts of Python objects, with exact times: see
     `python_values`."""
     names, columns = batch.schema.names, [python_values(column) for column in batch.columns]
-    return (
-        [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        if names
-        else [{} for _ in range(batch.num_rows)]
-    )
-
-
-def _is_time(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(type_)) and not pa.types.is_interval(type_)
-
-
-def _has_nanoseconds(type_: pa.DataType) -> bool:
-    return _is_time(type_) and not pa.types.is_date(type_) and type_.unit == "ns"
+    if not names:
+        return [{} for _ in range(batch.num_rows)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _has(type_: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
-    return is_such(type_) or any(_has(field.type, is_such) for field in _parts(type_))
+    """Return whether a type is such, or one of those that its lists and structs consist of."""
+    inner = [type_.value_field] if is_list(type_) else type_ if _types.is_struct(type_) else ()
+    return is_such(type_) or any(_has(field.type, is_such) for field in inner)
 
 
-def _parts(type_: pa.DataType) -> list[pa.Field]:
-    """Return what lists and structs consist of."""
-    if is_list(type_):
-        return [type_.value_field]
-    return list(type_) if pa.types.is_struct(type_) else []
+def _has_nanoseconds(type_: pa.DataType) -> bool:
+    return _is_temporal(type_) and not _types.is_date(type_) and type_.unit == "ns"
 
 
-def _as_numbers(type_: pa.DataType) -> pa.DataType:
-    """Return a type with whole numbers for all times, to which it can be cast."""
-    if _is_time(type_):
-        return pa.int32() if type_.bit_width == 32 else pa.int64()
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(_as_numbers(type_.value_type), type_.list_size)
-    if is_list(type_):
-        return (pa.large_list if pa.types.is_large_list(type_) else pa.list_)(
-            _as_numbers(type_.value_type)
-        )
-    return (
-        pa.struct([(f.name, _as_numbers(f.type)) for f in type_])
-        if pa.types.is_struct(type_)
-        else type_
-    )
+def _with_exact_times(array: pa.Array) -> list[Any]:
+    if _is_temporal(array.type):
+        return _each(partial(_time, array.type), _whole_numbers(array))
+    if is_list(array.type):
+        return _lists(array, _with_exact_times)
+    if _types.is_struct(array.type):
+        return _structs(array, _with_exact_times)
+    return list(array.to_pylist())
 
 
-def _converter(type_: pa.DataType) -> Convert:
-    """Return what makes Python's values of those of `_as_numbers`."""
-    if _is_time(type_):
-        return lambda number: None if number is None else _time(number, type_)
-    if is_list(type_):
-        item = _converter(type_.value_type)
-        return lambda values: None if values is None else [item(value) for value in values]
-    if pa.types.is_struct(type_):
-        fields = {f.name: _converter(f.type) for f in type_}
-        return lambda values: (
-            None
-            if values is None
-            else {name: fields[name](value) for name, value in values.items()}
-        )
-    return lambda value: value
-
-
-def _time(number: int, type_: pa.DataType) -> Any:
+def _time(type_: pa.DataType, number: int) -> Any:
     if not _has_nanoseconds(type_):
-        try:
+        with suppress(OverflowError, ValueError):
             return pa.scalar(number, type_).as_py()
-        except (OverflowError, ValueError):
-            pass
-    if pa.types.is_date(type_):
-        return np.datetime64(number, "D" if pa.types.is_date32(type_) else "ms")
-    return (np.datetime64 if pa.types.is_timestamp(type_) else np.timedelta64)(number, type_.unit)
+    if _types.is_date(type_):
+        return np.datetime64(number, "D" if _types.is_date32(type_) else "ms")
+    return (np.datetime64 if _types.is_timestamp(type_) else np.timedelta64)(number, type_.unit)
 
 
 _types = pa.types
+
+Write = Callable[[pa.Array], list[Any]]
 
 
 def to_json(array: pa.Array) -> list[Any]:
     """Return the values of an array as plain JSON values. Raises TypeError for a type that has no
     JSON form."""
-    return _writer(array.type)(array)
+    for fits, write in _WRITERS:
+        if fits(array.type):
+            return write(array)
+    raise TypeError(f"values of type {array.type} have no JSON form")
 
 
 def from_json(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -155,14 +122,6 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _writer(type_: pa.DataType) -> Callable[[pa.Array], list[Any]]:
-    """Return what writes arrays of a type. Raises TypeError."""
-    for fits, write in _WRITERS:
-        if fits(type_):
-            return write
-    raise TypeError(f"values of type {type_} have no JSON form")
-
-
 def check_type(type_: pa.DataType) -> None:
     """Raise TypeError for a type that has no JSON form, or that has such a type inside."""
     to_json(pa.nulls(0, type_))
@@ -175,8 +134,9 @@ def check_type(type_: pa.DataType) -> None:
             check_type(type_.field(place).type)
 
 
-def _plain(array: pa.Array) -> list[Any]:
-    return list(array.to_pylist())
+def _each(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """Return values converted one by one; what is missing stays missing."""
+    return [None if value is None else convert(value) for value in values]
 
 
 def _floats(array: pa.Array) -> list[Any]:
@@ -186,8 +146,7 @@ def _floats(array: pa.Array) -> list[Any]:
     short = narrow.astype(str).astype(np.float64)
     with np.errstate(over="ignore"):  # the largest float32, written shortly, may round to infinity
         same = short.astype(narrow.dtype) == narrow
-    values = np.where(same, short, exact).tolist()
-    return _with_nulls(array, values)
+    return _with_nulls(array, np.where(same, short, exact).tolist())
 
 
 def _numpy(type_: pa.DataType) -> Any:
@@ -197,25 +156,12 @@ def _numpy(type_: pa.DataType) -> Any:
 def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
     if not array.null_count:
         return values
-    return [
-        value if valid else None
-        for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)
-    ]
-
-
-def _base64(array: pa.Array) -> list[Any]:
-    return [
-        None if value is None else base64.b64encode(value).decode("ascii")
-        for value in array.to_pylist()
-    ]
+    there = array.is_valid().to_pylist()
+    return [value if valid else None for value, valid in zip(values, there, strict=True)]
 
 
 def _characters(array: pa.Array) -> list[Any]:
-    return [None if value is None else value.decode("latin-1") for value in array.to_pylist()]
-
-
-def _strings(array: pa.Array) -> list[Any]:
-    return [None if value is None else str(value) for value in array.to_pylist()]
+    return _each(lambda value: value.decode("latin-1"), array.to_pylist())
 
 
 def _whole_numbers(array: pa.Array) -> list[Any]:
@@ -226,31 +172,27 @@ def _integer(type_: pa.DataType) -> pa.DataType:
     return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
-def _intervals(array: pa.Array) -> list[Any]:
-    return [None if value is None else list(value) for value in array.to_pylist()]
-
-
-def _lists(array: pa.Array) -> list[Any]:
+def _lists(array: pa.Array, inner: Write) -> list[Any]:
     """Return lists of any sort, and maps, of which the values are pairs."""
     if _types.is_fixed_size_list(array.type):
         size = array.type.list_size
         # Missing rows have room among the values: what is there is not theirs.
-        values = to_json(array.values.slice(array.offset * size, len(array) * size))
+        values = inner(array.values.slice(array.offset * size, len(array) * size))
         return _with_nulls(array, [values[at * size : (at + 1) * size] for at in range(len(array))])
     if _types.is_map(array.type):
         offsets = array.offsets.to_pylist()
         first, count = (offsets[0], offsets[-1] - offsets[0]) if offsets else (0, 0)
-        keys, items = (to_json(each.slice(first, count)) for each in (array.keys, array.items))
+        keys, items = (inner(each.slice(first, count)) for each in (array.keys, array.items))
         values = [list(pair) for pair in zip(keys, items, strict=True)]
     else:
         offsets, first = list_offsets(array).tolist(), 0
-        values = to_json(array.flatten())  # without what is behind a missing row
+        values = inner(array.flatten())  # without what is behind a missing row
     return _with_nulls(
         array, [values[begin - first : end - first] for begin, end in pairwise(offsets)]
     )
 
 
-def _structs(array: pa.Array) -> list[Any]:
+def _structs(array: pa.Array, inner: Write) -> list[Any]:
     names = [child.name for child in array.type]
     if len(set(names)) != len(names):
         raise TypeError(
@@ -259,19 +201,13 @@ def _structs(array: pa.Array) -> list[Any]:
     # Not flatten(): a part keeps its values where the struct is missing, and these are left out
     # below.
     columns = [
-        (_characters if _are_counts(array.type, each) else to_json)(array.field(each))
+        (_characters if inner is to_json and _are_counts(array.type, each) else inner)(
+            array.field(each)
+        )
         for each in range(len(names))
     ]
     rows = zip(*columns, strict=True) if columns else [()] * len(array)
     return _with_nulls(array, [dict(zip(names, row, strict=True)) for row in rows])
-
-
-def _storage(array: pa.Array) -> list[Any]:
-    return to_json(array.storage)
-
-
-def _decoded(array: pa.Array) -> list[Any]:
-    return to_json(array.dictionary_decode())
 
 
 def _is_extension(type_: pa.DataType) -> bool:
@@ -283,38 +219,23 @@ def _is_narrow_float(type_: pa.DataType) -> bool:
 
 
 def _is_plain(type_: pa.DataType) -> bool:
-    return any(
-        fits(type_)
-        for fits in (
-            _types.is_null,
-            _types.is_boolean,
-            _types.is_integer,
-            _types.is_float64,
-            _is_text,
-        )
-    )
+    fitting = (_types.is_null, _types.is_boolean, _types.is_integer, _types.is_float64, _is_text)
+    return any(fits(type_) for fits in fitting)
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    return bool(
-        _types.is_string(type_) or _types.is_large_string(type_) or type_ == pa.string_view()
-    )
+    return type_ in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def _is_binary(type_: pa.DataType) -> bool:
-    return any(
-        fits(type_)
-        for fits in (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary)
-    ) or (type_ == pa.binary_view())
+    plain = type_ in (pa.binary(), pa.large_binary(), pa.binary_view())
+    return plain or bool(_types.is_fixed_size_binary(type_))
 
 
 def _are_counts(type_: pa.StructType, place: int) -> bool:
     """Return whether a part of a struct is the counts of an RLE."""
-    return (
-        place == 1
-        and [part.name for part in type_] == ["size", "counts"]
-        and _is_binary(type_.field(1).type)
-    )
+    names = [part.name for part in type_]
+    return place == 1 and names == ["size", "counts"] and _is_binary(type_.field(1).type)
 
 
 def _is_temporal(type_: pa.DataType) -> bool:
@@ -329,17 +250,17 @@ def _is_list_or_map(type_: pa.DataType) -> bool:
     return is_list(type_) or bool(_types.is_map(type_))
 
 
-_WRITERS: tuple[tuple[Callable[[Any], bool], Callable[[pa.Array], list[Any]]], ...] = (
-    (_is_extension, _storage),
-    (_types.is_dictionary, _decoded),
-    (_is_plain, _plain),
+_WRITERS: tuple[tuple[Callable[[Any], bool], Write], ...] = (
+    (_is_extension, lambda array: to_json(array.storage)),
+    (_types.is_dictionary, lambda array: to_json(array.dictionary_decode())),
+    (_is_plain, lambda array: list(array.to_pylist())),
     (_is_narrow_float, _floats),
-    (_is_binary, _base64),
-    (_types.is_decimal, _strings),
-    (_is_interval, _intervals),
+    (_is_binary, lambda array: _each(lambda v: b64encode(v).decode("ascii"), array.to_pylist())),
+    (_types.is_decimal, lambda array: _each(str, array.to_pylist())),
+    (_is_interval, lambda array: _each(list, array.to_pylist())),
     (_is_temporal, _whole_numbers),
-    (_is_list_or_map, _lists),
-    (_types.is_struct, _structs),
+    (_is_list_or_map, lambda array: _lists(array, to_json)),
+    (_types.is_struct, lambda array: _structs(array, to_json)),
 )
 
 
@@ -352,24 +273,15 @@ def _read(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return pa.array(values, type_)
     if _is_narrow_float(type_):
         missing = np.array([value is None for value in values], np.bool_)
+        wide = np.array([0.0 if value is None else value for value in values], np.float64)
         with np.errstate(over="ignore"):
-            narrow = np.array(
-                [0.0 if value is None else value for value in values], np.float64
-            ).astype(_numpy(type_))
-        return pa.array(narrow, type_, mask=missing)
+            return pa.array(wide.astype(_numpy(type_)), type_, mask=missing)
     if _is_binary(type_):
-        return pa.array(
-            [None if value is None else base64.b64decode(value, validate=True) for value in values],
-            type_,
-        )
+        return pa.array(_each(partial(b64decode, validate=True), values), type_)
     if _types.is_decimal(type_):
-        return pa.array([None if value is None else Decimal(value) for value in values], type_)
+        return pa.array(_each(Decimal, values), type_)
     if _is_interval(type_):
-        intervals = [
-            None if value is None else pa.MonthDayNano([int(part) for part in value])
-            for value in values
-        ]
-        return pa.array(intervals, type_)
+        return pa.array(_each(lambda v: pa.MonthDayNano([int(part) for part in v]), values), type_)
     if _is_temporal(type_):
         return pa.array(values, _integer(type_)).view(type_)
     if _is_list_or_map(type_):
@@ -416,12 +328,8 @@ def _read_structs(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     for place, child in enumerate(type_):
         inner = [None if value is None else value[child.name] for value in values]
         if _are_counts(type_, place):
-            parts.append(
-                pa.array(
-                    [None if value is None else value.encode("latin-1") for value in inner],
-                    child.type,
-                )
-            )
+            counts = _each(lambda value: value.encode("latin-1"), inner)
+            parts.append(pa.array(counts, child.type))
         else:
             parts.append(_read(inner, child.type))
     if not parts:

@@ -4,9 +4,9 @@ docs/format.md, section 2, `fields`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 Sample = dict[str, Any]
 """One training example: field name to value. Always has `key`; see docs/format.md for the other
@@ -34,6 +34,7 @@ class Image:
     store: str
     shape: tuple[int, ...] | None = None
     name: ClassVar[str] = "image"
+    always: ClassVar[tuple[str, ...]] = ("store", "shape")
     axes: ClassVar[tuple[str, ...]] = ("height", "width", "3")
 
     @property
@@ -41,10 +42,6 @@ class Image:
         """Whether shardctl has written all of them as JPEG: plain ones as docs/format.md defines
         them."""
         return self.store.partition(":")[0] == "jpeg"
-
-    def facts(self) -> dict[str, Any]:
-        """Return what is known beyond the role, as plain data."""
-        return {"store": self.store, "shape": list(self.shape) if self.shape else None}
 
 
 @dataclass(frozen=True)
@@ -63,12 +60,6 @@ class Mask(Image):
     name: ClassVar[str] = "mask"
     axes: ClassVar[tuple[str, ...]] = ("height", "width")
 
-    def facts(self) -> dict[str, Any]:
-        """Return what is known beyond the role, as plain data."""
-        wide = None if self.bits == 8 else self.bits
-        known = {"names": _listed(self.names), "ignore": self.ignore, "bits": wide}
-        return super().facts() | _without_none(known)
-
 
 @dataclass(frozen=True)
 class Label:
@@ -77,10 +68,7 @@ class Label:
 
     names: tuple[str, ...] | None = None
     name: ClassVar[str] = "label"
-
-    def facts(self) -> dict[str, Any]:
-        """Return what is known beyond the role, as plain data."""
-        return {"names": None if self.names is None else list(self.names)}
+    always: ClassVar[tuple[str, ...]] = ("names",)
 
 
 @dataclass(frozen=True)
@@ -102,15 +90,7 @@ class Objects:
     skeleton: tuple[tuple[int, int], ...] | None = None
     flip: tuple[int, ...] | None = None
     name: ClassVar[str] = "objects"
-
-    def facts(self) -> dict[str, Any]:
-        """Return what is known beyond the role, as plain data: `names`, and the others where they
-        are known."""
-        known = {
-            key: _listed(getattr(self, key))
-            for key in ("ids", "supercategories", "keypoints", "skeleton", "flip")
-        }
-        return {"names": _listed(self.names), **_without_none(known)}
+    always: ClassVar[tuple[str, ...]] = ("names",)
 
 
 @dataclass(frozen=True)
@@ -129,11 +109,7 @@ class Tokens:
     tokenizer: str | None = None
     packed: bool = False
     name: ClassVar[str] = "tokens"
-
-    def facts(self) -> dict[str, Any]:
-        """Return what is known beyond the role, as plain data."""
-        known = {key: getattr(self, key) for key in ("vocabulary", "eos", "pad", "tokenizer")}
-        return _without_none({**known, "packed": self.packed or None})
+    always: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -142,13 +118,12 @@ class Plain:
 
     name: str
 
-    def facts(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
 
 Role = Image | Label | Objects | Tokens | Plain
 """What a field is for. A Mask is an Image too."""
+
+
+Kind = TypeVar("Kind", Image, Label, Objects, Tokens)
 
 
 @dataclass(frozen=True)
@@ -164,22 +139,25 @@ class Roles:
     @cached_property
     def images(self) -> dict[str, Image]:
         """The fields of images and masks, in their order."""
-        return {name: role for name, role in self.by_name.items() if isinstance(role, Image)}
+        return self._of(Image)
 
     @cached_property
     def labels(self) -> dict[str, Label]:
         """The fields of labels, in their order."""
-        return {name: role for name, role in self.by_name.items() if isinstance(role, Label)}
+        return self._of(Label)
 
     @cached_property
     def objects(self) -> dict[str, Objects]:
         """The fields of objects, in their order."""
-        return {name: role for name, role in self.by_name.items() if isinstance(role, Objects)}
+        return self._of(Objects)
 
     @cached_property
     def tokens(self) -> dict[str, Tokens]:
         """The fields of tokens, in their order."""
-        return {name: role for name, role in self.by_name.items() if isinstance(role, Tokens)}
+        return self._of(Tokens)
+
+    def _of(self, kind: type[Kind]) -> dict[str, Kind]:
+        return {name: role for name, role in self.by_name.items() if isinstance(role, kind)}
 
     @cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -206,7 +184,7 @@ class Roles:
 
     def to_json(self) -> dict[str, Any]:
         """Return the roles as plain data: `fields` in docs/format.md."""
-        return {name: {"role": role.name, **role.facts()} for name, role in self.by_name.items()}
+        return {name: {"role": role.name, **_facts(role)} for name, role in self.by_name.items()}
 
     @classmethod
     def from_json(cls, fields: Any) -> Roles:
@@ -223,67 +201,68 @@ def _main(usual: str, of_the_role: Mapping[str, Any], candidates: list[str]) -> 
     return candidates[0] if len(candidates) == 1 else None
 
 
+def _facts(role: Role) -> dict[str, Any]:
+    """Return what is known beyond the role, as plain data: what is `always` said, and what differs
+    from its default."""
+    if isinstance(role, Plain):
+        return {}
+    known = {each.name: (getattr(role, each.name), each.default) for each in fields(role)}
+    return {
+        name: _listed(value)
+        for name, (value, default) in known.items()
+        if name in role.always or value != default
+    }
+
+
+_KINDS: dict[str, type[Image | Label | Objects | Tokens]] = {
+    kind.name: kind for kind in (Image, Mask, Label, Objects, Tokens)
+}
+
+
 def _role(said: Any) -> Role:
     """Build one role. Raises ValueError or TypeError."""
     if not isinstance(said, dict) or type(said.get("role")) is not str:
         raise TypeError("a field has a role")
     name, facts = said["role"], {key: value for key, value in said.items() if key != "role"}
-    if name == Image.name and set(facts) == {"store", "shape"}:
-        return Image(_store(facts["store"]), _shape(facts["shape"], Image))
-    if name == Mask.name and {"store", "shape"} <= set(facts) <= {
-        "store",
-        "shape",
-        "names",
-        "ignore",
-        "bits",
-    }:
-        ignore, bits = facts.get("ignore"), facts.get("bits", 8)
-        if (ignore is not None and type(ignore) is not int) or bits not in (8, 16):
-            raise ValueError("ignore is a whole number, and bits are 8 or 16")
-        return Mask(
-            _store(facts["store"]),
-            _shape(facts["shape"], Mask),
-            _strings(facts.get("names")),
-            ignore,
-            bits,
-        )
-    if name == Label.name and set(facts) == {"names"}:
-        return Label(_strings(facts["names"]))
-    if name == Objects.name and {"names"} <= set(facts) <= _OBJECTS_FACTS:
-        return _objects(facts)
-    if name == Tokens.name and set(facts) <= _TOKENS_FACTS:
-        return _tokens(facts)
+    kind = _KINDS.get(name)
     if name in PLAIN_ROLES and not facts:
         return Plain(name)
-    raise ValueError(f"no such role, or not with these facts: {said!r:.200}")
+    if kind is None or not {*kind.always} <= set(facts) <= {each.name for each in fields(kind)}:
+        raise ValueError(f"no such role, or not with these facts: {said!r:.200}")
+    if issubclass(kind, Image):
+        return _image(kind, facts)
+    if kind is Label:
+        return Label(_strings(facts["names"]))
+    return _objects(facts) if kind is Objects else _tokens(facts)
 
 
-_OBJECTS_FACTS = {"names", "ids", "supercategories", "keypoints", "skeleton", "flip"}
-
-
-_TOKENS_FACTS = {"vocabulary", "eos", "pad", "tokenizer", "packed"}
+def _image(kind: type[Image], facts: dict[str, Any]) -> Image:
+    store, shape = _store(facts["store"]), _shape(facts["shape"], kind)
+    if not issubclass(kind, Mask):
+        return Image(store, shape)
+    ignore, bits = facts.get("ignore"), facts.get("bits", 8)
+    if (ignore is not None and type(ignore) is not int) or bits not in (8, 16):
+        raise ValueError("ignore is a whole number, and bits are 8 or 16")
+    return Mask(store, shape, _strings(facts.get("names")), ignore, bits)
 
 
 def _tokens(facts: dict[str, Any]) -> Tokens:
-    numbers = [facts.get(name) for name in ("vocabulary", "eos", "pad")]
-    tokenizer, packed = facts.get("tokenizer"), facts.get("packed", False)
+    made = Tokens(**facts)
     if any(
         number is not None and (type(number) is not int or not 0 <= number <= 2**32)
-        for number in numbers
+        for number in (made.vocabulary, made.eos, made.pad)
     ):
         raise ValueError("vocabulary, eos and pad are whole numbers")
-    if type(packed) is not bool or not (tokenizer is None or type(tokenizer) is str):
+    if type(made.packed) is not bool or type(made.tokenizer) not in (str, type(None)):
         raise TypeError("packed is true or false, and tokenizer a string")
-    return Tokens(facts.get("vocabulary"), facts.get("eos"), facts.get("pad"), tokenizer, packed)
+    return made
 
 
 def _objects(facts: dict[str, Any]) -> Objects:
-    names, keypoints = _strings(facts["names"]), _strings(facts.get("keypoints"))
-    ids, supercategories, flip = (
-        _numbers(facts.get("ids")),
-        _strings(facts.get("supercategories")),
-        _numbers(facts.get("flip")),
+    names, keypoints, supercategories = (
+        _strings(facts.get(name)) for name in ("names", "keypoints", "supercategories")
     )
+    ids, flip = (_numbers(facts.get(name)) for name in ("ids", "flip"))
     lines = facts.get("skeleton")
     skeleton = None if lines is None else tuple(_numbers(line) or () for line in lines)
     points = 0 if keypoints is None else len(keypoints)
@@ -332,14 +311,6 @@ def _numbers(numbers: Any) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
+def _listed(value: Any) -> Any:
     """Return a tuple as JSON has it, the tuples in it too."""
-    return (
-        None
-        if values is None
-        else [list(value) if isinstance(value, tuple) else value for value in values]
-    )
-
-
-def _without_none(facts: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in facts.items() if value is not None}
+    return [_listed(each) for each in value] if isinstance(value, tuple) else value

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,8 @@ from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable
 from shardctl.version import __version__
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 2
 """Raised when a reader of the old version could misread the new one."""
@@ -501,6 +503,17 @@ class BlockFile:
         return kind(f"{self.shown}: {what} ({why})")
 
 
+def once_more(ask: Callable[[], T], forget: Callable[[], object]) -> T:
+    """Return what `ask` returns. Where that is no readable dataset, what is kept of it is forgotten
+    and asked for once more, unless `forget` returns False: a proxy may have sent it."""
+    try:
+        return ask()
+    except DatasetError:
+        if forget() is False:
+            raise
+    return ask()
+
+
 class ShardReader(BlockFile):
     """Reads one shard, with or without its manifest. One of this machine is mapped; uncompressed
     blocks are never copied.
@@ -512,12 +525,7 @@ class ShardReader(BlockFile):
 
     def __init__(self, folder: Folder, name: str) -> None:
         self.folder, self.name = folder, name
-        try:
-            self._open()
-        except DatasetError:
-            if not folder.forget(name):
-                raise
-            self._open()
+        once_more(self._open, lambda: folder.forget(name))
 
     def _open(self) -> None:
         super().__init__(self.folder.shown(self.name), partial(self.folder.open, self.name))

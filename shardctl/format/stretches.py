@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import Array, Indices
 from shardctl.system.folders import PlacedFile
 
 MAGIC = b"ARROW1"
@@ -36,8 +35,8 @@ class Extents:
     """The place of each block in a file: where it begins and how many bytes it has, (blocks,) int64
     each."""
 
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
+    starts: Indices
+    lengths: Indices
 
 
 def footer_bytes(tail: bytes) -> int:
@@ -84,7 +83,7 @@ def extents_of(tail: bytes, size: int) -> Extents:
     return Extents(starts, metadata + body)
 
 
-def _vector(footer: bytes, field: int) -> npt.NDArray[Any]:
+def _vector(footer: bytes, field: int) -> Array:
     """Return a vector of Blocks of the root table. Raises struct.error or ValueError where the
     bytes lead astray."""
     (table,) = struct.unpack_from("<I", footer, 0)

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import is_list
+from shardctl.format.arrays import Array, Bools, Indices, is_list
 from shardctl.format.roles import Roles, Tokens
-
-Numbers = npt.NDArray[np.int64]
 
 TOKENS, LOSS_MASK = "tokens", "loss_mask"
 DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS = DOCUMENT_COLUMNS = (
@@ -34,15 +30,15 @@ class Rows:
     `values` is (total,), `offsets` is (rows + 1,) int64.
     """
 
-    values: npt.NDArray[Any]
-    offsets: Numbers
+    values: Array
+    offsets: Indices
 
     @property
-    def lengths(self) -> Numbers:
+    def lengths(self) -> Indices:
         """How many numbers each row has, (rows,)."""
         return np.diff(self.offsets)
 
-    def __getitem__(self, row: int) -> npt.NDArray[Any]:
+    def __getitem__(self, row: int) -> Array:
         """Return the numbers of a row."""
         return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
 
@@ -57,13 +53,13 @@ class Documents:
     `filled` (rows,) is how many tokens of a row are of documents; what is left is padding.
     """
 
-    row: Numbers
-    first: Numbers
-    length: Numbers
-    start: Numbers
-    filled: Numbers
+    row: Indices
+    first: Indices
+    length: Indices
+    start: Indices
+    filled: Indices
 
-    def ends(self, tokens: Rows, eos: int | None) -> npt.NDArray[np.bool_]:
+    def ends(self, tokens: Rows, eos: int | None) -> Bools:
         """Return which pieces end their document, (pieces,): the others go on in another row.
 
         A document is cut only where its row is full; there, the token that ends a document tells.
@@ -73,23 +69,23 @@ class Documents:
         return np.asarray(~full if eos is None else ~full | (tokens.values[last] == eos))
 
     @property
-    def begins(self) -> npt.NDArray[np.bool_]:
+    def begins(self) -> Bools:
         """Which pieces begin their document, (pieces,)."""
-        first: npt.NDArray[np.bool_] = self.start == 0
+        first: Bools = self.start == 0
         return first
 
-    def lengths(self, tokens: Rows, eos: int | None) -> Numbers:
+    def lengths(self, tokens: Rows, eos: int | None) -> Indices:
         """Return how many tokens each document has that ends here, (documents,)."""
         return (self.start + self.length)[self.ends(tokens, eos)]
 
-    def seconds(self, tokens: Rows) -> npt.NDArray[np.bool_]:
+    def seconds(self, tokens: Rows) -> Bools:
         """Return which pieces are the second of their document, (pieces,): there is one for each
         document that was cut.
 
         The first piece has as many tokens as a row at most; the third begins behind the second,
         which is a full row.
         """
-        second: npt.NDArray[np.bool_] = (self.start > 0) & (self.start <= tokens.lengths[self.row])
+        second: Bools = (self.start > 0) & (self.start <= tokens.lengths[self.row])
         return second
 
 
@@ -109,7 +105,7 @@ def token_rows(column: pa.Array) -> Rows:
     return Rows(np.from_dlpack(values), list_offsets(column))
 
 
-def list_offsets(column: pa.Array) -> Numbers:
+def list_offsets(column: pa.Array) -> Indices:
     """Return where the items of each list begin among those of all, (rows + 1,) int64; a missing
     list has none."""
     import pyarrow.compute as pc  # 40 ms to import, which only datasets of tokens need

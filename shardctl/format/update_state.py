@@ -19,12 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Indices
 from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.folders import FolderHere, hash_file
-
-Numbers = npt.NDArray[np.int64]
 
 FILE_STATES_SCHEMA = pa.schema([("mtime_ns", pa.int64()), ("beside", pa.uint64())])
 """A row per row of files.arrow. `beside` stands for a file that belongs to the input, such as its
@@ -204,7 +203,7 @@ class UpdateState:
         return None
 
     @property
-    def mtime_ns(self) -> Numbers:
+    def mtime_ns(self) -> Indices:
         """When each file of files.arrow was changed last, (files,) int64."""
         return self._numbers("mtime_ns")  # type: ignore[no-any-return]  # pyarrow is untyped
 
@@ -224,13 +223,13 @@ class UpdateState:
         return ShardCounts.of_row(row)
 
     @property
-    def cut_off(self) -> Numbers:
+    def cut_off(self) -> Indices:
         """How many objects are no longer marked in the images of each shard, (shards,); -1 where
         that is not known."""
         return self._counts["cut_off"].fill_null(-1).to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @property
-    def image_sizes(self) -> Numbers:
+    def image_sizes(self) -> Indices:
         """The height and the width of the images of each shard, (shards, 2); 0 where they differ,
         and where there are none."""
         shapes = self._counts["shapes"].combine_chunks()

@@ -20,7 +20,8 @@ import pyarrow as pa
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.sample_kind import first_file
 from shardctl.build.options import INPUT_TIMEOUT
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.plan import Units
 from shardctl.build.sampling import take
 from shardctl.build.shards.engines.local import Engine, local_engine

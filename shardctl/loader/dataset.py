@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
+from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Generation, Manifest, root_of
 from shardctl.format.names import GENERATIONS, MANIFEST
-from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
+from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.loader.blocks.batch import BatchReader, columns_of
@@ -23,7 +25,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.pictures import most_pixels
-from shardctl.loader.blocks.shards import Indices, Shards, identity
+from shardctl.loader.blocks.shards import Shards, identity
 from shardctl.loader.blocks.transforms import (
     Normalization,
     Transforms,
@@ -35,18 +37,12 @@ from shardctl.loader.blocks.transforms import (
 from shardctl.loader.loader import Loader
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.order import OrderOptions
-from shardctl.loader.stream import (
-    DatasetStream,
-    Selection,
-    StreamOptions,
-    VariantStream,
-    of_variant,
-)
+from shardctl.loader.stream import DatasetStream, Selection, VariantStream, of_variant
 from shardctl.system.arguments import caller_level, mapping, names, real_number, truth, whole_number
 from shardctl.system.folders import LocalFolder
-from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.locations import is_url
 from shardctl.system.python_names import named_arguments
+from shardctl.system.report import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
@@ -193,9 +189,8 @@ class Dataset:
             place = operator.index(index)
         except TypeError:
             raise TypeError(
-                f"the index of a sample must be a whole number; it is {index!r}; ds.take(indices) "
-                "takes a list, and"
-                " ds.filter(\"key == 'a.jpg'\")[0] finds a sample by its key"
+                f"the index of a sample must be a whole number; it is {index!r}; ds.take takes a list, "
+                "and ds.filter(\"key == 'a.jpg'\")[0] a key"
             ) from None
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")
@@ -403,87 +398,44 @@ class Dataset:
         GatherOptions describes reading (`cache` is in bytes, `on_error` is "raise" or "skip").
         Transforms describes how values are decoded and converted.
         """
-        if on_error not in ("raise", "skip"):
-            raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")
-        gather = GatherOptions(
-            mmap=truth("mmap", mmap),
-            preload=truth("preload", preload),
-            cache_bytes=cache_bytes(cache),
-            checksums=truth("checksums", checksums),
-            skip=on_error == "skip",
-            profile=truth("profile", profile),
-        )
-        transforms = Transforms(
-            truth("decode", decode),
-            crop_size(crop),
-            crop_from,
-            probability(flip),
-            mapping("pad", pad),
-            mapping("dtype", dtype),
-            mapping("normalize", normalize),
-            whole_number("seed", seed),
-            resize_step(resize),
-            truth("channels_first", channels_first),
-            mapping("fill", fill),
-            keep_objects=kept_objects(keep_objects),
-            derive=names("derive", derive),
-            unmoved=names("unmoved", unmoved),
-            max_pixels=most_pixels(self.manifest.recipe),
-        )
-        selection, make = self._selection, DatasetStream
+        given = {
+            name: _READERS[name](name, value) if name in _READERS else value
+            for name, value in locals().items()
+        }
+        reading, transforms = _those(GatherOptions, given), _those(Transforms, given)
+        transforms = replace(transforms, max_pixels=most_pixels(self.manifest.recipe))
+        selection = self._selection
+        make: type[DatasetStream] = VariantStream if variant == "epoch" else DatasetStream
         # Single samples in a random order where each is read alone, else whole blocks.
-        best = (
-            "global"
-            if selection.shards.is_local and gather.in_place(selection.shards)
-            else "window"
-        )
-        mode = shuffle if isinstance(shuffle, str) else best if truth("shuffle", shuffle) else None
+        alone = selection.shards.is_local and reading.in_place(selection.shards)
+        mode = shuffle if isinstance(shuffle, str) else None
+        if mode is None and truth("shuffle", shuffle):
+            mode = "global" if alone else "window"
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
         chosen = (
             names("columns", columns)
             if columns is not None
             else columns_of_blocks(self.schema.names, self.roles)
         )
-        if variant == "epoch":
-            make = VariantStream
-        elif isinstance(variant, str):
+        if isinstance(variant, str) and make is not VariantStream:
             raise UsageError(
                 f'variant {variant!r} is not known; use "epoch" or the number of a variant'
             )
-        elif variant is not None:
+        if not isinstance(variant, str | None):
             selection = of_variant(selection, whole_number("variant", variant))
-        stream = make(selection, StreamOptions(order, chosen, transforms, gather))
+        stream = make(selection, chosen, order, transforms, reading)
         begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
         # now, and not after days of training
         refuse_unmoved(selection.shards, stream.columns, transforms, begin)
-        options = LoaderOptions(
-            batch_size,
-            rank,
-            world_size,
-            threads,
-            truth("drop_last", drop_last),
-            remainder,
-            prefetch,
-            repeat,
-            mapping("bucket", bucket),
-            transforms.seed,
-            truth("reuse", reuse),
-            processes,
-            truth("repeated", repeated),
-        )
-        if processes is not None and gather.cache_bytes:
+        if processes is not None and reading.cache:
             raise UsageError(
                 "cache= keeps images in one process, and another would decode them; leave out "
                 "cache= or processes="
             )
-        loader = Loader(stream, options)
+        loader = Loader(stream, _those(LoaderOptions, given))
         label = self.roles.main_label
-        if (
-            label is not None
-            and label not in (fill or {})
-            and any(column.name == label for column in stream.columns)
-        ):
-            self._check_labels(label)
+        if label in {column.name for column in stream.columns} - {*given["fill"]}:
+            self._check_labels(str(label))
         return loader
 
     def _check_labels(self, label: str) -> None:
@@ -517,12 +469,40 @@ class Dataset:
         return None
 
 
-def cache_bytes(cache: Any) -> int:
-    """Return a number of bytes."""
-    size = int(real_number("cache", cache))
+def _byte_count(name: str, value: Any) -> int:
+    size = int(real_number(name, value))
     if size < 0:
-        raise UsageError(f"cache must be a number of bytes, 0 or more; it is {size}")
+        raise UsageError(f"{name} must be a number of bytes, 0 or more; it is {size}")
     return size
+
+
+def _on_error(name: str, value: Any) -> str:
+    if value not in ("raise", "skip"):
+        raise UsageError(f"{name} {value!r} is not known; use 'raise' or 'skip'")
+    return str(value)
+
+
+_TRUTHS = ("decode", "channels_first", "mmap", "preload", "checksums", "profile", "drop_last")
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys((*_TRUTHS, "reuse", "repeated"), truth),
+    **dict.fromkeys(("pad", "fill", "dtype", "normalize", "bucket"), mapping),
+    **dict.fromkeys(("derive", "unmoved"), names),
+    "seed": whole_number,
+    "cache": _byte_count,
+    "on_error": _on_error,
+    "crop": crop_size,
+    "flip": probability,
+    "resize": resize_step,
+    "keep_objects": kept_objects,
+}
+"""What reads arguments of `Dataset.loader`, by their names: it is given the name and the value."""
+
+Options = TypeVar("Options", LoaderOptions, GatherOptions, Transforms)
+
+
+def _those(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """Return the options of one kind among the arguments of `Dataset.loader`."""
+    return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 
 
 def refuse_unmoved(
@@ -579,26 +559,15 @@ def refuse_unmoved(
 def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
     """Raise UsageError if `unmoved` names what is no column, or what moves with the image because
     of its role."""
-    roles, names = shards.layout.roles, shards.layout.columns.names
-    unknown = [name for name in transforms.unmoved if name not in names]
-    if unknown:
-        raise UsageError(f"unmoved: {lacks('column', unknown[0], names)}")
-    if transforms.moving is None:
-        return
+    roles, names, moving = shards.layout.roles, shards.layout.columns.names, transforms.moving
     for name in transforms.unmoved:
+        if name not in names:
+            raise UsageError(f"unmoved: {lacks('column', name, names)}")
         role = roles.get(name)
-        what = (
-            "a mask"
-            if isinstance(role, Mask)
-            else "an image"
-            if isinstance(role, Image)
-            else "objects"
-        )
-        if isinstance(role, Image | Objects):
+        if moving is not None and isinstance(role, Image | Objects):
             raise UsageError(
-                f"unmoved: {name} is {what} by its role, and {transforms.moving} moves it with the "
-                "images. Leave it out of"
-                f" unmoved=, or read it unchanged with another loader, without {transforms.moving}"
+                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the images; "
+                f"leave it out of unmoved=, or read it with another loader, without {moving}"
             )
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Indices
 from shardctl.format.roles import Roles
 from shardctl.loader.blocks.batch import BatchReader, columns_of
-from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.pictures import HEADER_FIELDS, askable_headers, headers_of
 from shardctl.loader.condition import first_line, kept_rows, parse_condition, quoted
 from shardctl.loader.stream import Selection

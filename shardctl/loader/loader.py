@@ -7,8 +7,8 @@ import itertools
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -16,17 +16,19 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.column import Spec
-from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.memory import BatchMemory, lend_free_memory
+from shardctl.loader.blocks.stages import STAGE
 from shardctl.loader.options import LoaderOptions
-from shardctl.loader.order import BucketedOrder, EpochOrder, InOrder, neighbours
+from shardctl.loader.order import BucketedOrder, EpochOrder, neighbours
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
-from shardctl.loader.processes.pool import Processes, Tally
-from shardctl.loader.stream import Lookahead, Stream
+from shardctl.loader.processes.messages import CPU_S
+from shardctl.loader.processes.pool import Processes
+from shardctl.loader.stream import Stream, sums
 from shardctl.system.arguments import caller_level, whole_number
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import counted
@@ -97,7 +99,7 @@ class _Task:
 
     epoch: int
     positions: Indices
-    repeated: npt.NDArray[np.bool_]
+    repeated: Bools
     sizes: list[int]
     ends: list[int]
     order: EpochOrder
@@ -122,24 +124,32 @@ def _cut(task: _Task, together: int) -> Iterator[_Task]:
         last = min(first + together, len(task.sizes))
         part, sizes = slice(edges[first], edges[last]), task.sizes[first:last]
         yield _Task(
-            task.epoch, samples[part], task.repeated[part], sizes, task.ends[first:last], InOrder()
+            task.epoch,
+            samples[part],
+            task.repeated[part],
+            sizes,
+            task.ends[first:last],
+            EpochOrder(),
         )
 
 
-def _looking_ahead(tasks: Iterator[_Task], ahead: Lookahead) -> Iterator[_Task]:
+def _looking_ahead(
+    tasks: Iterator[_Task], stream: Stream, ahead: Sequence[Ahead | None]
+) -> Iterator[_Task]:
     """Yield the tasks, after a look at those that come next. It goes further with every task, so
     that the first comes early."""
     known: deque[_Task] = deque()
     while True:
         for _ in range(LOOKED_AT):
-            if known and (len(known) == MOST_AHEAD or not ahead.is_short):
+            is_short = any(each.is_short for each in ahead if each is not None)
+            if known and (len(known) == MOST_AHEAD or not is_short):
                 break
             task = next(tasks, None)
             if task is None:
                 break
             samples = task.order.samples(task.positions)
-            ahead.expect(samples, task.epoch)
-            known.append(replace(task, positions=samples, order=InOrder()))
+            stream.expect(ahead, samples, task.epoch)
+            known.append(replace(task, positions=samples, order=EpochOrder()))
         if not known:
             return
         yield known.popleft()
@@ -188,10 +198,8 @@ def refuse_other_order(saved: Mapping[str, Any], here: Mapping[str, Any]) -> Non
 def _warn_of_padding() -> None:
     """Warn once in a process, and not in every epoch."""
     warnings.warn(
-        "the last batch of each epoch is filled up: the first samples of the epoch come twice, and "
-        "all ranks get equally many"
-        " batches. Give remainder='pad' if you want this, or remainder='drop' to leave that batch "
-        "out.",
+        "the last batch of each epoch is filled up with its first samples, so that all ranks get "
+        "equally many; give remainder='pad' for this, or 'drop' to leave it out",
         stacklevel=4,
     )
 
@@ -384,9 +392,10 @@ class Loader:
         """Return the statistics since the start of the last iteration."""
         run = self._run
         seconds = run.ended - run.began
-        done = Tally(self.stream.counts(), self.stream.stages())
+        done: dict[str, Any] = {CPU_S: 0.0, **self.stream.counts()}
         if self._processes:
-            done += self._processes.tally()
+            done = sums([done, self._processes.counts()])
+        stages = [name for name in done if name.startswith(STAGE)]
         return LoaderStats(
             threads=self.threads,
             processes=self.options.processes or 0,
@@ -397,9 +406,9 @@ class Loader:
             wait_get_s=round(run.waits.get, 6),
             wait_put_s=round(run.waits.put, 6),
             making_s=round(run.waits.making, 6),
-            **done.counts,
-            stages=done.stages,
-            processes_cpu_s=round(done.cpu_s, 6),
+            stages={name.removeprefix(STAGE): done.pop(name) for name in stages},
+            processes_cpu_s=round(done.pop(CPU_S), 6),
+            **done,
         )
 
     def map(self, function: Callable[[Any], Any]) -> Loader:
@@ -428,13 +437,16 @@ class Loader:
         first: tuple[int, Indices] | None = None
         # Where processes make the batches, this one can only fetch blocks to where they find them.
         ahead = self.stream.ahead(keeps=not self.options.processes)
-        tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
+        tasks = self._tasks(begin)
+        if any(ahead):
+            tasks = _looking_ahead(tasks, self.stream, ahead)
         with (
             ExitStack() as at_end,
-            closing(ahead) if ahead is not None else nullcontext(),
             Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner) as prefetcher,
         ):
             at_end.callback(lend_free_memory)
+            for each in filter(None, ahead):
+                at_end.callback(each.close)
             run.waits = prefetcher.waits
             for made in prefetcher:
                 for batch, size, lost, end in made.batches:
@@ -499,9 +511,8 @@ class Loader:
     def _warn_of_left_state(self, epoch: int) -> None:
         left, samples = self._run.next.epoch, counted(self._run.next.samples, "sample")
         warnings.warn(
-            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed): epoch "
-            f"{epoch} is read from its"
-            f" beginning. Leave set_epoch out, or call it with {left}.",
+            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed); leave it "
+            f"out, or call it with {left}",
             stacklevel=caller_level(),
         )
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Bools, Floats, Indices
 from shardctl.format.roles import Mask, Objects, Role
 from shardctl.loader.blocks.column import Column, Spec
+from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
-from shardctl.loader.order import EpochOrder, Indices, neighbours
-from shardctl.loader.stream import DatasetStream, Lookahead, Stream
+from shardctl.loader.order import EpochOrder
+from shardctl.loader.stream import DatasetStream, Stream, sums
 from shardctl.system.arguments import real_number, whole_number
 from shardctl.system.permutation import key_of, permute
 from shardctl.system.text import counted, printable
@@ -87,9 +88,7 @@ class Mixture:
         """Return the order of an epoch: the next len(self) positions."""
         return MixedOrder(epoch * self._size)
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return the samples at these positions of the whole mixture, and which of them are there,
         in memory of their own."""
         parts, places, there = [], [], np.ones(len(samples), bool)
@@ -117,10 +116,15 @@ class Mixture:
                     chosen,
                 )
 
-    def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what fetches samples before they are needed; None where all of them are local."""
-        each = [stream.ahead(keeps) for stream in self._streams]
-        return _MixedLookahead(self._apart, each) if any(each) else None
+    def ahead(self, keeps: bool) -> list[Ahead | None]:
+        """Return what fetches blocks before they are needed, for each dataset; None where they are
+        local."""
+        return [each for stream in self._streams for each in stream.ahead(keeps)]
+
+    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+        """Have the blocks of these positions of the mixture fetched."""
+        for number, own_epoch, own, _ in self._apart(samples):
+            self._streams[number].expect(ahead[number : number + 1], own, own_epoch)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Raise UsageError: the lengths of a mixture's samples are not known before they are
@@ -167,45 +171,13 @@ class Mixture:
         different shapes."""
         return self._specs
 
-    def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses and the skipped samples, over all datasets."""
-        return _sums([stream.counts() for stream in self._streams])
-
-    def stages(self) -> dict[str, float]:
-        """Return the seconds that each stage has taken, over all datasets."""
-        return _sums([stream.stages() for stream in self._streams])
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses, the skipped samples and the seconds of stages, over all
+        datasets."""
+        return sums([stream.counts() for stream in self._streams])
 
 
-class _MixedLookahead:
-    """Brings the samples of several streams before they are needed."""
-
-    def __init__(
-        self,
-        apart: Callable[[Indices], Iterator[tuple[int, int, Indices, Indices]]],
-        each: Sequence[Lookahead | None],
-    ) -> None:
-        self._apart, self._each = apart, each
-
-    @property
-    def is_short(self) -> bool:
-        """Whether more samples may be said to be needed."""
-        return any(ahead.is_short for ahead in self._each if ahead is not None)
-
-    def expect(self, samples: Indices, epoch: int) -> None:
-        """Say that these positions of the mixture will be needed next."""
-        for number, own_epoch, own, _ in self._apart(samples):
-            ahead = self._each[number]
-            if ahead is not None:
-                ahead.expect(own, own_epoch)
-
-    def close(self) -> None:
-        """Give up what was not used."""
-        for ahead in self._each:
-            if ahead is not None:
-                ahead.close()
-
-
-class MixedOrder:
+class MixedOrder(EpochOrder):
     """The positions of a mixture from one on; which samples they are is found out when they are
     read."""
 
@@ -215,14 +187,6 @@ class MixedOrder:
     def samples(self, positions: Indices) -> Indices:
         """Return the positions in the whole mixture."""
         return positions + self._first
-
-    def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
-        """Return a run of neighbouring positions."""
-        return neighbours(first, count, rank, world_size)
-
-
-def _sums(every: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {name: sum(each[name] for each in every) for name in every[0]}
 
 
 def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
@@ -268,7 +232,7 @@ def _common_spec(name: str, specs: Sequence[Spec]) -> Spec:
     return first
 
 
-def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
+def _apportion(weights: Floats, seats: int) -> Indices:
     """Divide whole seats by weight: seats left after rounding down go to the largest remainders. At
     least one each."""
     exact = weights / weights.sum() * seats
@@ -400,9 +364,8 @@ class Mix:
                     next(place for place, names in enumerate(every) if name not in names)
                 ]
                 raise UsageError(
-                    f"the values of {name} in {printable(bare.location)} have no names, but in "
-                    "another dataset they have: they"
-                    " cannot be combined; leave the column out with columns="
+                    f"the values of {name} in {printable(bare.location)} have no names, and in another "
+                    "dataset they have; leave the column out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}
             labels = tuple(numbers[each] for each in dataset.class_names[name])

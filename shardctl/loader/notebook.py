@@ -11,7 +11,7 @@ import numpy as np
 from shardctl.errors import Rejection
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
-from shardctl.system.html import IN_A_NOTEBOOK, Html, jpeg_image, rows_in_notebook, table, text
+from shardctl.system.report import IN_A_NOTEBOOK, Html, jpeg_image, rows_in_notebook, table, text
 from shardctl.system.text import format_bytes
 
 SIDE = 72

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Indices
 from shardctl.system.arguments import whole_number
 from shardctl.system.permutation import Orders, key_of, mix64, permute
-
-Indices = npt.NDArray[np.int64]
 
 MODES = ("global", "window", "block")
 PIECES_PER_LANE = 32
@@ -59,17 +56,17 @@ class OrderOptions:
             )
 
 
-class EpochOrder(Protocol):
-    """The order of the samples of one epoch."""
+class EpochOrder:
+    """The order of the samples of one epoch: this one as they are stored."""
 
     def samples(self, positions: Indices) -> Indices:
         """Return the samples at these positions, (n,)."""
-        ...
+        return positions
 
     def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
-        """Return the positions that a rank takes of the `count` that begin at `first`: a part as
-        even as can be."""
-        ...
+        """Return the positions that a rank takes of the `count` that begin at `first`, a part as
+        even as can be: a run of neighbours."""
+        return neighbours(first, count, rank, world_size)
 
 
 class Ordering:
@@ -95,7 +92,7 @@ class Ordering:
     def _make(self, epoch: int) -> EpochOrder:
         mode, seed = self.options.mode, self.options.seed
         if mode is None or not self.size:
-            return InOrder()
+            return EpochOrder()
         if mode == "global":
             return GlobalOrder(self.size, seed, epoch)
         return WindowOrder(self._lanes, seed, epoch, self._pieces_per_window)
@@ -128,19 +125,7 @@ class Ordering:
         return Lanes(self._starts, self.options.seed, self._lane_count)
 
 
-class InOrder:
-    """The samples as they are stored."""
-
-    def samples(self, positions: Indices) -> Indices:
-        """Return the positions themselves."""
-        return positions
-
-    def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
-        """Return a run of neighbours."""
-        return neighbours(first, count, rank, world_size)
-
-
-class GlobalOrder:
+class GlobalOrder(EpochOrder):
     """Every order of all samples is as likely as any other (as far as a keyed bijection goes), in
     O(1) memory."""
 
@@ -150,11 +135,6 @@ class GlobalOrder:
     def samples(self, positions: Indices) -> Indices:
         """Return the samples at these positions."""
         return permute(positions, self._size, self._key)
-
-    def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
-        """Return a run of neighbouring positions: their samples lie anywhere, whichever are
-        chosen."""
-        return neighbours(first, count, rank, world_size)
 
 
 def _scattered(groups: Indices, key: int) -> Indices:
@@ -208,7 +188,7 @@ class Lanes:
         self.lane: Indices = np.searchsorted(self.bounds, cuts[:-1], side="right") - 1
 
 
-class WindowOrder:
+class WindowOrder(EpochOrder):
     """The pieces of every lane in a random order, and the samples of each window of `pieces` of
     them in a random order."""
 
@@ -260,7 +240,7 @@ _BATCHES = 31
 """The purpose of a random key: each purpose has its own random stream."""
 
 
-class BucketedOrder:
+class BucketedOrder(EpochOrder):
     """Another order, in which each stretch of `batches` batches is sorted by length, cut into
     batches, and these shuffled.
 

@@ -4,74 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
-from shardctl.loader.blocks.gather import Indices
+from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
-
-if TYPE_CHECKING:
-    from shardctl.loader.blocks.fetching import Ahead
-
-
-class Lookahead(Protocol):
-    """Brings samples before they are needed."""
-
-    @property
-    def is_short(self) -> bool:
-        """Whether more samples may be said to be needed."""
-        ...
-
-    def expect(self, samples: Indices, epoch: int) -> None:
-        """Say that these samples (n,) will be needed after those before, in this epoch."""
-        ...
-
-    def close(self) -> None:
-        """Give up what was not used."""
-        ...
-
-
-class DatasetLookahead:
-    """Brings the blocks of samples. `of_dataset` returns which of the dataset's samples those of an
-    epoch are."""
-
-    def __init__(
-        self, shards: Shards, of_dataset: Callable[[Indices, int], Indices], coming: Ahead
-    ) -> None:
-        self._shards, self._of_dataset, self._coming = shards, of_dataset, coming
-        self._epoch: int | None = None
-
-    @property
-    def is_short(self) -> bool:
-        """Whether more samples may be said to be needed."""
-        return self._coming.is_short
-
-    def expect(self, samples: Indices, epoch: int) -> None:
-        """Have the blocks of these samples fetched, in the order of their first use, each once in
-        an epoch."""
-        if epoch != self._epoch:
-            self._coming.forget_seen()
-            self._epoch = epoch
-        blocks = self._shards.blocks_in_turn(self._of_dataset(samples, epoch))
-        self._coming.expect(self._shards.missing(blocks, self._coming.keeps).tolist())
-
-    def close(self) -> None:
-        """Give up the blocks that were not used."""
-        self._coming.close()
-
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
@@ -91,9 +41,7 @@ class Stream(Protocol):
         """Return the order of an epoch."""
         ...
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present. The content of `memory` may be
         overwritten."""
         ...
@@ -102,12 +50,16 @@ class Stream(Protocol):
         """Return the same stream, which raises DatasetError for samples that this one may skip."""
         ...
 
-    def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what fetches samples before they are needed, by this process (`keeps`) or by
-        others on this machine.
+    def ahead(self, keeps: bool) -> list[Ahead | None]:
+        """Return what fetches blocks before they are needed, by this process (`keeps`) or by others
+        on this machine: one for each dataset.
 
         None where they are local, or cannot be fetched for others.
         """
+        ...
+
+    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+        """Have the blocks of these samples (n,) fetched, in the order of their first use."""
         ...
 
     def lengths(self, column: str, samples: Indices) -> Indices:
@@ -130,14 +82,16 @@ class Stream(Protocol):
         """Return what the values of each field of a batch are."""
         ...
 
-    def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses, and the skipped samples."""
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses, the skipped samples, and under STAGE and its name the
+        seconds of all threads that each stage has taken, where that is measured."""
         ...
 
-    def stages(self) -> dict[str, float]:
-        """Return the seconds of all threads together that each stage has taken; nothing where that
-        is not measured."""
-        ...
+
+def sums(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return counts added up by their names."""
+    names = dict.fromkeys(name for each in every for name in each)
+    return {name: sum(each.get(name, 0) for each in every) for name in names}
 
 
 class Selection:
@@ -183,34 +137,41 @@ class Selection:
 class DatasetStream:
     """The epochs of one dataset."""
 
-    def __init__(self, selection: Selection, options: StreamOptions) -> None:
-        self._selection, self._options = selection, options
-        self._ordering = Ordering(selection.starts(), options.order)
-        columns = columns_of(selection.shards, options.columns)
-        gather = replace(
-            options.gather, blocks=max(options.gather.blocks, 4 * self._ordering.open_blocks)
-        )
-        self._gatherer = BatchReader(selection.shards, columns, options.transforms, gather)
+    def __init__(
+        self,
+        selection: Selection,
+        columns: tuple[str, ...] | None,
+        order: OrderOptions,
+        transforms: Transforms,
+        reading: GatherOptions,
+    ) -> None:
+        """`columns` None means all of them."""
+        self._made_of: tuple[Any, ...] = (selection, columns, order, transforms, reading)
+        self._selection, self._transforms = selection, transforms
+        self._ordering = Ordering(selection.starts(), order)
+        reading = replace(reading, blocks=max(reading.blocks, 4 * self._ordering.open_blocks))
+        read = columns_of(selection.shards, columns)
+        self._gatherer = BatchReader(selection.shards, read, transforms, reading)
 
     def __len__(self) -> int:
         return len(self._selection)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the same stream when it is unpickled."""
-        return type(self), (self._selection, self._options)
+        return type(self), self._made_of
 
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in
         the place of n."""
-        transforms = replace(self._options.transforms, relabel=labels)
-        return type(self)(self._selection, replace(self._options, transforms=transforms))
+        selection, columns, order, transforms, reading = self._made_of
+        relabelled = replace(transforms, relabel=labels)
+        return type(self)(selection, columns, order, relabelled, reading)
 
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample."""
-        return type(self)(
-            self._selection,
-            replace(self._options, gather=replace(self._options.gather, skip=False)),
-        )
+        selection, columns, order, transforms, reading = self._made_of
+        strict = replace(reading, on_error="raise")
+        return type(self)(selection, columns, order, transforms, strict)
 
     @property
     def columns(self) -> list[Column]:
@@ -225,20 +186,20 @@ class DatasetStream:
         """Return the dataset's samples that these are."""
         return self._selection.samples(samples)
 
-    def gather(
-        self, samples: Indices, epoch: int, memory: BatchMemory
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present."""
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
 
-    def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what fetches samples before they are needed; None where they are local."""
-        coming = self._selection.shards.ahead(keeps)
-        return (
-            None
-            if coming is None
-            else DatasetLookahead(self._selection.shards, self.of_dataset, coming)
-        )
+    def ahead(self, keeps: bool) -> list[Ahead | None]:
+        """Return what fetches blocks before they are needed; None where they are local."""
+        return [self._selection.shards.ahead(keeps)]
+
+    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+        """Have the blocks of these samples fetched, in the order of their first use."""
+        shards = self._selection.shards
+        for coming in filter(None, ahead):
+            blocks = shards.blocks_in_turn(self.of_dataset(samples, epoch))
+            coming.expect(shards.missing(blocks, coming.keeps).tolist(), epoch)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Return how long these samples are in a ragged column."""
@@ -246,7 +207,7 @@ class DatasetStream:
 
     def identity(self) -> dict[str, Any]:
         """Return what decides which sample comes when."""
-        order = self._options.order
+        order = self._ordering.options
         which = {**self._selection.identity(), "shuffle": order.mode}
         if order.mode is not None:
             which["seed"] = order.seed
@@ -257,9 +218,9 @@ class DatasetStream:
     @property
     def together(self) -> int:
         """The best number of samples to make at a time."""
-        views = self._options.order.mode is None and any(column.shape for column in self.columns)
+        views = self._ordering.options.mode is None and any(column.shape for column in self.columns)
         whole = any(spec.kind == "whole" for spec in self.specs().values())
-        if views or whole or self._options.transforms.pad:
+        if views or whole or self._transforms.pad:
             # a batch in one block is not copied; each batch has a width, or places of documents, of
             # its own
             return 0
@@ -270,15 +231,15 @@ class DatasetStream:
         return self._gatherer.specs()
 
     def _column_bytes(self, column: Column) -> int:
-        transforms, shards = self._options.transforms, self._selection.shards
+        transforms, shards = self._transforms, self._selection.shards
         if column.is_encoded_picture and transforms.decode:
             shape = transforms.picture_shape(column) or (256, 256, *column.picture_channels)
-            return int(np.prod(shape)) * transforms.dtype(column.name, np.uint8).itemsize
+            return int(np.prod(shape)) * transforms.dtype_of(column.name, np.uint8).itemsize
         if column.kind == "fixed" and column.dtype is not None:
             return (
                 column.width
                 // column.dtype.itemsize
-                * transforms.dtype(column.name, column.dtype).itemsize
+                * transforms.dtype_of(column.name, column.dtype).itemsize
             )
         if column.objects is not None:
             return OBJECTS_BYTES
@@ -286,13 +247,9 @@ class DatasetStream:
             return 32
         return shards.bytes_per_sample
 
-    def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses, and the skipped samples."""
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses, the skipped samples, and the seconds of stages."""
         return self._gatherer.counts()
-
-    def stages(self) -> dict[str, float]:
-        """Return the seconds that each stage has taken."""
-        return self._gatherer.stages.seconds()
 
 
 VARIANT = "variant"
@@ -306,8 +263,8 @@ class VariantStream(DatasetStream):
     """The epochs of a dataset with variants. Epoch e has of each input its variant number e mod K,
     where it has K of them."""
 
-    def __init__(self, selection: Selection, options: StreamOptions) -> None:
-        super().__init__(selection, options)
+    def __init__(self, selection: Selection, *how: Any) -> None:
+        super().__init__(selection, *how)
         self._rows, self._first, self._count = _inputs(selection)
         self._lock = threading.Lock()
         self._epochs: dict[int, Selection] = {}
@@ -330,7 +287,7 @@ class VariantStream(DatasetStream):
 
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch."""
-        return Ordering(self._of(epoch).starts(), self._options.order).epoch(epoch)
+        return Ordering(self._of(epoch).starts(), self._ordering.options).epoch(epoch)
 
     def of_dataset(self, samples: Indices, epoch: int) -> Indices:
         """Return the dataset's samples that these are."""
@@ -398,13 +355,3 @@ def _column(selection: Selection, name: str) -> list[Any]:
     )
     with selection.shards.in_turn(selection.chosen):
         return [chunk for table in tables for chunk in table.column(name).chunks]
-
-
-@dataclass(frozen=True)
-class StreamOptions:
-    """Which samples are read, in which order, and how they are returned."""
-
-    order: OrderOptions
-    columns: tuple[str, ...] | None = None
-    transforms: Transforms = field(default_factory=Transforms)
-    gather: GatherOptions = field(default_factory=GatherOptions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import pyarrow as pa
 
@@ -160,15 +160,9 @@ Shown = Mapping[str, Collection[Kind]]
 value."""
 
 
-class Beside(NamedTuple):
-    """What stays as it is: the places, masks and images among them, and the columns of which
-    nothing says what they are."""
-
-    wrong: list[str]
-    unknown: list[str]
-
-
-def beside_images(fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: Shown) -> Beside:
+def beside_images(
+    fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: Shown
+) -> tuple[list[str], list[str]]:
     """Return what is wrong and what may be so in columns that stay as they are while the pixels of
     images move."""
     listed = list(fields)
@@ -187,7 +181,7 @@ def beside_images(fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: 
         for f in plain
         if f.name not in columns and ("numbers" in shown.get(f.name, ()) or _may_be_places(f.type))
     ]
-    return Beside(list(dict.fromkeys(wrong)), unknown)
+    return list(dict.fromkeys(wrong)), unknown
 
 
 def known_places(fields: Iterable[pa.Field], within: str = "") -> list[str]:
@@ -237,11 +231,7 @@ def has_values_to_see(type_: pa.DataType) -> bool:
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
     """Return why a step is refused beside columns that are wrong then."""
-    why = (
-        "looks like a place in the image, a mask or another image, and is no mask and no "
-        "objects "
-        "by role"
-    )
+    why = "is a place in the image, a mask or another image by its form, and no mask and no objects by role"
     return _not_moved(step, places, f"{why} (`shardctl help annotations`)")
 
 
@@ -255,13 +245,7 @@ def _not_moved(step: str, names: Sequence[str], why: str) -> str:
 def said_of_unknown(step: str, names: Sequence[str], option: str) -> str:
     """Return a notice on columns that a step leaves as they are; `option` says that this is
     right."""
-    return (
-        f"{step} moves the content of the images, and {counted(len(names), 'field')} beside them "
-        f"not: {some(names)}. What is a"
-        " place in the image or has a value for each pixel is wrong then (`shardctl help "
-        f"annotations`); {option} names those"
-        " that are right as they are"
-    )
+    return f"{step} moves the content of the images, but not {counted(len(names), 'field')} beside them: {some(names)}. Places and masks are wrong then (`shardctl help annotations`); {option} names what is right as it is"
 
 
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
@@ -272,10 +256,7 @@ def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
         [f"those of a labels file with --drop-columns {','.join(of_labels)}"] if of_labels else []
     )
     unmoved = ",".join([*of_records, *of_labels])
-    return (
-        f"Leave out {step}; or keep them as they are with --unmoved {unmoved}; or leave them "
-        f"out, {' and '.join(ways)}"
-    )
+    return f"Leave out {step}; or keep them with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
 
 
 def is_named_mask(field: pa.Field) -> bool:
@@ -290,20 +271,13 @@ def is_named_mask(field: pa.Field) -> bool:
 def why_no_masks(step: str, columns: list[str]) -> str:
     """Return why a step is refused beside columns that are called masks and are none, and what to
     do."""
-    why = (
-        "is a mask by its name, and its first values are not images with one number for each "
-        "pixel of the main image"
-    )
+    why = "is a mask by its name, but its first values are no images of one number for each pixel"
     return f"{_not_moved(step, columns, why)}. {ways_out(step, columns, [])}"
 
 
 def why_not_as_said(columns: list[str]) -> str:
     """Return why columns cannot be masks although a person says so."""
-    return (
-        f"{some(columns)} of --mask-fields: the first values are not images with one number for "
-        "each pixel of the main image;"
-        " leave it out"
-    )
+    return f"{some(columns)} of --mask-fields: no images of one number for each pixel of the main image"
 
 
 def _is_place(field: pa.Field) -> bool:

@@ -42,8 +42,8 @@ from shardctl.sources import files
 from shardctl.system.files import naming_the_path, ordinary
 from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of, split_bucket
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.scratch import OwnedFolder, scratch_folder
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.stores import client_of, forget_clients, parts_of
 from shardctl.system.stores.base import PIECE, Entry
 from shardctl.system.stores.listing import Keys, list_keys, under
@@ -524,9 +524,7 @@ def _on_disk(folder: str, size: int) -> Iterator[None]:
 
 def _full(size: int) -> DiskFullError:
     return DiskFullError(
-        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} of an object must be "
-        "stored there); set TMPDIR to a"
-        " folder on a larger disk"
+        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} needed); set TMPDIR to another"
     )
 
 

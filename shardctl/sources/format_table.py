@@ -28,17 +28,16 @@ class Family(Enum):
     base.py."""
 
     CONTAINER = "container"
-    """One after the other, in a file that may be compressed as a whole. It names a
-    `ContainerFormat`; framed.py reads it."""
+    """One after the other, in a file that may be compressed as a whole. It names a `Container`;
+    framed.py reads it."""
 
     ROWS = "rows"
-    """Each at a place that its number gives; the file says their types. The row names a
-    `RowFormat`; numbered.py
-    reads it."""
+    """Each at a place that its number gives; the file says their types. The row names what opens
+    a file as `Rows`; numbered.py reads it."""
 
     ENTRIES = "entries"
-    """One by one, as a package of others gives them by their numbers. The row names an
-    `EntryFormat`; framed.py reads it."""
+    """One by one, as a package of others gives them by their numbers. The row names what opens a
+    file as `Entries` for a block; framed.py reads it."""
 
 
 class Use(Enum):
@@ -82,16 +81,6 @@ class Sidecar(NamedTuple):
     It may raise InputError."""
 
 
-class Exclusion(NamedTuple):
-    """Files of a format that are left out: compressed copies, for instance."""
-
-    endings: tuple[str, ...]
-    """The endings of files that may be left out."""
-
-    rule: str
-    """A class that decides: an `ExclusionRule` of beside.py."""
-
-
 class OneInput(NamedTuple):
     """A folder that is one input. One of its files is read for all of them."""
 
@@ -118,6 +107,9 @@ class Needs(NamedTuple):
 
     extra: str
     """The extra of shardctl that brings it."""
+
+    modules: tuple[str, ...]
+    """What is imported of it."""
 
     @property
     def message(self) -> str:
@@ -174,6 +166,9 @@ class InputFormat:
 
     needs: Needs | None = None
 
+    has_features: bool = False
+    """Whether a features.json of TFDS beside a file may say more of its records."""
+
     check: str = ""
     """A function of a path that compares a file with hashes in other files. It raises Rejection."""
 
@@ -188,7 +183,9 @@ class InputFormat:
 
     sidecars: tuple[Sidecar, ...] = ()
 
-    excluded: Exclusion | None = None
+    excluded: tuple[tuple[str, ...], str] = ((), "")
+    """The endings of files that may be left out, and a function of a file and the last part of its
+    path, which returns why it is: compressed copies, for instance. None: it stays."""
 
     folder: OneInput | None = None
 
@@ -200,7 +197,9 @@ class InputFormat:
 
 _TEXTS = (".txt", ".text", ".md")
 
-TFRECORD_NEEDS = Needs("TFRecord", "google-crc32c and protobuf", "tfrecord")
+TFRECORD_NEEDS = Needs(
+    "TFRecord", "google-crc32c and protobuf", "tfrecord", ("google_crc32c", "google.protobuf")
+)
 """What it takes to read TFRecord files, and their records in other files."""
 
 OF_EXPORT = "beside:of_export"
@@ -257,7 +256,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat(
         "webdataset",
         (".tar",),
-        "webdataset:WebDataset",
+        "webdataset:TarSamples",
         Family.CONTAINER,
         spellings=((r"\.(tgz|tar\.gz)$", ".tar.gz"), (r"\.(tzst|tar\.zstd)$", ".tar.zst")),
         magic=((257, b"ustar"),),
@@ -269,13 +268,14 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat(
         "tfrecord",
         (".tfrecord",),
-        "tfrecord:TFRecord",
+        "tfrecord:TFRecords",
         Family.CONTAINER,
         spellings=(
             (r"(^|[._-])tfrecords?([._-]\d+)?(-\d+-of-\d+)?(\.(gz|gzip|zlib|zst))?$", ".tfrecord"),
         ),
         begins="tfrecord:begins",
         companions="tfds:companions",
+        has_features=True,
         numbered=True,
         needs=TFRECORD_NEEDS,
         # Of TFDS; dataset_info.json also of Hugging Face.
@@ -302,7 +302,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat(
         "mds",
         (".mds",),
-        "mds:Mds",
+        "mds:MdsShard",
         Family.CONTAINER,
         spellings=((r"\.mds\.(zstd|zst|gz|bz2|br|snappy)$", ".mds"),),
         companions="mds:companions",
@@ -316,23 +316,24 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
                 missing="mds:refuse_missing_shards",
             ),
         ),
-        excluded=Exclusion(
-            (".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds:Unlisted"
+        excluded=(
+            (".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"),
+            "mds:why_left_out",
         ),
     ),
     InputFormat(
         "recordio",
         (".rec",),
-        "recordio:RecordIO",
+        "recordio:RecordIOFile",
         Family.CONTAINER,
         magic=((0, b"\x0a\x23\xd7\xce"),),
         companions=OF_EXPORT,
     ),
-    InputFormat("parquet", (".parquet",), "parquet:Parquet", Family.ROWS, magic=((0, b"PAR1"),)),
+    InputFormat("parquet", (".parquet",), "parquet:RowGroups", Family.ROWS, magic=((0, b"PAR1"),)),
     InputFormat(
         "arrow",
         (".arrow", ".arrows", ".ipc", ".feather"),
-        "arrow:Arrow",
+        "arrow:opened",
         Family.ROWS,
         magic=((0, b"ARROW1\0\0"),),
         # Of Hugging Face.
@@ -346,14 +347,14 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
             Sidecar((".json",), r"dataset_dict\.json", keys=(frozenset(("splits",)),)),
         ),
     ),
-    InputFormat("npy", (".npy",), "npy:Npy", Family.ROWS, magic=((0, b"\x93NUMPY"),)),
-    InputFormat("npy", (".npz",), "npy:Npz", Family.ROWS),
+    InputFormat("npy", (".npy",), "npy:npy_rows", Family.ROWS, magic=((0, b"\x93NUMPY"),)),
+    InputFormat("npy", (".npz",), "npy:npz_rows", Family.ROWS),
     InputFormat(
         "megatron",
         # no file has this ending: an .idx of Megatron is known by its content, other files have it
         # too
         (".megatron",),
-        "megatron:Megatron",
+        "megatron:Sequences",
         Family.ROWS,
         magic=((0, b"MMIDIDX\0\0"),),
         companions="megatron:companions",
@@ -362,38 +363,41 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat(
         "array-record",
         (".array_record",),
-        "array_record:ArrayRecord",
+        "array_record:opened",
         Family.ENTRIES,
         spellings=((r"(^|[._-])array_?records?(-\d+-of-\d+)?$", ".array_record"),),
         magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
         numbered=True,
         companions="tfds:companions",
-        needs=Needs("ArrayRecord", "the package array_record", "array-record"),
+        has_features=True,
+        needs=Needs(
+            "ArrayRecord", "the package array_record", "array-record", ("array_record.python",)
+        ),
     ),
     InputFormat(
         "hdf5",
         (".h5", ".hdf5"),
-        "hdf5:Hdf5",
+        "hdf5:opened",
         Family.ROWS,
         magic=((0, b"\x89HDF\r\n\x1a\n"),),
-        needs=Needs("HDF5", "the package h5py", "hdf5"),
+        needs=Needs("HDF5", "the package h5py", "hdf5", ("h5py",)),
     ),
     InputFormat(
         "lmdb",
         (".mdb", ".lmdb"),
-        "lmdb:Lmdb",
+        "lmdb:opened",
         Family.ENTRIES,
         magic=((16, b"\xde\xc0\xef\xbe"),),
-        needs=Needs("LMDB", "the package lmdb", "lmdb"),
+        needs=Needs("LMDB", "the package lmdb", "lmdb", ("lmdb",)),
         sidecars=(Sidecar((".mdb",), r"lock\.mdb", Use.NOTHING, beside=("data.mdb",)),),
     ),
     InputFormat(
         "lance",
         (".lance",),
-        "lance:Lance",
+        "lance:opened",
         Family.ROWS,
         spellings=((r"^\d{1,20}\.manifest$", ".lance"),),
-        needs=Needs("Lance", "the package pylance", "lance"),
+        needs=Needs("Lance", "the package pylance", "lance", ("lance",)),
         folder=OneInput(
             (".lance", ".manifest", ".txn", ".arrow", ".bin", ".json", ".idx"),
             r"(^|/)_[^/]*/[^/]*\Z|\.(?i:lance)\Z|/_indices/",
@@ -405,7 +409,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         tuple(sorted(SUFFIXES | OTHER_SUFFIXES)),
         "frames:Frames",
         Family.OWN,
-        begins="frames:is_image",
+        begins="frames:begins",
         record=FRAME,
         option=False,
     ),

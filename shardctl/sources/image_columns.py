@@ -127,14 +127,12 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
     if wanted != AUTO:
         if wanted not in schema.names:
             raise InputError(
-                f"the records have no field {printable(wanted)} with images; their fields are "
-                f"{shown}"
+                f"the records have no field {printable(wanted)}; their fields are {shown}"
             )
         if not can_hold_images(schema.field(wanted).type):
             type_ = schema.field(wanted).type
             raise InputError(
-                f"the field {printable(wanted)} is of type {type_}; images are bytes, paths, or "
-                "structs of bytes and path"
+                f"the field {printable(wanted)} is {type_}; images are bytes, paths, or structs of bytes and path"
             )
         return wanted
     for candidates in _candidates(schema):
@@ -147,9 +145,7 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
                 f"several fields may hold the images: {several}; say which with --image-field"
             )
     raise InputError(
-        f"no field of the records is known to hold images (their fields are {shown}). Name the "
-        "field with the bytes or the"
-        " paths of the images (--image-field), or convert the records unchanged with --kind table"
+        f"no field is known to hold images (there are {shown}); name it with --image-field, or convert the records unchanged with --kind table"
     )
 
 

@@ -64,10 +64,11 @@ def _decimal(text: str) -> float:
     value = float(text)
     if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", text)[0])):
         shown = text if len(text) <= SHOWN_DIGITS else f"{text[:SHOWN_DIGITS]}…"
-        message = (
-            f"holds {shown}, which is outside the range of float64; write it as text, in quotes"
+        raise Rejection(
+            "decode",
+            "out-of-range",
+            f"holds {shown}, which is outside the range of float64; write it as text, in quotes",
         )
-        raise Rejection("decode", "out-of-range", message)
     return value
 
 
@@ -101,8 +102,11 @@ def parse_line(line: bytes, list_field: str = "") -> dict[str, Any]:
             if isinstance(value, list)
             else ""
         )
-        message = f"a JSON object is needed, this one is {_JSON_NAMES[type(value)]}{of_array}"
-        raise Rejection("decode", "not-an-object", message)
+        raise Rejection(
+            "decode",
+            "not-an-object",
+            f"a JSON object is needed, this one is {_JSON_NAMES[type(value)]}{of_array}",
+        )
     return value
 
 
@@ -119,14 +123,17 @@ def parse_value(line: bytes) -> Any:
         ) from None
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        message = (
-            f"holds {half}, half of a pair that is one character, without the other half; "
-            "fix the record"
-        )
-        raise Rejection("decode", "lone-surrogate", message) from None
+        raise Rejection(
+            "decode",
+            "lone-surrogate",
+            f"holds {half}, half of a pair that is one character; fix the record",
+        ) from None
     except json.JSONDecodeError as error:
-        message = f"not JSON ({error.msg}, at character {error.pos + 1} of the record)"
-        raise Rejection("decode", "not-json", message) from None
+        raise Rejection(
+            "decode",
+            "not-json",
+            f"not JSON ({error.msg}, at character {error.pos + 1} of the record)",
+        ) from None
     except ValueError as error:
         raise Rejection("decode", "not-json", f"not JSON ({error})") from None
     except RecursionError:
@@ -162,7 +169,4 @@ def null_label_notice(words: Sequence[str], counts: str) -> str:
         " and ".join(map(printable, words)),
         "is a class" if len(words) == 1 else "are classes",
     )
-    return (
-        f"{one} {are}{counts}; if that is a missing label, use --null-values "
-        f"{printable(','.join(words))}"
-    )
+    return f"{one} {are}{counts}; if they are missing labels, use --null-values {printable(','.join(words))}"

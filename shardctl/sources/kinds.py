@@ -4,8 +4,9 @@ file that is one record become."""
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -31,43 +32,38 @@ class Form(Enum):
     UNKNOWN = "unknown"
 
 
-class SampleKind(Protocol):
+class SampleKind(ABC):
     """A kind of sample. Files of many records are read by their formats (sources/formats); the
     others by `fields`."""
 
     name: ClassVar[str]
-    columns: ClassVar[pa.Schema | None]
+    columns: ClassVar[pa.Schema | None] = None
     """Those that `fields` fills; None: one image, whose type is the recipe's."""
 
-    has_sidecars: ClassVar[bool]
+    has_sidecars: ClassVar[bool] = True
     """Whether labels files beside the files are looked for."""
 
+    @abstractmethod
     def form(self, file: FoundFile, reading: Reading) -> Form:
         """Return what a file is to this kind."""
-        ...
 
     def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
         """Turn the bytes of a file that is one record into fields of a sample. Raises Rejection
         (stages `read`, `decode`)."""
-        ...
+        raise NotImplementedError
 
 
-class TableKind:
+class TableKind(SampleKind):
     """A record is a row of a table, or an object of JSON, with its columns as they are."""
 
-    name: ClassVar[str] = "table"
-    has_sidecars: ClassVar[bool] = False
-    columns: ClassVar[pa.Schema | None] = None
+    name = "table"
+    has_sidecars = False
 
     def form(self, file: FoundFile, reading: Reading) -> Form:
         """Tell by the name, or by how the file begins where the name says nothing."""
         ending = file.suffix if file.fault else ending_of(file.path, file.opened)
         wanted = FORMAT_NAMES.get(reading.format, TABLE_SUFFIXES)
         return Form.MANY if without_compression(ending) in wanted else Form.NOTHING
-
-    def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
-        """No file is one record."""
-        raise NotImplementedError
 
 
 SIDE_FILES = frozenset(
@@ -95,13 +91,11 @@ def is_unnamed(file: FoundFile) -> bool:
     )
 
 
-class ImageKind:
+class ImageKind(SampleKind):
     """One image per file, or per record of a table. A file whose name says nothing is an image if
     it begins like one."""
 
-    name: ClassVar[str] = "image"
-    has_sidecars: ClassVar[bool] = True
-    columns: ClassVar[pa.Schema | None] = None
+    name = "image"
 
     def form(self, file: FoundFile, reading: Reading) -> Form:
         """Tell by the name, or by the first bytes where the name says nothing. Tables, where images
@@ -130,13 +124,12 @@ LINES = frozenset((".jsonl", ".ndjson"))
 _COMPRESSED = tuple(COMPRESSED)
 
 
-class TextKind:
+class TextKind(SampleKind):
     """A `.txt` file is one sample with the field `text`; a record of a JSONL file is one with the
     fields of its object."""
 
-    name: ClassVar[str] = "text"
-    has_sidecars: ClassVar[bool] = True
-    columns: ClassVar[pa.Schema | None] = pa.schema([("text", pa.string())])
+    name = "text"
+    columns = pa.schema([("text", pa.string())])
 
     def form(self, file: FoundFile, reading: Reading) -> Form:
         """Tell by the name."""
@@ -170,11 +163,11 @@ def _has_exported_texts(file: FoundFile, plain: str) -> bool:
 def too_large() -> Rejection:
     """Return why a file is rejected that has more text than one record may have."""
     limit = format_bytes(RECORD_BYTES)
-    message = (
-        f"the file has more than {limit} of text, too much for one record; --record line "
-        "makes a record of each line"
+    return Rejection(
+        "read",
+        "too-large",
+        f"the file has more than {limit} of text; --record line makes a record of each line",
     )
-    return Rejection("read", "too-large", message)
 
 
 def _decompressed(data: bytes, compression: str) -> bytes:

@@ -176,9 +176,7 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     named = dict(joined)
     if names := disputed(named):
         raise InputError(
-            f"{shown}: the files give different names to the classes of {some(names)}; write the "
-            "same names in all of them, or"
-            " leave these columns out with --drop-columns"
+            f"{shown}: different names for the classes of {some(names)}; make them the same, or use --drop-columns"
         )
     all_say = of_exports or all(
         LABEL_COLUMN in part.classes for part in parts if LABEL_COLUMN in part.held
@@ -194,14 +192,12 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
         said.append(
-            f"{some(others)}: names of other files of the samples are kept as text, and the files "
-            "are not read"
+            f"{some(others)}: names of other files are kept as text, and these are not read"
         )
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     if has_cells and UNNAMED in columns.column_names:
         said.append(
-            f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' "
-            "leaves it out"
+            f"the first column has no name, and is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out"
         )
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(
@@ -396,8 +392,7 @@ def _refused(place: str, fault: Rejection) -> InputError:
     if fault.error != "not-utf8":
         return InputError(f"{place}: {fault.message}")
     return InputError(
-        f"{place}: {fault.message.partition(';')[0]}; recode it, for instance with iconv -f "
-        "ENCODING -t UTF-8"
+        f"{place}: {fault.message.partition(';')[0]}; recode it with iconv -f ENCODING -t UTF-8"
     )
 
 
@@ -419,16 +414,14 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
         if wide := [each for each in schema.names if each.strip() == name != each]:
             raise InputError(
-                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it out, and "
-                "those of its cells"
+                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it and those of cells out"
             )
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
         if mark := separator_in(schema.names):
             raise InputError(
-                f"{shown}: no column of file names; it has {held}; separate its columns with "
-                f"--delimiter {mark}"
+                f"{shown}: no column of file names; it has {held}; use --delimiter {mark}"
             )
         how = f"call one {' or '.join(FILE_COLUMNS)}"
         how += (
@@ -444,8 +437,7 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     for name in RESERVED_FIELDS:
         if name in schema.names and name != column:
             raise InputError(
-                f"{shown}: the column {name!r} is one that shardctl makes itself; rename it, or "
-                f"use --drop-columns {name}"
+                f"{shown}: the column {name!r} is shardctl's own; rename it, or use --drop-columns {name}"
             )
     return column
 
@@ -480,8 +472,7 @@ def _encode_label(
             table,
             None,
             [
-                "no column is called label, so there are no labels; all columns are "
-                f"kept{_advice_on(like, table)}"
+                f"no column is called label: there are no labels, and all columns are kept{_advice_on(like, table)}"
             ],
         )
     import pyarrow.compute as pc
@@ -499,10 +490,7 @@ def _encode_label(
         classes = tuple(names)
     else:
         raise InputError(
-            f"{shown}: the column label holds {label.type}, and labels are class names or whole "
-            "numbers. If these are numbers"
-            " to predict, rename the column, for instance to target: shardctl then keeps it as a "
-            "column of numbers"
+            f"{shown}: the column label holds {label.type}, and labels are class names or whole numbers; rename a column of numbers to predict, for instance to target"
         )
     table = table.set_column(place, LABEL_COLUMN, encoded)
     empty = encoded.null_count

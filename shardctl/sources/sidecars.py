@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -25,8 +27,8 @@ from shardctl.sources.export_description import (
 from shardctl.sources.files import exists, local_copy, read_small, version_of
 from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
 from shardctl.sources.formats import import_attribute
-from shardctl.sources.formats.beside import MOST_BYTES, ExclusionRule, is_beside, json_in
-from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.sources.formats.beside import MOST_BYTES, is_beside, json_in
+from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
 from shardctl.system.locations import folders_above, join, parent_of, path_below
 from shardctl.system.text import counted, printable
 
@@ -39,13 +41,6 @@ _OWN = (
 """The files of an export of shardctl that describe its other files."""
 
 
-class _Rule(NamedTuple):
-    """A row of the table, and its regular expression."""
-
-    sidecar: Sidecar
-    name: re.Pattern[str]
-
-
 def _by_ending(pairs: Iterable[tuple[Iterable[str], _Found]]) -> dict[str, list[_Found]]:
     """Return a dictionary by ending of the pairs' second parts."""
     found: dict[str, list[_Found]] = {}
@@ -56,17 +51,17 @@ def _by_ending(pairs: Iterable[tuple[Iterable[str], _Found]]) -> dict[str, list[
 
 
 _SIDECARS = _by_ending(
-    (sidecar.endings, _Rule(sidecar, re.compile(sidecar.name, re.DOTALL)))
+    (sidecar.endings, (sidecar, re.compile(sidecar.name, re.DOTALL)))
     for sidecar in (*_OWN, *(sidecar for row in INPUT_FORMATS for sidecar in row.sidecars))
 )
 _SIDECAR_NAMES = {
-    ending: re.compile("|".join(f"(?:{rule.sidecar.name})" for rule in rules), re.DOTALL)
+    ending: re.compile("|".join(f"(?:{sidecar.name})" for sidecar, _ in rules), re.DOTALL)
     for ending, rules in _SIDECARS.items()
 }
 """Whether a name is that of any sidecar with this ending: one look tells it of nearly all files."""
 
 _EXCLUSIONS = _by_ending(
-    (row.excluded.endings, row.excluded.rule) for row in INPUT_FORMATS if row.excluded is not None
+    (endings, rule) for row in INPUT_FORMATS for endings, rule in [row.excluded] if endings
 )
 _FOLDERS = _by_ending(
     (row.folder.endings, (re.compile(row.folder.path), row.folder.file))
@@ -131,11 +126,12 @@ def inputs_among(
     say, and exports may lack files. Raises InputError where such a file lists others that are not
     there: they would be missing silently.
     """
-    failed, series, exclusions = _Failures(), _Series(), _Exclusions()
+    series, left_out, tables = Counter[_Series](), dict[str, LeftOut](), list[str]()
+    lost: list[str] = []
     for file in files:
         suffix = file.suffix
-        if "-of-" in file.path:
-            series.add(file)
+        if "-of-" in file.path and (match := _OF_SERIES.match(file.path.rpartition("/")[2])):
+            series[file.folder, match[1], match[4] or "", int(match[3])] += 1
         if suffix in _FOLDERS and (standing := _file_of_folder(file)) is not None:
             if file.opened == standing:
                 yield file
@@ -148,26 +144,33 @@ def inputs_among(
         if (sidecar := _sidecar_of(name, file)) is not None:
             if sidecar.use is not Use.NOTHING:
                 beside.append(file)
-            if sidecar.missing:
-                series.add_missing(import_attribute(sidecar.missing)(file))
+            if sidecar.missing and (sentence := import_attribute(sidecar.missing)(file)):
+                lost.append(f"{MISSING}{sentence}")
             if name == DESCRIPTION and notice is not None:
                 _refuse_other_files(file.opened)
-        elif file.fault is None and exclusions.exclude(file, name):
-            continue
+        elif why := "" if file.fault is not None else _why_left_out(file, name):
+            left_out.setdefault(why, LeftOut()).add(file.path)
         elif (
             file.fault is None
             and name.endswith(_FAILURES)
             and is_beside(file, f"{name[: -len(_FAILURES)]}.tar")
         ):
-            if notice is not None:
-                failed.add(file)
+            tables.append(file.opened)
         else:
             yield file
     if notice is None:
         return
-    for sentence in (*exclusions.notices(), *series.missing()):
+    for why, these in left_out.items():
+        notice(f"left out: {these.counted('file', 'files')}: {why}")
+    for sentence in (*lost, *_missing(series)):
         notice(sentence)
-    failed.tell(notice)
+    if tables:
+        notice(_about_tables(tables))
+
+
+def _why_left_out(file: FoundFile, name: str) -> str | None:
+    rules = (import_attribute(rule)(file, name) for rule in _EXCLUSIONS.get(file.suffix, ()))
+    return next(filter(None, rules), None)
 
 
 def depends_on_others(name: str) -> bool:
@@ -261,16 +264,14 @@ def _refuse_other_files(description: str) -> None:
         )
     except (OSError, ValueError):
         raise InputError(
-            f"{printable(folder)}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not "
-            "list its files of one sample"
-            f" each. Get it again, or move {DESCRIPTION} away to read the files without it"
+            f"{printable(folder)}: its {CHECKSUMS} is lost or changed; get it again, or move {DESCRIPTION} away"
         ) from None
     if export.loose is not None and sizes != export.loose.bytes:
-        what = (
-            f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names those "
-            "that are damaged)"
+        raise _another_size(
+            folder,
+            f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names damaged ones)",
+            export.loose.bytes,
         )
-        raise _another_size(folder, what, export.loose.bytes)
 
 
 def _size_of(file: str, description: str) -> int:
@@ -285,9 +286,7 @@ def _size_of(file: str, description: str) -> int:
 
 def _another_size(file: str, what: str, wanted: int) -> InputError:
     return InputError(
-        f"{printable(file)}: {what}, but {DESCRIPTION} says {wanted:,}; get it again, or move "
-        f"{DESCRIPTION} away to read the"
-        " files without it"
+        f"{printable(file)}: {what}, but {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away"
     )
 
 
@@ -297,101 +296,38 @@ MISSING = "missing: "
 _OF_SERIES = re.compile(r"^(.*?)-(\d{3,})-of-(\d{3,})(\..*)?$")
 
 
-class _Series:
-    """Files that say in their names how many there are of them, NAME-00000-of-00008, or that a list
-    has."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str, int], int] = {}
-        self._lost: list[str] = []
-
-    def add(self, file: FoundFile) -> None:
-        """Count a file that is one of several."""
-        if "-of-" not in file.path:
-            return
-        match = _OF_SERIES.match(file.path.rpartition("/")[2])
-        if match is not None:
-            of_series = (file.folder, match[1], match[4] or "", int(match[3]))
-            self._found[of_series] = self._found.get(of_series, 0) + 1
-
-    def add_missing(self, sentence: str | None) -> None:
-        """Add a sentence about a file that an index lists and that does not exist."""
-        if sentence is not None:
-            self._lost.append(f"{MISSING}{sentence}")
-
-    def missing(self) -> Iterator[str]:
-        """Yield a sentence for each series that is not whole."""
-        yield from self._lost
-        for (folder, stem, suffix, wanted), found in self._found.items():
-            if found < wanted:
-                shown = printable(
-                    f"{folder}/{stem}-…-of-{wanted:05d}{suffix}"
-                    if folder
-                    else f"{stem}-…-of-{wanted:05d}{suffix}"
-                )
-                yield (
-                    f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the "
-                    "others, or go on without them"
-                )
+_Series = tuple[str, str, str, int]
+"""Files that say in their names how many there are of them, NAME-00000-of-00008: their folder, what
+is before and behind that, and how many."""
 
 
-class _Exclusions:
-    """The rules of the formats for files that are left out, for one walk. A rule is imported when
-    it is needed."""
-
-    def __init__(self) -> None:
-        self._rules: dict[str, ExclusionRule] = {}
-
-    def exclude(self, file: FoundFile, name: str) -> bool:
-        """Return whether to leave out this file. `name` is the last part of its path."""
-        for rule in _EXCLUSIONS.get(file.suffix, ()):
-            if rule not in self._rules:
-                self._rules[rule] = import_attribute(rule)()
-            if self._rules[rule].excludes(file, name):
-                return True
-        return False
-
-    def notices(self) -> Iterator[str]:
-        """Yield the notices of all rules."""
-        for rule in self._rules.values():
-            yield from rule.notices()
+def _missing(series: Counter[_Series]) -> Iterator[str]:
+    """Yield a sentence for each series that is not whole."""
+    for (folder, stem, suffix, wanted), found in series.items():
+        if found < wanted:
+            within = f"{folder}/" if folder else ""
+            shown = printable(f"{within}{stem}-…-of-{wanted:05d}{suffix}")
+            yield f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the others"
 
 
-class _Failures:
-    """What the tables of img2dataset beside its tars say of samples that it could not get."""
-
-    def __init__(self) -> None:
-        self._files = self._failed = self._samples = 0
-        self._reasons: dict[str, int] = {}
-
-    def add(self, file: FoundFile) -> None:
-        """Count the samples of one table that are in no tar."""
-        self._files += 1
-        try:
-            samples, reasons = _failures_in(file.opened)
-        except (OSError, pa.ArrowException, KeyError, ValueError, TypeError):
-            # it tells no more than its name
-            return
-        self._samples += samples
-        for reason, count in reasons.items():
-            self._failed += count
-            self._reasons[reason] = self._reasons.get(reason, 0) + count
-
-    def tell(self, notice: Callable[[str], None]) -> None:
-        """Say how many there are, and why most of them could not be got."""
-        if not self._files:
-            return
-        tables = counted(self._files, "table", "tables")
-        if not self._failed:
-            notice(f"left out: {tables} of img2dataset beside tars of the same name")
-            return
-        reason = max(self._reasons, key=lambda each: self._reasons[each])
-        notice(
-            f"left out: {tables} of img2dataset beside tars of the same name; by what they say "
-            f"{self._failed:,} of"
-            f" {self._samples:,} samples could not be downloaded ({self._reasons[reason]:,} of "
-            f"them: {printable(reason)})"
-        )
+def _about_tables(tables: list[str]) -> str:
+    """Say how many tables of img2dataset are beside its tars, and why most of the samples in no tar
+    could not be got."""
+    samples, reasons = 0, Counter[str]()
+    for path in tables:
+        # others tell no more than their names
+        with suppress(OSError, pa.ArrowException, KeyError, ValueError, TypeError):
+            count, failed = _failures_in(path)
+            samples += count
+            reasons.update(failed)
+    told = f"left out: {counted(len(tables), 'table', 'tables')} of img2dataset beside tars"
+    if not reasons:
+        return told
+    reason, most = max(reasons.items(), key=lambda each: each[1])
+    return (
+        f"{told}; {reasons.total():,} of {samples:,} samples could not be downloaded ({most:,} of "
+        f"them: {printable(reason)})"
+    )
 
 
 def _failures_in(path: str) -> tuple[int, dict[str, int]]:

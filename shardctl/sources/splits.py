@@ -151,8 +151,7 @@ class GroupRule:
             raise UsageError(f"group {text!r} is not a regular expression: {error}") from None
         if groups != 1:
             raise UsageError(
-                f"group {text!r} has {groups} groups in parentheses, and takes one; write (?:…) "
-                "for the others"
+                f"group {text!r} has {groups} groups in parentheses, not one; write (?:…) for the others"
             )
         return cls(text)
 

@@ -252,9 +252,7 @@ class Types:
             several = next((part for part in kinds.parts() if _is_mixed(part)), kinds)
             both = sorted(rigid | set(_shown(several)))
             raise InputError(
-                f"the field {printable(name)} holds values of several types ({', '.join(both)}), "
-                "which no column can hold"
-                " together; give them one type in the files"
+                f"the field {printable(name)} holds values of several types ({', '.join(both)}), which no column holds; give them one type"
             )
         return pa.string() if type_ is None else type_
 
@@ -289,10 +287,7 @@ class Types:
         for name in self.mixed():
             if name not in left_out:
                 yield (
-                    f"the {what} {printable(name)} holds values of several types, or whole numbers "
-                    "beyond 2^53 beside decimals,"
-                    f" or objects with more than {MOST_NAMES:,} names in all; those that are no "
-                    "strings are kept as JSON text"
+                    f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals, or objects with over {MOST_NAMES:,} names; those that are no strings are JSON text"
                 )
         for name, kinds in self._fields.items():
             if kinds.written is None or name in left_out:
@@ -302,10 +297,7 @@ class Types:
                 yield f"{column}: {printable(odd)} would change if it were read as a number"
             if words := kinds.written.hiding_nulls():
                 yield (
-                    f"{column}: some cells are {' or '.join(map(printable, words))}, and all "
-                    "others numbers; with --null-values"
-                    f" {printable(','.join(words))} those are missing values, and the column has "
-                    "numbers"
+                    f"{column}: some cells are {' or '.join(map(printable, words))}, and all others numbers; --null-values {printable(','.join(words))} makes numbers of it"
                 )
 
     def has_unnamed(self) -> bool:
@@ -324,14 +316,8 @@ class Types:
 
     def only_column(self) -> str | None:
         """Return the name of the only column there is, if it is one of CSV cells."""
-        return next(
-            (
-                name
-                for name, kinds in self._fields.items()
-                if len(self._fields) == 1 and kinds.written
-            ),
-            None,
-        )
+        written = [name for name, kinds in self._fields.items() if kinds.written]
+        return written[0] if len(self._fields) == 1 and written else None
 
     def labels(self) -> list[str] | None:
         """Return the different strings of the field that may name classes, in order.

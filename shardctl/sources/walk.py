@@ -263,8 +263,7 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
                 fault = Rejection(
                     "plan",
                     UNREACHABLE,
-                    "cannot be reached (the store has other objects below a folder of this name); "
-                    "rename the object",
+                    "cannot be reached (other objects are below a folder of this name); rename the object",
                 )
             found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), fault)
             yield tuple.__new__(FoundFile, found)  # as in FoundFile.of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardctl.system.documents import documents
+from shardctl.system.packages import documents
 
 ANY = "…"
 """Stands for a value in the text of a message."""

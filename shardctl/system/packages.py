@@ -1,5 +1,5 @@
-"""What pip installs an optional package by, as it is right for how this copy of shardctl was
-installed.
+"""What is installed: functions of the user, by their names; the folder docs/; and what pip installs
+an optional package by, as it is right for how this copy of shardctl was installed.
 
 An extra can be asked for by the name of shardctl only where pip finds shardctl by its name: on an
 index. A copy from a wheel file, a folder or a repository has a record of where it came from
@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from shardctl.errors import UsageError
+from shardctl.errors import InstallError, UsageError
 from shardctl.system.text import did_you_mean, printable
 
 NAME = "shardctl"
@@ -60,6 +60,18 @@ def to_install(extra: str) -> str:
         requirements = found.requires or []
     packages = " ".join(map(quote, packages_of(extra, requirements)))
     return packages or (quote(f"{clone}[{extra}]") if is_clone else _by_name(extra))
+
+
+def needed(module: str, extra: str, who: str) -> Any:
+    """Import a module of an optional package. Raises InstallError, which says what to install:
+    `who` needs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InstallError(
+            f"{who} needs {module.partition('.')[0]}, which cannot be imported ({error}); pip "
+            f"install {to_install(extra)}"
+        ) from None
 
 
 def packages_of(extra: str, requirements: list[str]) -> list[str]:
@@ -184,3 +196,27 @@ def find_function(target: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{what} {target}: {name} is not a function")
     return found  # type: ignore[no-any-return]  # callable() narrows Any to nothing better
+
+
+_PACKAGE = Path(__file__).parents[1]
+
+_FOR_DEVELOPERS = "dev"
+"""The folder of docs/ with measurements. Neither a wheel nor `shardctl help` has it."""
+
+
+def documents() -> Path:
+    """Return where it is. A wheel has it in the package (setup.py); in a clone it lies beside the
+    package."""
+    installed = _PACKAGE / "docs"
+    return installed if installed.is_dir() else _PACKAGE.parent / "docs"
+
+
+def pages() -> dict[str, Path]:
+    """Return the pages for users by their names, which are the names of the files without .md."""
+    folder = documents()
+    found = (
+        path
+        for path in folder.rglob("*.md")
+        if path.relative_to(folder).parts[0] != _FOR_DEVELOPERS
+    )
+    return {path.stem: path for path in sorted(found)}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from shardctl.format.roles import Role, Sample
 from shardctl.images.codecs.image import Opened, upright
 from shardctl.images.codecs.measures import SHARPNESS_SIDE
 from shardctl.images.geometry import Look, Size
+from shardctl.system.options import declared_in
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import SettingError, Settings, shown_beside
 
@@ -63,57 +63,51 @@ RejectRow = Callable[[int, Rejection], None]
 """Takes the row of a record among those that a step was given, and why it is rejected."""
 
 
-class BatchRun(Protocol):
+class BatchRun(ABC):
     """A batch transform at work in one shard: it may hold records back, and give them with
     others."""
 
+    @abstractmethod
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
         """Return what is made of some records, in order. `reject` takes those of them that become
         nothing."""
-        ...
 
     def finish(self) -> Iterable[Records]:
         """Return what is made of the records that are still held, at the end of the shard."""
-        ...
-
-    def counts(self) -> dict[str, int]:
-        """Return what it has counted in its shard, by name: numbers that can be added up over
-        shards."""
-        ...
-
-
-class NothingHeld(ABC):
-    """The run of a step that gives at once what it makes of the records that it gets, and counts
-    nothing unless it says so."""
-
-    @abstractmethod
-    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return what is made of some records, in order."""
-
-    def finish(self) -> Iterable[Records]:
-        """Return nothing: nothing is held."""
         return ()
 
-    def counts(self) -> dict[str, int]:
-        """Return nothing."""
+    def counts(self) -> dict[str, Any]:
+        """Return what it has counted in its shard, by name: numbers that can be added up over
+        shards."""
         return {}
 
 
-class EachBatch(NothingHeld):
-    """Such a run by a function: `work` makes records of records."""
+Counts = dict[str, Any]
+"""What a step counts in a shard, by name."""
 
-    def __init__(self, work: Callable[[Records, RejectRow], Records]) -> None:
-        self._work = work
+
+class EachBatch(BatchRun):
+    """Such a run that holds nothing: `work` makes records of records, and adds to what is
+    `counted`."""
+
+    def __init__(
+        self, work: Callable[[Records, RejectRow, Counts], Iterable[Records]], *counted: str
+    ) -> None:
+        self._work, self._counts = work, dict.fromkeys(counted, 0)
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
         """Return what `work` makes of the records."""
-        return (self._work(records, reject),)
+        return self._work(records, reject, self._counts)
+
+    def counts(self) -> Counts:
+        """Return what was counted."""
+        return self._counts
 
 
 # as text: np.random takes 5 ms to import, and few recipes draw
-Rng: TypeAlias = "np.random.Generator | None"
-"""The generator of a sample; None for steps that are not random, as making one takes 20
-microseconds."""
+Rng: TypeAlias = "np.random.Generator"
+"""The generator of a sample. Steps that are not random do not look at it: they may get None, as
+making one takes 20 microseconds."""
 
 EVERYTHING = frozenset(("boxes", "polygons", "keypoints", "masks"))
 """The annotations that a step may move."""
@@ -348,7 +342,6 @@ def drawn(p: float, rng: Rng) -> bool:
     number."""
     if p <= 0 or p >= 1:
         return p >= 1
-    assert rng is not None, "a random step is handed a generator"
     return bool(rng.random() < p)
 
 
@@ -357,7 +350,6 @@ def between(span: tuple[float, float], rng: Rng) -> float:
     low, high = span
     if low == high:
         return low
-    assert rng is not None, "a random step is handed a generator"
     return low + (high - low) * float(rng.random())
 
 
@@ -391,15 +383,21 @@ class Filter(Transform):
         if most is not None and value > most:
             raise self._reject(f"{what} {shown_beside(value, most)} is over {most:.15g}")
 
-    def _refuse_nothing(self) -> None:
-        """Raise SettingError if no limit is given, or the largest is below the smallest."""
-        limits = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # it is
-        if all(limit is None for limit in limits.values()):
-            raise SettingError(f"needs at least one of {', '.join(limits)}")
-        for name, most in limits.items():
-            least = limits["min" + name[3:]] if name.startswith("max") else None
-            if least is not None and most is not None and least > most:
-                raise SettingError(f"{name} {most:g} is under min{name[3:]} {least:g}", name)
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+def check_limits(step: Settings) -> None:
+    """Raise SettingError if a step has none of its limits, min… and max…, or one is below the
+    other."""
+    names = [name for name in declared_in(type(step)) if name[:3] in ("min", "max")]
+    if all(getattr(step, name) is None for name in names):
+        raise SettingError(f"needs at least one of {', '.join(names)}")
+    for name in names:
+        most, low = getattr(step, name), f"min{name[3:]}"
+        least = getattr(step, low) if name.startswith("max") else None
+        if least is not None and most is not None and least > most:
+            raise SettingError(f"{name} {most:g} is under {low} {least:g}", name)
 
 
 def judge(filters: Sequence[Filter], opened: Opened) -> None:

@@ -9,11 +9,10 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -71,7 +70,10 @@ def code_digest(target: str, code: Any) -> str | None:
     """
     said = declared(code) or declared(_innermost(code))
     if said is not None:
-        return said.digest(target)
+        version, modules = said
+        files = {module: _module_digest(target, module) for module in modules}
+        told = json.dumps([version, files], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()
     module = sys.modules.get(target.partition(":")[0])
     paths = dict.fromkeys((_source_file(_innermost(code)), getattr(module, "__file__", None)))
     digests = [hashlib.sha256(_read(path)).hexdigest() for path in paths if path]
@@ -141,21 +143,9 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 ATTRIBUTE = "__shardctl_declared__"
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What stands for the code of a function in the fingerprint of a dataset: its version, and the
-    content of modules."""
-
-    version: str
-    modules: tuple[str, ...]
-
-    def digest(self, target: str) -> str:
-        """Return the SHA-256, in hex. Raises UsageError if a module cannot be imported, or has no
-        file."""
-        files = {module: _module_digest(target, module) for module in self.modules}
-        return hashlib.sha256(
-            json.dumps([self.version, files], sort_keys=True).encode()
-        ).hexdigest()
+Declared = tuple[str, tuple[str, ...]]
+"""What stands for the code of a function in the fingerprint of a dataset: its version, and the
+modules whose content does."""
 
 
 def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Callable[[Code], Code]:
@@ -182,7 +172,7 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
     def declare(code: Code) -> Code:
         if not callable(code):
             raise UsageError(f"a transform is a function or a class; it is {code!r}")
-        setattr(code, ATTRIBUTE, Declared(version, names))
+        setattr(code, ATTRIBUTE, (version, names))
         return code
 
     return declare
@@ -190,8 +180,7 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
 
 def declared(code: Any) -> Declared | None:
     """Return what was declared of a function or of this very class, None if nothing was."""
-    found = getattr(code, "__dict__", {}).get(ATTRIBUTE)
-    return found if isinstance(found, Declared) else None
+    return getattr(code, "__dict__", {}).get(ATTRIBUTE)
 
 
 def _module_digest(target: str, name: str) -> str:
@@ -220,8 +209,7 @@ def _module_digest(target: str, name: str) -> str:
         ) from error
 
 
-@dataclass(frozen=True)
-class Custom(SampleTransform):
+class Custom(SampleTransform, name="custom"):
     """Calls `function(sample)`, or `function(sample, rng)` where it asks for rng. Anything that can
     be called will do.
 
@@ -230,14 +218,13 @@ class Custom(SampleTransform):
     numpy.random.Generator keyed by the seed, the sample's key and its variant.
     """
 
-    name: ClassVar[str] = "custom"
     target: str = setting(Text(), help="MODULE:FUNCTION.")
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the function, to be sure that it can be called. A class becomes a model. Raises
         UsageError."""
         if is_model(self._function):
-            return Model(self.target).loaded()
+            return Model(target=self.target).loaded()
         self._call  # noqa: B018 - imported once, and kept
         return self
 
@@ -249,13 +236,7 @@ class Custom(SampleTransform):
     def apply(self, sample: Sample, rng: np.random.Generator | None) -> Sequence[Sample]:
         """Call the function. Raises Rejection (stage `transform`) where it raises or returns no
         samples."""
-        try:
-            result = self._call[0](sample, rng)
-        except (Rejection, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            # sys.exit() must not end a conversion that runs in this process
-            raise rejection_of(self.target, error) from error
+        result = _called(self.target, self._call[0], sample, rng)
         return samples_of(result, self.target, self._known_names)
 
     def code_digest(self) -> str | None:
@@ -277,32 +258,49 @@ class Custom(SampleTransform):
         """The function, called with the sample, and with rng where it asks for it; and whether it
         does. Raises UsageError."""
         function = self._function
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if _is_other(function):
             raise UsageError(
                 f"transform {self.target}: is async or a generator; an ordinary function is needed"
             )
-        try:
-            signature = inspect.signature(function)
-        except (ValueError, TypeError):  # some functions written in C do not say
-            return (lambda sample, rng: function(sample)), False
-        if _can_call(signature, None, rng=None) and "rng" in signature.parameters:
+        named = _takes(function, None, rng=None)
+        if named and "rng" in inspect.signature(function).parameters:
             return (lambda sample, rng: function(sample, rng=rng)), True
-        if _can_call(signature, None):
+        if _takes(function, None):
             return (lambda sample, rng: function(sample)), False
-        if _can_call(signature, None, None):
+        if _takes(function, None, None):
             return function, True
         raise UsageError(
-            f"transform {self.target}: takes {signature}; it is called with (sample), or with "
-            "(sample, rng)"
+            f"transform {self.target}: takes {inspect.signature(function)}; it is called with "
+            "(sample), or with (sample, rng)"
         )
 
 
-def _can_call(signature: inspect.Signature, *positional: Any, **named: Any) -> bool:
+def _is_other(function: Any) -> bool:
+    """Return whether a function is async or a generator."""
+    return inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+
+
+def _takes(function: Any, *positional: Any, **named: Any) -> bool:
+    """Return whether a function takes these arguments. Some that are written in C do not say: then
+    only whether there are none by name."""
     try:
-        signature.bind(*positional, **named)
+        inspect.signature(function).bind(*positional, **named)
     except TypeError:
         return False
+    except ValueError:
+        return not named
     return True
+
+
+def _called(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a person's function. Raises Rejection (stage `transform`) where it raises."""
+    try:
+        return function(*arguments)
+    except (Rejection, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        # sys.exit() must not end a conversion that runs in this process
+        raise rejection_of(target, error) from error
 
 
 # --- a person's own class, which is set up once and called on many samples ---
@@ -312,8 +310,7 @@ MODELS_KEPT = 4
 conversions."""
 
 
-@dataclass(frozen=True)
-class Model(GroupTransform):
+class Model(GroupTransform, name="model"):
     """Makes an object of a class once in each worker, `Class(**arguments)`, and calls it with lists
     of `batch` samples.
 
@@ -321,7 +318,6 @@ class Model(GroupTransform):
     each sample the changed dict, a list of several, or None, which leaves it out.
     """
 
-    name: ClassVar[str] = "model"
     target: str = setting(Text(), help="MODULE:CLASS.")
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
     arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")
@@ -351,18 +347,11 @@ class Model(GroupTransform):
         """Call the object. Raises Rejection (stage `transform`) where it raises, or returns no list
         with an item for each."""
         count = len(samples)
-        try:
-            results = self._model()(samples)
-        except (Rejection, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            # sys.exit() must not end a conversion that runs in this process
-            raise rejection_of(self.target, error) from error
+        results = _called(self.target, self._model(), samples)
         if not isinstance(results, list | tuple) or len(results) != count:
             message = (
                 f"{self.target} returned {describe(results)} for a list of {count}; it must return "
-                "a list of the same length."
-                " For each sample, it has a dict, a list of dicts, or None"
+                "a list of the same length"
             )
             raise Rejection("transform", "not-a-list", message)
         return [self._made(result) for result in results]
@@ -390,25 +379,12 @@ class Model(GroupTransform):
         call = next(
             (vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None
         )
-        if call is None:
+        takes = _takes(call, None, []) if call is not None and not _is_other(call) else False
+        if not takes:
             raise UsageError(
-                f"transform {self.target}: is a class without __call__, which is called with a "
-                "list of samples"
+                f"transform {self.target}: needs an ordinary method __call__, which is called with "
+                "a list of samples"
             )
-        if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
-            raise UsageError(
-                f"transform {self.target}: its __call__ is async or a generator; an ordinary "
-                "method is needed"
-            )
-        try:
-            inspect.signature(call).bind(None, [])
-        except TypeError:
-            raise UsageError(
-                f"transform {self.target}: its __call__ takes {inspect.signature(call)}; it is "
-                "called with a list of samples"
-            ) from None
-        except ValueError:  # some methods written in C do not say
-            pass
         version = getattr(found, "version", None)
         if version is not None and not isinstance(version, str):
             raise UsageError(

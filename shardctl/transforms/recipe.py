@@ -30,6 +30,7 @@ from shardctl.transforms.base import (
     Filter,
     GroupTransform,
     ImageTransform,
+    Rng,
     SampleTransform,
     Transform,
 )
@@ -335,9 +336,11 @@ class Recipe(RecipeKeys):
             size = step.output_size(size)
         return size
 
-    def rng(self, key: str, variant: int) -> np.random.Generator:
+    def rng(self, key: str, variant: int, draws: bool = True) -> Rng:
         """Return the generator of one sample, keyed by (seed, key, variant): the same in any worker
-        and any order."""
+        and any order. Who `draws` nothing gets None."""
+        if not draws:
+            return None  # type: ignore[return-value]  # nobody looks at it
         digest = xxhash.xxh3_128_intdigest(f"{self.seed}\0{variant}\0{key}".encode())
         return np.random.Generator(
             np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64))
@@ -524,8 +527,8 @@ class Recipe(RecipeKeys):
         named = f"--image-field {printable(self.image_field)}"
         if self.kind == "table" and self.image_field != NO_IMAGES:
             yield SettingError(
-                f"{named} is for --kind image; in a table, all structs of bytes and path are "
-                "images, or none with --image-field none",
+                f"{named} is for --kind image; in a table, all structs of bytes and path are images, "
+                "or none with none",
                 "image_field",
             )
         if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
@@ -544,14 +547,13 @@ class Recipe(RecipeKeys):
             )
         if name == "raw" and self.output_size is None and not self.sample_transforms:
             yield SettingError(
-                "store raw needs a recipe that names the one size of all images: add a resize to "
-                "WIDTHxHEIGHT (--resize 32x32) or a crop (--crop 32)",
+                "store raw needs a recipe that names the size of all images: add a resize to "
+                "WIDTHxHEIGHT or a crop (--crop 32)",
                 "store",
             )
         if name == "none" and not self.sample_transforms:
             yield SettingError(
-                "store none drops the images, and no function or model (--transform) makes "
-                "another field of them",
+                "store none drops the images, and nothing (--transform) makes other fields of them",
                 "store",
             )
 
@@ -572,10 +574,7 @@ class Recipe(RecipeKeys):
             if step.samples > 1 and any(_parts(each) > 1 for each in before):
                 yield f"{step.name}: only one step may make several samples of each image"
             elif step.random and several is not None:
-                yield (
-                    f"{step.name} is random and must come after {several.name}, whose samples are "
-                    "parts of the same image"
-                )
+                yield (f"{step.name} is random and must come after {several.name}")
         if isinstance(step, BatchTransform):
             if self.sample_transforms:
                 yield f"{step.name} cannot be used together with your own function"

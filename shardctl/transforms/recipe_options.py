@@ -159,7 +159,6 @@ class KeptShare(ValueType):
 class RecipeKeys(Settings):
     """The keys of a recipe that have an option. What each does: `Recipe` (recipe.py)."""
 
-    name: ClassVar[str] = ""
     what: ClassVar[str] = "recipe key"
     kind: str = setting(
         Word(*KINDS),

@@ -1,8 +1,8 @@
 """What the settings of a recipe and of its steps may be: how each is read, written, and described
 for an editor.
 
-A step is a frozen dataclass, and so is a recipe. Each of its fields is made by `setting(type)` or
-`setting(type, default)` (system/options.py).
+Each field of a step, and of a recipe, is made by `setting(type)` or `setting(type, default)`
+(system/options.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from shardctl.errors import UsageError
@@ -18,7 +18,15 @@ from shardctl.system.options import Number, Text, ValueType, Whole, declared_in,
 from shardctl.system.text import unknown
 
 if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+
     from shardctl.images.geometry import Colour, Size
+else:
+
+    def dataclass_transform(**_):
+        """Tell type checkers: Python 3.10 does not have this yet, and it does nothing."""
+        return lambda made: made
+
 
 MAX_SIDE = 16384
 """Longest side of an output image, in pixels."""
@@ -301,13 +309,20 @@ PROBABILITY = Number(0.0, 1.0)
 C = TypeVar("C", bound="Settings")
 
 
+@dataclass_transform(frozen_default=True)
 class Settings:
-    """A dataclass whose fields are settings: read from a recipe by `parse`, written by
-    `settings`."""
+    """A frozen dataclass whose fields are settings: read from a recipe by `parse`, written by
+    `settings`. A class with a name becomes one: `class Crop(ViewTransform, name="crop")`."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     what: ClassVar[str] = "setting"
     """What a setting is called in messages."""
+
+    def __init_subclass__(cls, name: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if name:
+            cls.name = name
+            dataclass(frozen=True)(cls)
 
     @classmethod
     def unknown_key(cls, key: str) -> str:

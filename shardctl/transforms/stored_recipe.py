@@ -57,6 +57,6 @@ def refuse_unnamed_functions(
     if unnamed:
         options = " ".join(f"--transform {printable(target)}" for target in unnamed)
         raise UsageError(
-            f"{shown}: was made with user functions, and {who} runs only those that you name; "
-            f"check the code, and add {options}"
+            f"{shown}: was made with user functions; {who} runs those that you name: check the "
+            f"code, and add {options}"
         )

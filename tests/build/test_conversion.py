@@ -36,7 +36,7 @@ from shardctl.errors import (
 )
 from shardctl.format.tables import open_table, read_rejects
 from shardctl.system.folders import LocalFolder
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 
 RANDOM = {
     "store": "jpeg:85",

@@ -25,7 +25,7 @@ from image_files import images
 
 import shardctl
 from shardctl.build.convert import discover
-from shardctl.build.part import Part
+from shardctl.build.options import Part
 from shardctl.cli.conversion import print_result
 from shardctl.errors import (
     BusyError,

@@ -126,7 +126,7 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
     result = shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append))
     assert result.status == "damaged"
     assert (
-        f"where it says: {made / 'in'}; say where they are with --source SRC"
+        f"about the sources: {made / 'in'}; say where they are with --source SRC"
         in result.unrepaired[0].message
     )
     assert told == []
@@ -147,10 +147,7 @@ def test_a_source_as_no_conversion_records_it_is_not_read(
     )
     (here / "out" / SHARD).unlink()
     result = shardctl.repair(here / "out", workers=0)
-    assert (
-        "sources as no conversion records them, and they are not read"
-        in result.unrepaired[0].message
-    )
+    assert "sources as no conversion records them" in result.unrepaired[0].message
     (here / "out" / "manifest.json").write_text(signed(record))
     told: list[tuple[str, ...]] = []
     assert (
@@ -167,7 +164,7 @@ def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(
     path.write_text(path.read_text().replace(str(made / "in"), "s3://somebody/else"))
     (here / "out" / SHARD).unlink()
     result = shardctl.repair(here / "out", workers=0)
-    assert "where it says: s3://somebody/else" in result.unrepaired[0].message
+    assert "about the sources: s3://somebody/else" in result.unrepaired[0].message
     assert shardctl.open(here / "out").manifest.sources == ()
     assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
 
@@ -196,7 +193,7 @@ def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made:
     result = shardctl.repair(here / "out")
     assert result.status == "damaged"
     assert (
-        "does not say where the sources are; say it with --source SRC"
+        "does not say where the sources are; say where they are with --source SRC"
         in result.unrepaired[0].message
     )
     (here / "nothing").mkdir()
@@ -462,7 +459,7 @@ def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(here: Path) 
     before = (here / "out" / "manifest.json").read_bytes()
     with pytest.raises(
         DatasetError,
-        match="it is an Arrow file, not a manifest; give it back the name of its shard or table",
+        match="an Arrow file, not a manifest; give it its own name back",
     ):
         shardctl.repair(here / "out", workers=0)
     assert (here / "out" / "manifest.json").read_bytes() == before
@@ -515,7 +512,7 @@ def test_changed_sources_are_no_reason_to_lose_an_intact_shard(here: Path, made:
     flip(here / "out" / "plan.arrow")
     result = shardctl.repair(here / "out", sources=[here / "in"])
     assert [entry.file for entry in result.unrepaired] == ["plan.arrow"]
-    assert "have 61 inputs now, the dataset was made from 62" in result.unrepaired[0].message
+    assert "have 61 inputs now, and had 62" in result.unrepaired[0].message
     assert len(shardctl.open(here / "out").take(range(60))["image"]) == 60
 
 
@@ -648,11 +645,7 @@ def test_files_that_may_not_be_read_are_replaced(
     assert sums(here / "out") == sums(made / "out")
     assert shardctl.verify(here / "out").findings == ()
     if SHARD in names:
-        what = (
-            f"{SHARD} could not be read (Permission denied) and counts as damaged; check its "
-            "disk or server"
-        )
-        assert what in told["notices"]
+        assert any(f"{SHARD} cannot be read" in notice for notice in told["notices"])
 
 
 def test_a_manifest_that_may_not_be_read_is_not_replaced(here: Path) -> None:
@@ -673,10 +666,7 @@ def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made
     before = sorted(path.name for path in (here / "out").iterdir())
     ran = without_privileges("repair", here / "out", "--drop-lost")
     assert ran.returncode == 3
-    assert (
-        "cannot be read (Permission denied). Its samples may still exist, so that --drop-lost does "
-        "not remove them" in ran.stderr
-    )
+    assert f"{SHARD}: cannot be read (Permission denied)" in ran.stderr
     assert (
         sorted(path.name for path in (here / "out").iterdir() if path.name != ".shardctl") == before
     )
@@ -711,7 +701,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(
     ran = cli("repair", here / "out")
     assert ran.code == 3
     assert (
-        f"{name}: a folder, where a file" in ran.err
+        f"{name}: a folder in the place of a file" in ran.err
         or f"{name} cannot be read (Is a directory)" in ran.err
     )
     assert "move it away" in ran.err
@@ -947,7 +937,7 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(
     if left == "nothing":
         with pytest.raises(
             DatasetError,
-            match="rebuilt its manifest without the fingerprint of its inputs and options",
+            match="lost its fingerprint",
         ):
             shardctl.convert(source, out, recipe=CROP, workers=0, update=True)
 

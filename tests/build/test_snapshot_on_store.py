@@ -25,7 +25,6 @@ from store_contents import done_on, keys, nothing_is_left
 
 import shardctl
 from shardctl.build.convert.targets import store as destination
-from shardctl.build.snapshot import _Snapshot
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.system import store_lease
 from shardctl.system.store_lease import LeaseTiming
@@ -221,7 +220,7 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a thousand ranks, none waits for its turn to hold the lease."""
-    monkeypatch.setattr(_Snapshot, "_look_seconds", 0.05)
+    monkeypatch.setattr("shardctl.build.snapshot.LOOK_SECONDS_ON_STORE", 0.05)
     snapshot(source, f"{bucket}/elsewhere")
     here, elsewhere = open_store(url), open_store(f"{bucket}/elsewhere")
     found: list[int] = []

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.build.convert import Listener, discover, table_writer
-from shardctl.build.plan.listing import LabelRule, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule
 from shardctl.build.shards import builder, scan, task
 from shardctl.build.shards.engines.local import InProcess, OnFound
 from shardctl.build.shards.marker import WorkDone

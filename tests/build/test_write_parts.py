@@ -168,7 +168,7 @@ def test_what_goes_wrong_is_named_and_nothing_is_there(
 @pytest.mark.parametrize(
     ("samples", "options", "message"),
     [
-        (rows(1), {"parts": [1]}, "samples must be a function that yields the samples of one part"),
+        (rows(1), {"parts": [1]}, "samples is a function that yields the samples of a part"),
         (rows, {"parts": []}, "parts= is empty"),
         (rows(1), {"workers": 2}, "workers= needs parts="),
         (rows, {"parts": [1], "workers": -1}, "workers must be 0 or more"),
@@ -250,7 +250,9 @@ def test_a_dataset_by_index_is_written(tmp_path: Path, workers: int) -> None:
     ds = shardctl.open(tmp_path / "out")
     assert (len(ds), ds.classes) == (30, ("cat", "dog"))
     assert all((sample["image"] == pixels(index)).all() for index, sample in enumerate(ds))
-    with pytest.raises(InputError, match=r"sample 0 is a tuple of 2 values; name them: fields="):
+    with pytest.raises(
+        InputError, match=r"sample 0 is a tuple of 2 values; name them, as in fields="
+    ):
         shardctl.write(tmp_path / "other", Indexed())
     with pytest.raises(InputError, match=r"sample 0 has 2 values, and fields= names 1"):
         shardctl.write(tmp_path / "other", Indexed(), fields=["image"])

@@ -288,6 +288,7 @@ def say(sample):
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_functions_print_is_kept_out_of_the_json(
     cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
@@ -323,6 +324,7 @@ def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path
     assert ran.json["warnings"][0].startswith("40 of 60 inputs (66.7%)")
 
 
+@pytest.mark.thorough
 def test_what_a_consumer_prints_is_kept_out_of_the_json(
     cli: Any, raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

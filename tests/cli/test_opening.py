@@ -98,22 +98,6 @@ def test_a_browser_that_fails_is_a_note_too(
     assert found.err.count("no browser can be opened here") == 1
 
 
-def test_a_failure_opens_nothing(cli: Any, tmp_path: Path, opened: list[str]) -> None:
-    assert cli("inspect", tmp_path / "absent", "--open").code == 3
-    assert opened == []
-    assert list((tmp_path / "temporary").glob("shardctl-page-*")) == []
-
-
-@pytest.mark.parametrize("more", [["--watch"], ["--key", "k"], ["--history"]])
-def test_open_contradicts_what_writes_no_page(
-    cli: Any, raw_dataset: Path, opened: list[str], more: list[str]
-) -> None:
-    found = cli("bench" if more == ["--watch"] else "inspect", raw_dataset, "--open", *more)
-    assert found.code == 2
-    assert "--open" in found.err
-    assert opened == []
-
-
 def test_the_preview_page_has_the_command_that_converts(
     cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ from shardctl.benchmark.advice_options import AdviceOptions
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.options import Options
 from shardctl.cli import cli
-from shardctl.errors import UsageError
 from shardctl.interop.exports.options import Choice, FormSettings
 
 NEW_OPTION = """
@@ -172,39 +171,3 @@ def test_a_command_has_each_option_of_its_dataclass_with_its_default(
     } == dataclasses.asdict(options)
     names = [parameter.name for parameter in command.params]
     assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"overwrite": "yes"}, "overwrite must be True or False; it is 'yes'"),
-        ({"boxes_outside": "cut"}, "boxes_outside must be keep, clip or drop; it is 'cut'"),
-        ({"annotation_frame": 1}, "annotation_frame must be auto, stored or upright; it is 1"),
-        ({"labels": 5}, "labels is a string or a path, or a list of these; it is 5"),
-        ({"drop_columns": 5}, "drop_columns takes a list of names; it is 5"),
-        ({"split": None}, "split must be a string such as 'train=0.9,val=0.1'; it is None"),
-        ({"workers": 1025}, "workers must be auto or a number from 0 to 1024; it is 1025"),
-        (
-            {"shard_size": "big"},
-            "shard_size: 'big' is not a size; write 128MiB, 64MB or a number of bytes",
-        ),
-        (
-            {"shard_size": 100},
-            "a shard size of 100 bytes is impossible; give at least 4 KiB, such as 64MiB",
-        ),
-        ({"worker_memory": 1}, "the memory limit of a worker must be 256 MiB or more; it is 1 B"),
-        ({"input_timeout": "10"}, "input_timeout must be a number; it is '10'"),
-        ({"input_timeout": 0}, "an input timeout of 0 seconds is impossible; give more, or none"),
-        ({"keep_generations": -1, "update": True}, "-1 generations cannot be kept; give 0 or more"),
-        ({"moved_from": "old"}, "moved_from takes a list; it is 'old'"),
-        ({"copy_rejects": 5}, "copy_rejects must be a path; it is 5"),
-        ({"shuffle": 2**63}, f"shuffle must be a whole number from 0 to 2^63-1; it is {2**63}"),
-    ],
-)
-def test_python_is_checked_by_the_same_fields(
-    options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError) as refused:
-        shardctl.convert(tmp_path, tmp_path / "out", **options)
-    assert str(refused.value) == message
-    assert not (tmp_path / "out").exists()

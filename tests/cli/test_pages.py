@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from shardctl.system.documents import pages
 from shardctl.system.messages import all_entries
+from shardctl.system.packages import pages
 
 PAGES = list(pages().values())
 

@@ -63,19 +63,6 @@ def test_check_says_what_a_recipe_does(cli: Any, recipe: Path) -> None:
     assert record["moves"] == ["boxes", "keypoints", "masks", "polygons"]
 
 
-def test_check_says_the_keys_that_are_not_the_defaults(cli: Any, recipe: Path) -> None:
-    recipe.write_text(
-        'kind = "table"\ncolumns = ["a", "b"]\ndelimiter = "tab"\nlabel_field = "b"\n'
-    )
-    said = cli("recipe", "check", recipe).out.splitlines()
-    assert said[1:] == [
-        "  for rows of tables, compression zstd:3",
-        "  columns [a, b], delimiter \\t, label_field b",
-        "  from each input: 1 sample",
-        "  random: no",
-    ]
-
-
 def test_check_names_what_cannot_move_with_the_images(cli: Any, recipe: Path) -> None:
     recipe.write_text(
         '[[transform]]\nname = "five_crop"\nsize = 8\n[[transform]]\nname = "elastic"\n'
@@ -145,17 +132,6 @@ def test_show_prints_a_recipe_that_makes_the_same_dataset(
     }
 
 
-def test_show_of_what_has_no_recipe(cli: Any, tmp_path: Path) -> None:
-    ran = cli("recipe", "show", tmp_path / "absent")
-    assert (ran.code, "no such dataset" in ran.err) == (3, True)
-    shardctl.write(tmp_path / "out", [{"key": "a", "n": 1}])
-    ran = cli("recipe", "show", tmp_path / "out")
-    assert (ran.code, "was written from Python (shardctl.write), with no recipe" in ran.err) == (
-        3,
-        True,
-    )
-
-
 def test_the_schema_is_one_json_object(cli: Any) -> None:
     ran = cli("recipe", "schema")
     assert json.loads(ran.out)["properties"]["seed"]["type"] == "integer"
@@ -193,13 +169,6 @@ def test_an_option_wins_over_the_file(cli: Any, recipe: Path, photos: Path, tmp_
         {"name": "vflip", "p": 1.0},
         rotation,
     ]
-
-
-def test_options_alone_are_the_steps(cli: Any, photos: Path, tmp_path: Path) -> None:
-    arguments = ("--step", "vflip", "--crop", 8, "--resize", 16, "--workers", 0, "--variants", 2)
-    assert cli("convert", photos, tmp_path / "out", *arguments).code == 0
-    steps = Manifest.load(LocalFolder(tmp_path / "out")).recipe["transform"]
-    assert [step["name"] for step in steps] == ["resize", "crop", "vflip"]
 
 
 @pytest.mark.parametrize(
@@ -287,13 +256,3 @@ def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(
         2,
         "shardctl: @imagnet: shardctl has no such recipe; did you mean @imagenet?\n",
     )
-
-
-def test_a_file_may_have_such_a_name(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("@mine.toml").write_text(RECIPE)
-    Path("@mine").write_text(RECIPE)
-    assert cli("recipe", "check", "@mine.toml").out.startswith("@mine.toml: no problems found")
-    assert cli("recipe", "check", "@mine").out.startswith("@mine: no problems found")

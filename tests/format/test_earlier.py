@@ -47,6 +47,7 @@ def test_version_1_is_refused_with_what_to_do(unpacked: Path) -> None:
     assert re.search(said, finding.message)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
 def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked: Path) -> None:
     datasets = sorted(path.name for path in unpacked.iterdir() if path.name != "sources")

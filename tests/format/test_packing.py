@@ -449,6 +449,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     source: Path, documents: Documents, tmp_path: Path, method: str

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image as Pictures
 
-from shardctl.build.write.writer import ShardSeries, finish
+from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Image, Mask, Objects, Role, Roles
 from shardctl.format.shard import Compression
@@ -111,7 +111,9 @@ def write_annotated(root: Path, compression: str = "none", change: Any = None) -
     root.mkdir()
     entries = []
     for split, numbers in (("train", range(12)), ("val", range(12, 16))):
-        series = ShardSeries(root, layout, split, Compression.parse(compression), 1 << 62, 5)
+        series = ShardSeries(
+            root, layout, split, Compression.parse(compression), ShardLimits(1 << 62, 5)
+        )
         for number in numbers:
             series.add(sample(number) if change is None else change(sample(number)), 2_000_000)
         series.close()

@@ -10,12 +10,11 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from pictures import centroid, encoded, rectangle, scene
+from pictures import centroid, rectangle, scene
 from PIL import Image
 from stepped_pictures import TURNING, done, picture_of
 
 from shardctl.format.roles import Objects
-from shardctl.images.codecs.image import decoded, open_image
 from shardctl.images.codecs.resampling import resampled, resampled_mask
 from shardctl.images.codecs.rle import inside
 from shardctl.images.defaults import CENTRE
@@ -26,8 +25,6 @@ from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image.warp import affine, perspective, rotation
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import TRANSFORMS, parse_step
-
-Stages = list[Any]
 
 
 def area(polygon: Any) -> float:
@@ -123,32 +120,6 @@ def test_views_move_boxes_as_pixels(part: Any, flip: bool, vflip: bool, size: An
     )
 
 
-def test_a_box_cut_and_mirrored_by_hand() -> None:
-    """A crop of 50 x 40 at (30, 20), then mirrored."""
-    view = View.whole((100, 80)).cropped(30, 20, 50, 40).mirrored()
-    objects = {
-        "id": [7, 8, 9],
-        "category": [0, 1, 1],
-        "bbox": [[40, 30, 10, 20], [70, 10, 20, 20], [0, 0, 20, 20]],
-        "area": [200.0, 400.0, 400.0],
-        "iscrowd": [False, True, False],
-        "segmentation": [[[40, 30, 50, 30, 50, 50]], [[70, 10, 90, 10, 90, 30, 70, 30]], []],
-        "keypoints": [[[41, 31, 2], [0, 0, 0]], [[75, 25, 1], [75, 15, 2]], [[1, 1, 2], [0, 0, 0]]],
-    }
-    role = Objects(("cat", "dog"), keypoints=("left", "right"), flip=(1, 0))
-    moved = moved_objects(objects, Motion.of((100, 80), [view]), role, KeepRule(0.2))
-    assert moved["id"] == [7, 8], "the third object lies outside"
-    assert moved["category"] == [0, 1]
-    assert moved["iscrowd"] == [False, True]
-    assert moved["bbox"] == [[30, 10, 10, 20], [0, 0, 10, 10]]
-    assert moved["area"] == [200.0, 100.0], "a quarter of the second one is visible"
-    assert [part.tolist() for part in moved["segmentation"][0]] == [[40, 10, 30, 10, 30, 30]]
-    assert area(moved["segmentation"][1][0]) == 100
-    assert moved["keypoints"] == [[[0, 0, 0], [39, 11, 2]], [[0, 0, 0], [5, 5, 1]]], (
-        "left and right change places"
-    )
-
-
 @pytest.mark.parametrize(
     ("rule", "kept"), [(0.0, 3), (0.25, 3), (0.26, 2), (0.5, 2), (0.51, 1), (1.0, 1), (CENTRE, 2)]
 )
@@ -206,13 +177,6 @@ def test_rotation_is_that_of_pillow(angle: float, expand: bool) -> None:
         assert np.array_equal(ours, theirs), name
 
 
-def test_rotations_by_right_angles_move_whole_pixels() -> None:
-    image = scene(40, 40)
-    for quarter in range(4):
-        turned = done(image, {"name": "rotate", "angle": 90 * quarter})
-        assert np.array_equal(turned, np.rot90(np.asarray(image), quarter))
-
-
 def test_a_warp_and_the_crop_after_it_are_one_resampling() -> None:
     image = scene(90, 70)
     warp = {"name": "rotate", "angle": 20, "interpolation": "bilinear"}
@@ -221,25 +185,6 @@ def test_a_warp_and_the_crop_after_it_are_one_resampling() -> None:
     assert np.array_equal(cropped, alone[20:50, 25:65])
     mirrored = done(image, warp, {"name": "hflip", "p": 1}).astype(int)
     assert np.abs(mirrored - alone[:, ::-1]).max() <= 1
-
-
-def test_a_crop_before_a_warp_hides_what_it_cut_off() -> None:
-    """In one resampling with the crop, the corners must not show pixels from beyond it."""
-    white = Image.new("RGB", (200, 200), (255, 255, 255))
-    turn = {"name": "rotate", "angle": 45, "interpolation": "bilinear"}
-    picture = picture_of(white, {"name": "crop", "size": 100}, turn)
-    assert len(picture.stages) == 1, "one resampling"
-    pixels = np.asarray(picture.image)
-    assert pixels[0, 0].tolist() == [0, 0, 0]
-    assert pixels[50, 50].tolist() == [255, 255, 255]
-
-
-def test_two_warps_cut_twice() -> None:
-    """What the first one turns out of its canvas does not come back with the second."""
-    white = Image.new("RGB", (100, 100), (255, 255, 255))
-    turns = ({"name": "rotate", "angle": angle, "interpolation": "bilinear"} for angle in (45, -45))
-    back = done(white, *turns)
-    assert back[2, 2].tolist() == [0, 0, 0]
 
 
 def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
@@ -267,23 +212,6 @@ def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
         )
 
     assert error(resampled(coarse, warp)) < error(direct) / 4
-
-
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_a_scaled_jpeg_gives_the_same_warp(orientation: int) -> None:
-    upright = scene(800, 600)
-    stored = upright if orientation == 1 else upright.transpose(Image.Transpose.ROTATE_90)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    opened = open_image(encoded(stored, "JPEG", quality=95, exif=exif))
-    inverse, size = rotation((100, 75), 30, False)
-    warp = Warp.of(View.whole((800, 600)).scaled((100, 75)), inverse, size)
-    taken = decoded(opened, [warp])
-    assert taken.size[0] < 800, "decoded at a smaller scale"
-    difference = np.asarray(resampled(taken, warp, (800, 600))).astype(int) - np.asarray(
-        resampled(upright, warp)
-    )
-    assert np.abs(difference).mean() < 3
 
 
 def test_a_mask_without_a_place_in_the_image_gets_the_fill() -> None:

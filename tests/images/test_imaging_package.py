@@ -4,12 +4,10 @@ refused."""
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import PIL
@@ -38,26 +36,6 @@ def test_the_version_names_the_package_in_effect() -> None:
     from shardctl.cli import version_text
 
     assert f"imaging: {NAME} (" in version_text()
-
-
-def test_the_environment_is_in_the_manifest_alone(dataset: Path) -> None:
-    """The checksums of the other files must not depend on the versions of what made them."""
-    record = json.loads((dataset / "manifest.json").read_text())
-    assert "manifest.json" not in (dataset / "SHA256SUMS").read_text()
-    version = record["environment"]["libraries"].encode()
-    assert not [
-        path.name
-        for path in dataset.iterdir()
-        if path.name != "manifest.json" and version in path.read_bytes()
-    ]
-
-
-def test_a_manifest_without_environment_is_read(dataset: Path) -> None:
-    (dataset / "manifest.json").write_text(
-        replace(Manifest.load(LocalFolder(dataset)), environment=None).to_json()
-    )
-    assert Manifest.load(LocalFolder(dataset)).environment is None
-    assert shardctl.verify(dataset).findings == ()
 
 
 def test_wrong_pixels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

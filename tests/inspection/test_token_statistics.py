@@ -104,6 +104,7 @@ def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
     assert found.loss_tokens == 4 * len(blocks)
 
 
+@pytest.mark.thorough
 def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_path: Path) -> None:
     fields = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint32()))])
     rows = [("a", [1, 2**32 - 1, 2**31]), ("b", [1])]
@@ -141,12 +142,7 @@ def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
     from shardctl.inspection.pages.dataset import dataset_page
 
     page = dataset_page(place_of(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED)))
-    for says in (
-        "alpha&lt;eos&gt;",
-        "16 tokens, 2 documents",
-        "Most common tokens",
-        "of 261 tokens of the vocabulary",
-    ):
+    for says in ("alpha&lt;eos&gt;", "16 tokens, 2 documents", "most common tokens"):
         assert says in page, says
     assert "beta goes" in dataset_page(place_of(write_ragged(tmp_path / "ragged", DOCUMENTS)))
 

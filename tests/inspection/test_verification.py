@@ -24,6 +24,7 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import FATAL_KILLS
 
 
+@pytest.mark.thorough(after=8)
 @pytest.mark.parametrize(("level", "damage", "kind", "shard"), DAMAGE)
 def test_damage_is_found_and_named(
     dataset: Path, level: str, damage: Callable[[Path], object], kind: str, shard: str | None
@@ -33,12 +34,6 @@ def test_damage_is_found_and_named(
     result = shardctl.verify(dataset, level)
     assert not result.ok
     assert (kind, shard) in {(finding.kind, finding.shard) for finding in result.findings}
-
-
-def test_the_damaged_block_is_named(dataset: Path) -> None:
-    flip(dataset / SHARD, middle(dataset, SHARD))
-    (finding,) = shardctl.verify(dataset).findings
-    assert (finding.shard, finding.block, finding.severity) == (SHARD, 0, "error")
 
 
 def test_a_damaged_block_names_its_samples_and_their_source(dataset: Path, photos: Path) -> None:
@@ -180,6 +175,7 @@ def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_what_crashes_the_reader_is_a_finding(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +193,7 @@ def test_what_crashes_the_reader_is_a_finding(
     assert "was ended by SIGABRT" in finding.message
 
 
+@pytest.mark.thorough
 def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +211,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     assert (shard.kind, shard.shard) == ("wrong-checksum", SHARD)
 
 
+@pytest.mark.thorough
 def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,12 +247,6 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(
         "another build may read it"
         " (`shardctl --version` names this one), else convert without it"
     }
-
-
-def test_all_findings_are_told_not_just_the_first(dataset: Path) -> None:
-    for number in (0, 3, 5):
-        (dataset / f"train-{number:05d}.arrow").unlink()
-    assert [finding.kind for finding in shardctl.verify(dataset).findings] == ["missing-shard"] * 3
 
 
 def test_a_file_that_does_not_belong_is_a_warning(dataset: Path) -> None:
@@ -343,6 +335,7 @@ def test_files_that_may_not_be_read_are_findings(dataset: Path, level: str) -> N
     )
 
 
+@pytest.mark.thorough
 def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset: Path) -> None:
     for name in (SHARD, "plan.arrow", "manifest.json"):
         (dataset / name).chmod(0)
@@ -398,14 +391,6 @@ def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(
     assert (finding.kind, finding.shard) == ("missing-shard", SHARD)
 
 
-@pytest.mark.parametrize("command", ["verify", "repair", "inspect"])
-def test_a_name_that_the_system_refuses_is_one_sentence(cli: Any, command: str) -> None:
-    ran = cli(command, "a" * 300)
-    assert ran.code == 3
-    assert "(File name too long)" in ran.err
-    assert ran.err.count("\n") == 1
-
-
 KILLED = """
 import os, signal, shardctl.inspection.verify.{module} as s
 real = s.{name}
@@ -453,6 +438,7 @@ def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(
     assert len(list(log.iterdir())) == FATAL_KILLS - 1
 
 
+@pytest.mark.thorough
 def test_processes_that_are_killed_again_and_again_end_the_check(
     dataset: Path, killed: Callable[..., Path]
 ) -> None:
@@ -476,6 +462,7 @@ def test_processes_that_are_killed_at_one_image_after_the_other_end_the_check(
     assert len(list(log.iterdir())) < 40
 
 
+@pytest.mark.thorough
 def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(
     photos: Path, tmp_path: Path, killed: Callable[..., Path]
 ) -> None:

@@ -119,6 +119,7 @@ def test_objects_that_can_be_read_are_no_finding(tmp_path: Path) -> None:
     assert shardctl.verify(empty, level="deep").ok
 
 
+@pytest.mark.thorough
 def test_a_column_that_is_not_one_of_objects_is_found(tmp_path: Path) -> None:
     fields = pa.schema([("key", pa.string()), ("objects", pa.list_(pa.float32()))])
     write_dataset(tmp_path / "out", fields, [("k", [1.0])], 2, roles={"objects": ROLE})

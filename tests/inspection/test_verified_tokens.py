@@ -97,12 +97,14 @@ def test_a_loss_mask_is_0_or_1_and_as_long_as_the_tokens(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("role", [PACKED, Tokens(), Tokens(packed=True)])
 def test_what_is_as_it_should_be_is_no_finding(tmp_path: Path, role: Tokens) -> None:
     assert findings(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), role)) == []
     assert findings(write_ragged(tmp_path / "ragged", {**DOCUMENTS, "empty": ""})) == []
 
 
+@pytest.mark.thorough
 def test_columns_that_are_not_those_of_tokens_are_found(tmp_path: Path) -> None:
     fields = pa.schema(
         [("key", pa.string()), ("tokens", pa.list_(pa.uint16())), ("other", pa.string())]

@@ -271,23 +271,6 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path: Path, cli:
     assert "train: 1 document, 3 tokens (1 empty document left out)" in ran.out
 
 
-def test_the_same_dataset_gives_the_same_bytes(tmp_path: Path) -> None:
-    made = write_ragged(tmp_path / "in", {"train": [[1, 2], [3]]})
-    contents = []
-    for name in ("one", "two"):
-        shardctl.export(made, tmp_path / name, "megatron")
-        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    assert contents[0] == contents[1]
-
-
-def test_a_loss_mask_that_has_no_place_in_the_files_is_told(tmp_path: Path, cli: Any) -> None:
-    samples = [{"tokens": [1, 2], "loss_mask": [0, 1]}]
-    shardctl.write(tmp_path / "in", samples, roles={"tokens": ROLE})
-    ran = cli("export", tmp_path / "in", tmp_path / "out", "--to", "megatron")
-    assert ran.code == 0
-    assert "loss_mask was left out" in ran.err
-
-
 @pytest.mark.parametrize(
     ("to", "document", "role", "message"),
     [
@@ -339,30 +322,6 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     with pytest.raises(ShardctlError, match=message):
         shardctl.export(made, tmp_path / "out", to)
     assert os.listdir(tmp_path) == ["in"]
-
-
-def test_a_dataset_without_tokens_is_refused(tmp_path: Path, cli: Any) -> None:
-    shardctl.write(tmp_path / "in", [{"text": "a"}])
-    ran = cli("export", tmp_path / "in", tmp_path / "out", "--to", "megatron")
-    assert ran.code == 3
-    assert "has no tokens; convert the texts with --tokenizer" in ran.err
-    with pytest.raises(UsageError, match="no split 'test'; it has train"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", split="test")
-    with pytest.raises(UsageError, match="end is not for an export to megatron; it has eos"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", end=1)
-    with pytest.raises(DatasetError, match="no such dataset"):
-        shardctl.export(tmp_path / "none", tmp_path / "out", "megatron")
-
-
-def test_settings_and_roles_of_other_types_are_refused(tmp_path: Path) -> None:
-    made = write_ragged(tmp_path / "in", {"train": [[1]]})
-    with pytest.raises(UsageError, match="eos must be True or False"):
-        shardctl.export(made, tmp_path / "out", "megatron", eos="no")
-    with pytest.raises(UsageError, match="tokens are lists of whole numbers"):
-        shardctl.write(tmp_path / "out", [{"tokens": "text"}], roles={"tokens": ROLE})
-    made = write_ragged(tmp_path / "in", {"train": [[1]]}, role={**ROLE, "eos": 70_000})
-    with pytest.raises(DatasetError, match="end with 70000"):
-        shardctl.export(made, tmp_path / "out", "megatron")
 
 
 @pytest.mark.parametrize(

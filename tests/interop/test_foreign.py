@@ -51,14 +51,6 @@ def test_whole_shards_have_no_findings(tars: Path) -> None:
     assert told[-1] == (42, 42)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt.gz", "a.json"])
-def test_text_is_no_shard(name: str, tmp_path: Path, cli: Any) -> None:
-    (tmp_path / name).write_text("a,b\n1\n")
-    for command in ("verify", "inspect"):
-        ran = cli(command, tmp_path / name)
-        assert (ran.code, f"{name}: is text" in ran.err) == (2, True)
-
-
 def test_a_tar_without_its_end_is_told_and_is_no_damage(tars: Path, cli: Any) -> None:
     cut = tars / "train-00001.tar"
     cut.write_bytes(cut.read_bytes()[: 3 * 1024])  # the second sample lacks its second member
@@ -222,11 +214,3 @@ def test_advice_names_what_cannot_be_read(tmp_path: Path, cli: Any) -> None:
         "not read or converted: a.parquet: the process that looked at it was ended by SIGABRT "
         "every time" in ran.out
     )
-
-
-def test_a_sheet_of_records_without_images_is_refused(tars: Path, cli: Any, tmp_path: Path) -> None:
-    refused = cli("inspect", tars, "--images", tmp_path / "sheet.png")
-    assert refused.code == 2
-    assert f"42 of the 42 records of {tars}: its samples have no images to draw" in refused.err
-    both = cli("inspect", tars, "--images", tmp_path / "sheet.png", "--head", "2")
-    assert (both.code, "--head needs a dataset of shardctl" in both.err) == (2, True)

@@ -77,6 +77,7 @@ class TestTorch:
         for batch in Loader(shardctl.open(root).loader(5)):
             batch["x"] += 1
 
+    @pytest.mark.thorough
     def test_an_iteration_that_is_open_when_python_ends_says_nothing(self, root: Path) -> None:
         code = (
             f"import shardctl, torch; batches = iter(shardctl.open({str(root)!r}).loader(8, "
@@ -117,6 +118,7 @@ class TestTorch:
         assert sorted(seventh) == list(range(SAMPLES))
         assert seventh[:16] == numbers(alone)[:16]
 
+    @pytest.mark.thorough(after=1)
     @pytest.mark.parametrize("persistent", [False, True])
     def test_each_iteration_with_workers_is_the_next_epoch_or_the_one_that_is_set(
         self, root: Path, torch: Any, persistent: bool
@@ -161,19 +163,7 @@ class TestTorch:
         ):
             next(iter(IterableDataset(shardctl.open(root), 16, reuse=True)))
 
-    def test_samples_that_fill_up_a_batch_say_so(self, root: Path, torch: Any) -> None:
-        from shardctl.torch import IterableDataset, Loader
-
-        given = {"remainder": "pad", "repeated": True}
-        for batches in (
-            Loader(shardctl.open(root).loader(32, **given).map(dict)),
-            torch.utils.data.DataLoader(
-                IterableDataset(shardctl.open(root), 32, **given), batch_size=None, num_workers=2
-            ),
-        ):
-            read = [batch["n"][~batch["repeated"]] for batch in batches if len(batch["n"]) == 32]
-            assert sorted(torch.cat(read).tolist()) == list(range(SAMPLES))
-
+    @pytest.mark.thorough
     def test_spawned_workers(self, root: Path, torch: Any) -> None:
         from shardctl.torch import IterableDataset
 
@@ -184,6 +174,7 @@ class TestTorch:
         assert sorted(numbers(loader)) == list(range(SAMPLES))
 
     # of torchdata's, by torch
+    @pytest.mark.thorough(after=1)
     @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
     @pytest.mark.parametrize("workers", [0, 2])
     def test_torchdata_resumes_after_any_batch(self, root: Path, workers: int) -> None:
@@ -281,6 +272,7 @@ class TestTorch:
         )
         assert len(IterableDataset(shardctl.open(root), 16, rank=1, world_size=2)) == 4
 
+    @pytest.mark.thorough
     def test_two_ranks_of_a_loader_share_the_samples(self, root: Path, tmp_path: Path) -> None:
         """Two real processes; the loader was made before the process group, and takes rank and
         world size from it."""
@@ -301,6 +293,7 @@ class TestTorch:
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
         assert printed[0][1] == printed[1][1], "the same weights after averaging gradients"
 
+    @pytest.mark.thorough
     def test_two_ranks_of_distributed_data_parallel_end_together(
         self, root: Path, tmp_path: Path
     ) -> None:

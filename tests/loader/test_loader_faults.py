@@ -333,6 +333,7 @@ def test_a_bus_error_of_somebody_else_is_theirs(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (-signal.SIGBUS, "reading\n")
 
 
+@pytest.mark.thorough
 def test_a_dataset_replaced_under_a_running_loader_is_named(photos: Path, tmp_path: Path) -> None:
     shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "store": "png"}, workers=0)
     ds = shardctl.open(tmp_path / "out")
@@ -345,6 +346,7 @@ def test_a_dataset_replaced_under_a_running_loader_is_named(photos: Path, tmp_pa
         list(ds.loader(8, mmap=False))
 
 
+@pytest.mark.thorough
 def test_many_shards_with_few_open_files(tmp_path: Path) -> None:
     columns = pa.schema([("key", pa.string()), ("n", pa.int64())])
     write_dataset(tmp_path / "out", columns, ((f"k{n}", n) for n in range(4)), 4)
@@ -468,6 +470,7 @@ def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
     assert during <= before
 
 
+@pytest.mark.thorough
 def test_many_threads_that_read_files_cut_short_go_on(tmp_path: Path) -> None:
     """All of them fault on the same page at the same time, again and again: only one finds
     something to mend."""

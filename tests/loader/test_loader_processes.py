@@ -230,6 +230,7 @@ OPTIONS: list[tuple[int, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(("processes", "compression", "options"), OPTIONS)
 def test_whatever_the_options_are_batches_are_those_of_threads(
     tmp_path: Path, root: Path, processes: int, compression: str, options: dict[str, Any]
@@ -266,24 +267,6 @@ def test_a_mixture_of_filtered_datasets(root: Path) -> None:
     loader.close()
 
 
-def test_a_rank_without_a_sample_has_no_batch(root: Path) -> None:
-    few = shardctl.open(root).filter("label == 3").limit(1)
-    options: dict[str, Any] = {
-        "world_size": 2,
-        "pad": {"tokens": 0},
-        "decode": False,
-        "processes": 1,
-    }
-    for source in (few, shardctl.mix([few, few], [1, 1], 1)):
-        for remainder, sizes in (("uneven", [[], [1]]), ("pad", [[4], [4]])):
-            loaders = [
-                source.loader(4, rank=rank, remainder=remainder, **options) for rank in range(2)
-            ]
-            assert [[len(batch["key"]) for batch in loader] for loader in loaders] == sizes
-            for loader in loaders:
-                loader.close()
-
-
 def read_keys(loader: Loader, keys: list[str]) -> None:
     for batch in loader:
         keys += batch["key"]
@@ -316,6 +299,7 @@ def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path: Path) ->
     loader.close()
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_was_replaced_before_the_processes_opened_it(tmp_path: Path) -> None:
     root = make(tmp_path / "out")
     loader = shardctl.open(root).loader(8, processes=1)
@@ -349,6 +333,7 @@ def test_a_process_that_dies_is_named_and_the_next_iteration_has_new_ones(root: 
     assert loader.process_ids == []
 
 
+@pytest.mark.thorough
 def test_processes_end_with_the_loader_and_ignore_an_interrupt(root: Path) -> None:
     loader = shardctl.open(root).loader(16, processes=1, columns=["label"])
     batches = iter(loader)
@@ -383,6 +368,7 @@ if len(sys.argv) > 2:
 too."""
 
 
+@pytest.mark.thorough
 def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(
     root: Path, tmp_path: Path
 ) -> None:
@@ -427,6 +413,7 @@ def waiting_program(
         yield program, program.stdout.readline().split()
 
 
+@pytest.mark.thorough
 def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_its_processes(
     root: Path,
 ) -> None:
@@ -519,6 +506,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 keeps were overwritten."""
 
 
+@pytest.mark.thorough
 def test_batches_that_a_forked_process_keeps_and_its_parent_loses_at_once_are_not_overwritten(
     root: Path,
 ) -> None:
@@ -641,6 +629,7 @@ def test_new_memory_that_is_free_at_once_is_not_sent_twice(
     loader.close()
 
 
+@pytest.mark.thorough
 def test_starting_twice_closing_and_errors_of_the_training_loop(root: Path) -> None:
     loader = shardctl.open(root).loader(16, shuffle=True, processes=1, columns=["key", "wide"])
     loader.start()
@@ -666,6 +655,7 @@ def test_starting_twice_closing_and_errors_of_the_training_loop(root: Path) -> N
         assert each.process_ids == []
 
 
+@pytest.mark.thorough
 def test_more_processes_than_batches_and_no_samples(root: Path) -> None:
     loader = shardctl.open(root).loader(SAMPLES, processes=2, columns=["key"])
     assert [len(batch["key"]) for batch in loader] == [SAMPLES]

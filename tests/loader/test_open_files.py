@@ -46,6 +46,7 @@ print("read")
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [128, 256])
 @pytest.mark.parametrize("options", ["{}", "{'mmap': False}", "{'on_error': 'skip'}"])
 def test_many_datasets_share_the_descriptors_of_a_process(
@@ -64,6 +65,7 @@ def test_many_datasets_share_the_descriptors_of_a_process(
     assert ran.stdout == "read\n", ran.stderr
 
 
+@pytest.mark.thorough
 def test_only_one_thread_at_a_time_looks_for_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

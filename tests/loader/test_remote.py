@@ -334,6 +334,7 @@ def test_a_shard_that_is_not_there_or_not_whole(
         keys_of(remote.loader(8, on_error="skip"))
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("kind", ["page", "short", "garbled", "cut"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_wrong_answer_is_asked_for_once_more(
@@ -451,6 +452,7 @@ assert ds[3]["key"] == "k003" and len(os.listdir({str(tmp_path)!r})) == 1
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_forked_process_says_why_it_cannot(plain: Path, bucket: str) -> None:
     code = f"""
 import os, shardctl

@@ -21,6 +21,7 @@ def snippet(language: str) -> str:
     return found[1]
 
 
+@pytest.mark.thorough
 def test_a_small_gpt_learns_from_the_blocks_of_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:

@@ -545,11 +545,11 @@ def test_a_large_row_group_is_read_in_parts(
     """Batches are cut by bytes: photos of a few MB are not thousands at a time."""
     from shardctl.sources.formats import Reading, Unit
     from shardctl.sources.formats.numbered import Numbered
-    from shardctl.sources.formats.parquet import Parquet
+    from shardctl.sources.formats.parquet import RowGroups
 
     found = pa.table({"image": pa.array([os.urandom(1 << 20) for _ in range(24)], pa.binary())})
     parquet.write_table(found, tmp_path / "t.parquet")
-    form = Numbered(Parquet())
+    form = Numbered(RowGroups)
     (cut,) = form.join([form.scan(str(tmp_path / "t.parquet"), 0, 0, Reading())], 0) or []
     unit = Unit(cut.offset, cut.size, 0, 1, 24)
     import xxhash

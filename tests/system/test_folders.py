@@ -85,6 +85,7 @@ def test_what_is_known_of_a_file(folder: Folder) -> None:
     assert {"a.bin", "empty", "large", "ä ö.txt", "in"} <= set(folder.names())
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "use",
     [
@@ -108,6 +109,7 @@ def test_a_folder_is_a_value(folder: Folder) -> None:
     assert (folder.local is None) == folder.text.startswith("s3://")
 
 
+@pytest.mark.thorough
 def test_a_folder_that_can_be_changed(folder: Folder) -> None:
     if isinstance(folder, StoreFolder):
         pytest.skip("it is changed by the calls of its store")
@@ -124,6 +126,7 @@ def test_a_folder_that_can_be_changed(folder: Folder) -> None:
         assert changed.path("large").read_bytes() == LARGE
 
 
+@pytest.mark.thorough
 def test_another_process_of_the_command_is_told_the_folder(folder: Folder) -> None:
     if isinstance(folder, LocalFolder | DatasetOnStore):
         assert from_json(to_json(folder)) == folder

@@ -52,6 +52,7 @@ class Unsendable(Exception):
         super().__init__(f"{one} {other}")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

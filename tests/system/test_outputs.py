@@ -52,6 +52,7 @@ def test_another_file_is_not_replaced(
     assert shardctl.verify(here / "out").ok
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "command", ["inspect out --html {}", "bench out --html {}", "inspect out --images {}"]
 )

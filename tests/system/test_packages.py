@@ -70,6 +70,7 @@ def test_from_an_index_it_is_an_extra_of_shardctl(copy: Path, environment: Path)
     assert said(copy, "s3", environment) == "'shardctl[s3]'"
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "record",
     [

@@ -24,7 +24,7 @@ from shardctl.errors import WorkerError
 from shardctl.system import file_lease
 from shardctl.system.processes import forkserver, pool
 from shardctl.system.processes.pool import Limits, Pool, Task
-from shardctl.system.processes.worker_state import TAIL_BYTES, Death
+from shardctl.system.processes.worker_state import Death
 
 TASKS = """
 import os, signal, sys, threading, time
@@ -152,20 +152,6 @@ def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tas
     assert children() == []
 
 
-def test_a_closed_pool_can_be_used_again(three: Listening) -> None:
-    for _ in range(2):
-        assert sorted(three.run(*({"do": "double", "number": number} for number in range(7)))) == [
-            0,
-            2,
-            4,
-            6,
-            8,
-            10,
-            12,
-        ]
-        three.pool.close()
-
-
 def test_workers_that_are_let_go_end_and_the_next_run_has_others(three: Listening) -> None:
     ((first, server, _),) = three.run({"do": "who"})
     ended = os.pidfd_open(first)
@@ -205,7 +191,7 @@ def test_a_pool_whose_end_is_interrupted_closes_no_file_of_others(
 FORKED = """
 import json, os, sys, threading
 from pathlib import Path
-from shardctl.system.startup import import_without_threads
+from shardctl.system.machine import import_without_threads
 import_without_threads()
 from shardctl.system.processes.pool import Limits, Pool
 from shardctl.system.processes.forkserver import forked_early
@@ -235,6 +221,7 @@ print(json.dumps([kind, answers[0][2], left]))
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("how", "forked"), [("alone", True), ("threads", False)])
 def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(
     tmp_path: Path, how: str, forked: bool
@@ -257,11 +244,6 @@ def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
     assert three.said == ["worker 1: printed 7", "worker 1: \x1b[2Jto stderr"]
 
 
-def test_what_workers_print_is_never_kept_whole(three: Listening) -> None:
-    three.run({"do": "flood"})
-    assert [len(line) for line in three.said] == [len("worker 1: ") + TAIL_BYTES]
-
-
 @pytest.mark.parametrize(
     ("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")]
 )
@@ -275,6 +257,7 @@ def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(
     assert (death.code, death.place, death.last_words) == (-signal.SIGKILL, None, words)
 
 
+@pytest.mark.thorough
 def test_workers_do_not_draw_the_same_random_numbers() -> None:
     drawn = set()
     for _ in range(2):
@@ -291,6 +274,7 @@ def test_a_task_that_reads_the_standard_input_gets_nothing(three: Listening) -> 
     assert three.run({"do": "read_stdin"}) == [""]
 
 
+@pytest.mark.thorough
 def test_workers_end_with_the_process_that_they_are_forked_from(three: Listening) -> None:
     ((worker, server, _),) = three.run({"do": "who"})
     ended = os.pidfd_open(worker)
@@ -370,18 +354,6 @@ def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(
     assert limited("-n 64", "verify", out).returncode == 0
 
 
-def test_automatic_workers_are_as_many_as_the_hard_limit_of_open_files_allows(
-    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "usable_cores", lambda: 128)
-    monkeypatch.setattr(pool, "open_files_left", lambda: 40)
-    assert pool.most_workers() == 8
-    monkeypatch.setattr(pool, "open_files_left", lambda: 3)
-    assert pool.most_workers() == 1
-    monkeypatch.setattr(pool, "open_files_left", lambda: 20_000)
-    assert pool.most_workers() == 128
-
-
 def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -420,24 +392,6 @@ def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_
     finally:
         tasks.close()
     assert answers == ["died", 8]
-
-
-@pytest.mark.thorough
-def test_every_limit_of_open_files_works_or_is_said_with_what_helps(
-    tmp_path: Path, photos: Path, raw_dataset: Path
-) -> None:
-    """The command opens files between counting them and starting its last worker: a limit in that
-    gap is no error."""
-    for limit in (24, 28, 30):
-        ran = limited(f"-n {limit}", "verify", raw_dataset)
-        assert ran.returncode == 0 or "room for 0; raise the hard limit" in ran.stderr, ran.stderr
-    for limit in (24, 33):
-        ran = limited(f"-n {limit}", "convert", photos, tmp_path / str(limit))
-        assert ran.returncode == 0 or "room for 0; use --workers 0, or raise" in ran.stderr, (
-            ran.stderr
-        )
-    ran = limited("-n 24", "convert", photos, tmp_path / "alone", "--workers", "0")
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_workers_that_cannot_be_started_are_one_sentence(

@@ -18,7 +18,6 @@ import pytest
 
 import shardctl
 from shardctl.build.convert import Listener
-from shardctl.build.convert.listener import ConversionProgress
 from shardctl.errors import UsageError
 from shardctl.system import progress
 from shardctl.system.progress import Bars, Lines, Phase, counting
@@ -264,6 +263,7 @@ LINES = {
 }
 
 
+@pytest.mark.thorough
 def test_functions_show_progress_once_and_only_where_it_is_wanted(
     demo: Path, tmp_path: Path, at_once: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,26 +298,6 @@ def test_short_work_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_update_tells_the_rate_of_its_own_work(
-    source: Path, tmp_path: Path, clock: Clock
-) -> None:
-    options: dict[str, Any] = {"recipe": {"store": "source"}, "workers": 0, "samples_per_shard": 10}
-    shardctl.convert(source, tmp_path / "out", **options)
-    first = min(source.rglob("*.jpg"))
-    first.write_bytes(max(source.rglob("*.jpg")).read_bytes())
-    log = io.StringIO()
-
-    class Slow(ConversionProgress):
-        def building(self) -> None:
-            super().building()
-            clock.now += 10
-
-    listener = Slow(Lines(log, clock, every=0)).listener()
-    shardctl.convert(source, tmp_path / "out", update=True, listener=listener, **options)
-    (last,) = log.getvalue().splitlines()[-1:]
-    assert last == "100 %, 60 of 60 inputs, 1/s, 0 rejected"
-
-
 # --- the commands ---
 
 
@@ -344,29 +324,3 @@ main()
     assert "\nlisting: 60 inputs\n" in f"\n{said}"
     assert re.search(r"^100 %, 60 of 60 inputs, [\d,.]+/s, 0 rejected$", said, re.MULTILINE)
     assert "\r" not in said
-
-
-@pytest.mark.thorough(after=1)
-@pytest.mark.parametrize("command", ["convert", "verify", "export", "tokenizer"])
-def test_no_progress_leaves_the_lines_out(
-    cli: Any, demo: Path, tmp_path: Path, at_once: None, raw_dataset: Path, command: str
-) -> None:
-    arguments = {
-        "convert": ("convert", demo / "photos", tmp_path / "out", "--workers", "0", "--overwrite"),
-        "verify": ("verify", raw_dataset),
-        "export": ("export", raw_dataset, tmp_path / "out", "--to", "files", "--overwrite"),
-        "tokenizer": (
-            "tokenizer",
-            "train",
-            demo / "texts",
-            tmp_path / "w.txt",
-            "--kind",
-            "words",
-            "--overwrite",
-        ),
-    }[command]
-    assert re.search(" %, .* of ", cli(*arguments).err)
-    silent = cli(*arguments, "--no-progress")
-    assert " %, " not in silent.err
-    assert ("will write" in silent.err) == (command in ("convert", "export")), "notes stay"
-    assert cli(*arguments, "--quiet").err == cli(*arguments, "--json").err == ""

@@ -11,7 +11,7 @@ import pytest
 FAULTS = """
 import resource
 import numpy as np
-from shardctl.system.startup import reuse_memory
+from shardctl.system.machine import reuse_memory
 
 reuse_memory()
 def images():

@@ -78,6 +78,7 @@ def test_an_owner_that_ends_at_that_moment_is_in_nobodys_way(
         assert next(looks) == 2
 
 
+@pytest.mark.thorough
 def test_of_five_at_once_one_after_the_other_holds_it(store: Store) -> None:
     inside: list[int] = []
     most: list[int] = []
@@ -120,6 +121,7 @@ def test_a_heartbeat_keeps_it(store: Store) -> None:
         lease.check()
 
 
+@pytest.mark.thorough
 def test_the_heart_beats_by_itself(store: Store) -> None:
     seen: set[str] = set()
     with hold(store, LEASE, None, pace=USUAL):
@@ -201,6 +203,7 @@ def test_an_owner_that_is_killed_is_taken_over(bucket: str) -> None:
         assert told == [name for name in told if name.startswith(f"process {process.pid} on ")]
 
 
+@pytest.mark.thorough
 def test_one_that_waits_for_nobody_takes_over_what_a_killed_one_has_left(bucket: str) -> None:
     store = open_store(bucket)
     with another_process(bucket) as process:
@@ -226,6 +229,7 @@ def test_tries_that_wait_for_nothing(store: Store) -> None:
             lease.check()
 
 
+@pytest.mark.thorough
 def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket: str) -> None:
     store = open_store(bucket)
     with another_process(bucket) as process:

@@ -183,6 +183,7 @@ def test_of_many_that_create_at_once_one_does(store: Store) -> None:
     assert store.get("k").to_pybytes() == str(winner).encode()
 
 
+@pytest.mark.thorough
 def test_a_large_file_is_sent_in_parts(store: Store, tmp_path: Path) -> None:
     data = random.Random(1).randbytes(2 * PART + 1)
     (tmp_path / "shard").write_bytes(data)
@@ -317,6 +318,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
 }
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("action", CALLS)
 @pytest.mark.parametrize(
     ("kind", "message"),
@@ -390,6 +392,7 @@ def test_http_is_used_only_where_it_is_allowed(
         open_store(bucket).get("k")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "action", ["reading", "listing", "writing", "deleting", "copying", "reading facts"]
 )
@@ -405,6 +408,7 @@ def test_faults_that_pass_are_not_noticed(
         store.put("k", b"1")
 
 
+@pytest.mark.thorough
 def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucket: str) -> None:
     store, data = open_store(bucket), random.Random(1).randbytes(3 << 20)
     store.put("k", data)
@@ -412,6 +416,7 @@ def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucke
     assert store.get("k").to_pybytes() == data
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["cut", "lost", "reset", "503"])
 def test_the_end_of_an_upload_whose_answer_is_lost(
     object_server: ObjectServer, bucket: str, tmp_path: Path, kind: str
@@ -423,6 +428,7 @@ def test_the_end_of_an_upload_whose_answer_is_lost(
     assert store.get("k").to_pybytes() == data
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("kind", "error"), [("404", NoSuchKeyError), ("412", ObjectChangedError)])
 def test_an_object_that_goes_or_changes_after_its_answer_broke_off(
     object_server: ObjectServer, bucket: str, kind: str, error: type[StoreError]
@@ -461,6 +467,7 @@ def test_connections_that_break_are_made_again_for_as_long_as_was_asked(
     assert 2 < time.monotonic() - began < 12  # not 3 s again and again
 
 
+@pytest.mark.thorough
 def test_a_store_that_hangs_is_told_in_time(
     object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,6 +492,7 @@ def test_a_time_out_that_is_no_number(
         open_store(bucket)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["lost", "conflict", "reset"])
 def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(
     object_server: ObjectServer, bucket: str, kind: str
@@ -500,6 +508,7 @@ def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(
     assert store.create("k", b"another's") is None
 
 
+@pytest.mark.thorough
 def test_an_upload_that_fails_leaves_nothing_to_see(
     object_server: ObjectServer, bucket: str, tmp_path: Path
 ) -> None:
@@ -584,6 +593,7 @@ os.waitpid(child, 0)
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("before", "said"),
     [

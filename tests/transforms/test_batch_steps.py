@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +25,9 @@ from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 
 
-@dataclass(frozen=True)
-class Ending(TextTransform):
+class Ending(TextTransform, name="ending"):
     """Adds what a file says to the end of each text."""
 
-    name: ClassVar[str] = "ending"
     file: str = setting(Text())
 
     def loaded(self, folder: Path | None = None) -> Ending:
@@ -54,11 +51,8 @@ class Ending(TextTransform):
         return pc.binary_join_element_wise(texts, pa.scalar(vars(self)["content"].decode()), "")
 
 
-@dataclass(frozen=True)
-class NoB(TextFilter):
+class NoB(TextFilter, name="no_b"):
     """Rejects texts that have a b."""
-
-    name: ClassVar[str] = "no_b"
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         for row, text in enumerate(texts.to_pylist()):

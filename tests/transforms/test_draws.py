@@ -102,11 +102,8 @@ def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(
 
 
 def test_rand_augment_draws_operations_with_replacement_and_signs(rng: np.random.Generator) -> None:
-    drawn = [
-        each
-        for _ in range(DRAWS // 2)
-        for each in automatic.draw_rand_augment(rng, (331, 662), 2, 9, 31)
-    ]
+    step = automatic.RandAugment()
+    drawn = [each for _ in range(DRAWS // 2) for each in step.drawn((331, 662), rng)]
     assert_counts([name for name, _ in drawn], evenly(automatic.RAND_AUGMENT))
     signs = [
         (name, magnitude < 0)
@@ -125,7 +122,7 @@ def test_rand_augment_draws_operations_with_replacement_and_signs(rng: np.random
 
 
 def test_trivial_augment_draws_one_operation_and_any_bin(rng: np.random.Generator) -> None:
-    drawn = [automatic.draw_trivial_augment(rng, (100, 100), 31) for _ in range(DRAWS)]
+    drawn = [automatic.TrivialAugment().drawn((100, 100), rng) for _ in range(DRAWS)]
     assert {len(each) for each in drawn} == {1}
     assert_counts([each[0][0] for each in drawn], evenly(automatic.TRIVIAL_AUGMENT))
     turns = [round(each[0][1] / 4.5) for each in drawn if each[0][0] == "rotate"]
@@ -136,9 +133,8 @@ def test_trivial_augment_draws_one_operation_and_any_bin(rng: np.random.Generato
 def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
     policy: str, rng: np.random.Generator
 ) -> None:
-    made = Counter(
-        name for _ in range(DRAWS) for name, _ in automatic.draw_auto_augment(rng, (64, 64), policy)
-    )
+    step = automatic.AutoAugment(policy=policy)
+    made = Counter(name for _ in range(DRAWS) for name, _ in step.drawn((64, 64), rng))
     wanted: Counter[str] = Counter()
     for name, probability, _ in itertools.chain(*automatic.POLICIES[policy]):
         wanted[name] += probability / 25  # type: ignore[assignment]
@@ -147,20 +143,20 @@ def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
         assert abs(made[name] / DRAWS - mean) < 4.9 * math.sqrt(2 * max(mean, 1e-3) / DRAWS), name
 
 
+@pytest.mark.thorough
 def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng: np.random.Generator) -> None:
-    drawn = [automatic.draw_aug_mix(rng, (90, 90), 3, 3, 0, 1.0, True) for _ in range(DRAWS)]
-    assert_uniform((mixture.weight for mixture in drawn), 0, 1)  # Beta(1, 1)
+    drawn = [automatic.AugMix().drawn((90, 90), rng) for _ in range(DRAWS)]
+    assert_uniform((weight for weight, _ in drawn), 0, 1)  # Beta(1, 1)
     for at in range(3):  # a part of Dirichlet(1, 1, 1) is Beta(1, 2)
-        shares = (mixture.chains[at][0] / (1 - mixture.weight) for mixture in drawn)
+        shares = (chains[at][0] / (1 - weight) for weight, chains in drawn)
         assert_distributed(shares, lambda x: 1 - (1 - x) ** 2)
-    assert_counts([len(mixture.chains[0][1]) for mixture in drawn], evenly((1, 2, 3)))
-    operations = [operation for mixture in drawn for operation in mixture.chains[1][1]]
+    assert_counts([len(chains[0][1]) for _, chains in drawn], evenly((1, 2, 3)))
+    operations = [operation for _, chains in drawn for operation in chains[1][1]]
     assert_counts([name for name, _ in operations], evenly(automatic.AUG_MIX))
     turns = [round(magnitude / (30 / 9)) for name, magnitude in operations if name == "rotate"]
     assert_counts(turns, {0: 1 / 3, 1: 1 / 6, -1: 1 / 6, 2: 1 / 6, -2: 1 / 6})
-    assert {
-        len(chain) for _, chain in automatic.draw_aug_mix(rng, (9, 9), 10, 5, 4, 1.0, False).chains
-    } == {4}
+    step = automatic.AugMix(severity=10, mixture_width=5, chain_depth=4, all_ops=False)
+    assert {len(chain) for _, chain in step.drawn((9, 9), rng)[1]} == {4}
 
 
 def test_no_policy_names_an_operation_that_it_has_not() -> None:

@@ -64,6 +64,7 @@ EXACT = {
 }
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(
     source: Path, tmp_path: Path, workers: int
@@ -219,6 +220,7 @@ def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "names", [("train-*",), ("train-*", "plan.arrow"), ("train-*", "plan.arrow", "rejects.jsonl")]
 )

@@ -273,6 +273,7 @@ after = 2000-01-01
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_filtered_images_are_rejects_with_value_and_limit(
     source: Path, tmp_path: Path, workers: int, cli: Any

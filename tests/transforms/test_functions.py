@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -310,7 +311,7 @@ def test_a_builtin_is_called_with_the_sample(source: Path, tmp_path: Path) -> No
     [
         (
             "steps:Adder",
-            "steps:Adder: its __call__ takes \\(self, sample, rng\\); it is called with a list",
+            "steps:Adder: needs an ordinary method __call__",
         ),
         ("steps:later", "steps:later: is async"),
         ("steps:three", r"steps:three: takes \(sample, rng, more\); it is called with"),
@@ -460,6 +461,7 @@ def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
         ("label_text", "encode: other-type", "set label to 'b' (str)"),
     ],
 )  # fmt: skip
+@pytest.mark.thorough(after=1)
 def test_a_value_that_cannot_be_kept_rejects_its_sample_and_names_the_function(
     source: Path, tmp_path: Path, function: str, reason: str, says: str
 ) -> None:
@@ -579,109 +581,79 @@ NOON = datetime.datetime(2020, 1, 1, 12, 30, 5, 678)
 @pytest.mark.parametrize(
     ("value", "type_"),
     [
-        (1, pa.int64()),
         (None, pa.int64()),
         (1, pa.float64()),
         (float("nan"), pa.float32()),
-        (0.5, pa.float32()),
-        ("a", pa.string()),
         ([1, None], pa.list_(pa.int64())),
-        (np.array([1, 2], np.uint8), pa.list_(pa.int64())),
         (np.array([1, 2], np.int64), pa.list_(pa.uint8())),
         (np.array([0.5, np.nan]), pa.list_(pa.float32())),
-        (np.array([]), pa.list_(pa.int64())),
         (np.array([2**53], np.uint64), pa.list_(pa.float64())),
         (datetime.date(2020, 1, 1), pa.date32()),
-        (NOON, pa.timestamp("us")),
         (NOON, pa.timestamp("ns")),
         (NOON.replace(microsecond=0), pa.timestamp("s")),
-        (NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2))), pa.timestamp("us", "Europe/Berlin")),
+        (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us", "Europe/Berlin")),
         (NOON.time(), pa.time64("us")),
-        (np.timedelta64(1, "ns"), pa.time64("ns")),
         (np.timedelta64("NaT", "ns"), pa.duration("ns")),
-        (datetime.timedelta(-1, 5), pa.duration("s")),
         ({"a": 1}, pa.map_(pa.string(), pa.int64())),
         ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.string())])),
     ],
-)  # fmt: skip
+)
 def test_what_fits_a_column(value: Any, type_: pa.DataType) -> None:
     check_fit(value, type_)
 
 
 @pytest.mark.parametrize(
-    ("value", "type_", "says"),
+    ("value", "type_"),
     [
-        (2.7, pa.int64(), "2.7 (float)"),
-        (2.0, pa.int64(), "2.0 (float)"),
-        (True, pa.float64(), "True (bool)"),
-        (True, pa.int64(), "True (bool)"),
-        (0.1, pa.float32(), "0.1 (float)"),
-        (2**53 + 1, pa.float64(), "9007199254740993 (int)"),
-        (b"a", pa.string(), "b'a' (bytes)"),
-        ("a", pa.binary(), "'a' (str)"),
-        ("ab", pa.list_(pa.string()), "'ab' (str)"),
-        ([1, 2.5], pa.list_(pa.int64()), "a list with 2.5 (float) in it"),
-        ([[1], [2.5]], pa.list_(pa.list_(pa.int64())), "a list with 2.5 (float) in it"),
-        (np.array([1.5]), pa.list_(pa.int64()), "a numpy array of shape (1,) and type float64"),
-        (np.array([300]), pa.list_(pa.uint8()), "a numpy array of shape (1,) and type int64"),
-        (np.array([0.1]), pa.list_(pa.float32()), "a numpy array of shape (1,) and type float64"),
-        (np.array([True]), pa.list_(pa.int64()), "a numpy array of shape (1,) and type bool"),
-        (np.array([2**62 + 1]), pa.list_(pa.float64()), "a numpy array of shape (1,) and type "
-                                                        "int64"),
-        (np.array([2**64 - 1], np.uint64), pa.list_(pa.float64()), "a numpy array of shape (1,) "
-                                                                   "and type uint64"),
-        (np.array([2**64 - 1], np.uint64), pa.list_(pa.int64()), "a numpy array of shape (1,) and "
-                                                                 "type uint64"),
-        (np.array([-1]), pa.list_(pa.uint64()), "a numpy array of shape (1,) and type int64"),
-        (NOON, pa.date32(), "2020-01-01 12:30:05.000678 (datetime)"),
-        (NOON, pa.timestamp("s"), "2020-01-01 12:30:05.000678 (datetime)"),
-        (NOON, pa.timestamp("ms"), "2020-01-01 12:30:05.000678 (datetime)"),
-        (NOON, pa.timestamp("us", "UTC"), "2020-01-01 12:30:05.000678 (datetime)"),
-        (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us"), "2020-01-01 "
-                                                                         "12:30:05.000678+00:00 "
-                                                                         "(datetime)"),
-        (NOON.time(), pa.time32("ms"), "12:30:05.000678 (time)"),
-        (NOON.replace(tzinfo=datetime.timezone.utc).timetz(), pa.time64("us"), "12:30:05.000678+00:00 (time)"),
-        (datetime.timedelta(microseconds=1), pa.duration("ms"), "0:00:00.000001 (timedelta)"),
-        (np.datetime64("2020-01-01T00:00:00.5", "ms"), pa.timestamp("s"), "2020-01-01 "
-                                                                          "00:00:00.500000 "
-                                                                          "(datetime)"),
-        (np.datetime64(1, "ns"), pa.timestamp("us"), "1970-01-01T00:00:00.000000001 (numpy "
-                                                     "datetime64)"),
-        (np.datetime64(1, "ns"), pa.date64(), "1970-01-01T00:00:00.000000001 (numpy datetime64)"),
-        (np.timedelta64(5, "M"), pa.int64(), "5 months (numpy timedelta64)"),
-        (np.timedelta64(5, "ns"), pa.float64(), "5 nanoseconds (numpy timedelta64)"),
-        (5, pa.timestamp("s"), "5 (int)"),
-        (5.5, pa.duration("s"), "5.5 (float)"),
-        (5.5, pa.date32(), "5.5 (float)"),
-        ([[NOON]], pa.list_(pa.large_list(pa.timestamp("s"))), "2020-01-01 12:30:05.000678 "
-                                                               "(datetime)"),
-        ({"a": [NOON]}, pa.struct([("a", pa.list_(pa.timestamp("s"), 1))]), "2020-01-01 "
-                                                                            "12:30:05.000678 "
-                                                                            "(datetime)"),
-        ([2.7], pa.large_list(pa.int64()), "a list with 2.7 (float) in it"),
-        ([2.7], pa.list_view(pa.int64()), "a list with 2.7 (float) in it"),
-        ([{"b": 2}], pa.large_list(pa.struct([("a", pa.int64())])), "a dict with the key 'b' "
-                                                                    "(str), which others do not "
-                                                                    "have"),
-        ({"a": 2.7}, pa.map_(pa.string(), pa.int64()), "2.7 (float)"),
-        (2.7, pa.dictionary(pa.int32(), pa.int64()), "2.7 (float)"),
-        (b"a", pa.large_string(), "b'a' (bytes)"),
-        ("a", pa.large_binary(), "'a' (str)"),
-        ("aaa", pa.binary(3), "'aaa' (str)"),
-        (1e300, pa.float32(), "1e+300 (float)"),
-        ({"a": 1, "b": 2}, pa.struct([("a", pa.int64())]), "a dict with the key 'b' (str), which "
-                                                           "others do not have"),
-        ([("a", 1)], pa.struct([("a", pa.int64())]), "a list of length 1"),
-        ({"a": 1}, pa.list_(pa.int64()), "a dict of length 1"),
-        (1, pa.string(), "1 (int)"),
-        ("a" * 99, pa.int64(), f"'{'a' * 59}… (str)"),
+        (2.0, pa.int64()),
+        (True, pa.float64()),
+        (True, pa.int64()),
+        (0.1, pa.float32()),
+        (1e300, pa.float32()),
+        (2**53 + 1, pa.float64()),
+        (b"a", pa.string()),
+        ("aaa", pa.binary(3)),
+        ("ab", pa.list_(pa.string())),
+        ([[1], [2.5]], pa.list_(pa.list_(pa.int64()))),
+        (np.array([300]), pa.list_(pa.uint8())),
+        (np.array([0.1]), pa.list_(pa.float32())),
+        (np.array([True]), pa.list_(pa.int64())),
+        (np.array([2**64 - 1], np.uint64), pa.list_(pa.float64())),
+        (np.array([2**64 - 1], np.uint64), pa.list_(pa.int64())),
+        (np.array([-1]), pa.list_(pa.uint64())),
+        (NOON, pa.date32()),
+        (NOON, pa.timestamp("ms")),
+        (NOON, pa.timestamp("us", "UTC")),
+        (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us")),
+        (NOON.time(), pa.time32("ms")),
+        (datetime.timedelta(microseconds=1), pa.duration("ms")),
+        (np.datetime64("2020-01-01T00:00:00.5", "ms"), pa.timestamp("s")),
+        (np.timedelta64(5, "ns"), pa.float64()),
+        (5, pa.timestamp("s")),
+        ({"a": [NOON]}, pa.struct([("a", pa.list_(pa.timestamp("s"), 1))])),
+        ([2.7], pa.list_view(pa.int64())),
+        ({"a": 2.7}, pa.map_(pa.string(), pa.int64())),
+        (2.7, pa.dictionary(pa.int32(), pa.int64())),
+        ([{"b": 2}], pa.large_list(pa.struct([("a", pa.int64())]))),
+        ({"a": 1}, pa.list_(pa.int64())),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_a_column_is_said(value: Any, type_: pa.DataType, says: str) -> None:
-    with pytest.raises(UnfitValue) as refused:
+)
+def test_what_does_not_fit_a_column_is_refused(value: Any, type_: pa.DataType) -> None:
+    with pytest.raises(UnfitValue):
         check_fit(plain_value(value), type_)
-    assert str(refused.value) == says
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ([1, 2.5], "a list with 2.5 (float) in it"),
+        ([np.array([1.5])], "a list with a numpy array of shape (1,) and type float64 in it"),
+        ("a" * 99, f"'{'a' * 59}… (str)"),
+    ],
+)
+def test_what_does_not_fit_is_described(value: Any, says: str) -> None:
+    with pytest.raises(UnfitValue, match=re.escape(says)):
+        check_fit(plain_value(value), pa.list_(pa.int64()))
 
 
 TYPES = [

@@ -243,6 +243,7 @@ def test_the_object_is_made_once_in_a_process_with_its_arguments(
     assert models.MADE == [{"depth": 18, "names": ["a"]}]
 
 
+@pytest.mark.thorough
 def test_with_workers_the_object_is_never_made_in_the_command(
     source: Path, tmp_path: Path, models: Any
 ) -> None:
@@ -285,6 +286,7 @@ def test_the_option_takes_a_class_and_the_dataset_says_model(
     assert cli("recipe", "check", tmp_path / "shown.toml", "--import").code == 0
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("change", ["arguments", "version", "code"])
 def test_what_decides_the_values_is_part_of_the_fingerprint(
     source: Path, tmp_path: Path, models: Any, change: str
@@ -307,6 +309,7 @@ def test_what_decides_the_values_is_part_of_the_fingerprint(
     [("Raises", "ValueError"), ("Drops", "left-out"), ("Unfit", "other-type"), ("Odd", "not-a-sample"),
      ("NoMemory", "out-of-memory")],
 )  # fmt: skip
+@pytest.mark.thorough(after=2)
 def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(
     source: Path, tmp_path: Path, name: str, error: str
 ) -> None:
@@ -424,6 +427,7 @@ def repaired(out: Path, name: str) -> None:
     assert sums(out) == before
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("name", "error", "kind"), [("Leaves", "exited", "lines"), ("Segfaults", "crashed", "source")]
 )
@@ -442,6 +446,7 @@ def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
     repaired(tmp_path / "out", name)
 
 
+@pytest.mark.thorough
 def test_a_model_that_dies_of_no_single_record_ends_the_conversion(
     source: Path, tmp_path: Path
 ) -> None:
@@ -464,6 +469,7 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(
         convert(source, tmp_path / "out", step("FailsInCompany"))
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("name", "arguments", "workers", "says"),
     [
@@ -471,7 +477,7 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(
             "NoCall",
             {},
             0,
-            "models:NoCall: is a class without __call__, which is called with a list of samples",
+            "models:NoCall: needs an ordinary method __call__",
         ),
         ("OddVersion", {}, 0, r"its version must be a string; it is 3 \(int\)"),
         (
@@ -518,6 +524,7 @@ def test_arguments_are_a_table_of_what_a_file_can_say(
         convert(source, tmp_path / "out", {**step("Recorder"), "arguments": arguments})
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_features_without_images_are_a_dataset_that_everything_reads(
     source: Path, tmp_path: Path, dtype: str, cli: Any
@@ -562,6 +569,7 @@ def test_a_record_for_which_a_model_never_ends_is_found(source: Path, tmp_path: 
     assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("3", "3")])
 def test_workers_compute_in_one_thread_unless_the_environment_says_otherwise(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str

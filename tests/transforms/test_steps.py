@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -143,6 +142,7 @@ def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path
     assert found == [("a", 0), ("a", 2), ("b", 0), ("b", 2), ("c", 0), ("d", 1), ("c", 2), ("d", 3)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
 def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
@@ -231,6 +231,7 @@ def test_times_go_through_functions_without_a_change(tmp_path: Path, zone: str |
     assert {name: table[name].combine_chunks() for name in columns} == columns
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
 def test_a_function_may_make_several_images_of_one(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png", "2.png")
@@ -291,11 +292,9 @@ def test_an_image_is_decoded_once_for_all_its_variants(
     assert len(decoded) == 2, "once beforehand, to see what it costs, and once for the shard"
 
 
-@dataclass(frozen=True)
-class Joined(BatchTransform):
+class Joined(BatchTransform, name="joined"):
     """Joins the texts of `size` records, which need not be in the same unit."""
 
-    name: ClassVar[str] = "joined"
     size: int = setting(Whole(1, 100))
 
     def schema(self, given: pa.Schema) -> pa.Schema:

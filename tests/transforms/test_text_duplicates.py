@@ -9,9 +9,8 @@ import random
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -249,6 +248,7 @@ def test_signatures_agree_as_often_as_texts_are_alike() -> None:
     assert errors.std() < 0.045  # sqrt(J (1 - J) / 128) is 0.044 at most
 
 
+@pytest.mark.thorough
 def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path: Path) -> None:
     draw = random.Random(4)
     pairs = [
@@ -304,21 +304,15 @@ def test_bands_find_almost_all_pairs_at_the_threshold() -> None:
 # --- whole conversions ---
 
 
-@dataclass(frozen=True)
-class Lower(TextTransform):
+class Lower(TextTransform, name="lower"):
     """Makes all letters small."""
-
-    name: ClassVar[str] = "lower"
 
     def changed(self, texts: pa.Array) -> pa.Array:
         return pc.utf8_lower(texts)
 
 
-@dataclass(frozen=True)
-class NoB(TextFilter):
+class NoB(TextFilter, name="no_b"):
     """Rejects texts that have a b."""
-
-    name: ClassVar[str] = "no_b"
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         return [
@@ -402,6 +396,7 @@ def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(
     assert cli("verify", tmp_path / "out").code == 0
 
 
+@pytest.mark.thorough
 def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path: Path) -> None:
     write(tmp_path / "in", DOCUMENTS)
     said = "4 of 12 texts are duplicates of others, and rejected (deduplicate)"
@@ -475,6 +470,7 @@ def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(
         assert sums(tmp_path / str(workers)) == sums(tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_near_duplicates_are_rejected_whoever_converts(tmp_path: Path) -> None:
     draw = random.Random(8)
     pairs = [pair(draw, 80, changed) for changed in [0.0, 0.01, 0.5] * 20]
@@ -548,6 +544,7 @@ def test_texts_are_compared_as_the_steps_before_make_them(tmp_path: Path) -> Non
     assert list(convert("late", lower, step, no_b)) == ["a.jsonl#2", "a.jsonl#5"]
 
 
+@pytest.mark.thorough
 def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
     tmp_path: Path,
 ) -> None:
@@ -683,6 +680,7 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> N
     assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("rule", ["exact", "near"])
 def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
@@ -725,6 +723,7 @@ def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_end
         )
 
 
+@pytest.mark.thorough
 def test_a_file_of_which_no_record_fits_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -761,6 +760,7 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
     assert result.reasons == {"filter: duplicate": 11}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "change"), [("document", 3), ("line", 9)])
 def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, change: int

@@ -62,7 +62,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_blocks_are_the_cleaned_texts_whoever_works(
     corpus: Path, tmp_path: Path, method: str

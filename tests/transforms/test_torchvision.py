@@ -217,6 +217,7 @@ def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
                 assert np.abs(values(made.image) - values(wanted)).max() <= limit, magnitude
 
 
+@pytest.mark.thorough
 def test_a_photometric_distortion_changes_as_much(v2: Any) -> None:
     """Both draw what is changed, and by how much: the mean change of an image has the same
     distribution."""

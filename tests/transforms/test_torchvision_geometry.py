@@ -109,6 +109,7 @@ def test_perspective(interpolation: str, v2: Any) -> None:
     assert (difference > (1 if interpolation == "bilinear" else 0)).mean() < 0.002
 
 
+@pytest.mark.thorough
 def test_random_resized_crops_have_the_same_distribution(v2: Any) -> None:
     """In an image whose shape and size make many tries fail, so that the tries and the last resort
     count."""
@@ -136,6 +137,7 @@ def test_random_resized_crops_have_the_same_distribution(v2: Any) -> None:
         )
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("step", "theirs"),
     [
@@ -212,6 +214,7 @@ def test_five_and_ten_crops(v2: Any) -> None:
             assert np.array_equal(values(made.image), values(wanted)), (name, part)
 
 
+@pytest.mark.thorough(after=1)
 def test_an_elastic_field_is_as_strong_and_as_smooth(v2: Any) -> None:
     """Its mean square, and that of the difference of neighbours, over many pixels."""
     import torch

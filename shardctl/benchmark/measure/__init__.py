@@ -40,9 +40,8 @@ from shardctl.benchmark.measure.throughput import Measured, Throughput, measure,
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
 from shardctl.build.shards.job import Job, RecordReading
-from shardctl.build.shards.planned import PlannedUnit, Root
+from shardctl.build.shards.planned import PlannedUnit, RetryHints, Root
 from shardctl.build.shards.records import choice_of, read_unit, sample_of
-from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout

@@ -19,7 +19,7 @@ from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.mmap import resident_pages
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.version import __version__
 
 PACKAGES = ("pyarrow", "numpy", "simplejpeg", "torch")

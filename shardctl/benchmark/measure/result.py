@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardctl.system.html import (
+from shardctl.system.report import (
     BAD,
     GOOD,
     Html,

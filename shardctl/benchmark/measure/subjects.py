@@ -24,7 +24,7 @@ from shardctl.loader.blocks.transforms import zeros
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader
 from shardctl.system.locations import is_url
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import printable
 
 IN_ORDER = "in-order"

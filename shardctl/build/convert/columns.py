@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,17 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.notices import notice
-from shardctl.build.plan.labels import LABEL, Labelling, side_fields
+from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import KEY, objects_of_records
 from shardctl.errors import InputError, UsageError
-from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
+from shardctl.format.layout import Layout
+from shardctl.format.roles import Image, Label, Mask, Objects, Role
 from shardctl.images.codecs import backend
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.annotations import AnnotationRule
-from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
@@ -46,7 +44,6 @@ from shardctl.sources.image_columns import (
 from shardctl.sources.label_table import said_of_names, some
 from shardctl.sources.types import WRITTEN, Types
 from shardctl.system.text import counted, printable
-from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
 
 
@@ -192,101 +189,6 @@ def with_rule(
         fields
         if rule.frame == "auto"
         else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
-    )
-
-
-def known_layout(
-    recipe: Recipe,
-    labelling: Labelling,
-    listing: Listing,
-    content: pa.Schema | None,
-    kept_images: Collection[str],
-    of_steps: Mapping[str, Role],
-) -> Layout:
-    """Decide the columns of the shards, but for what a user's functions make of them.
-
-    In this order: key, the image, the content, label, columns of the labels files, annotations,
-    variant. `content` are the columns of the records, None for files that are images; those of
-    `kept_images` are images that no recipe works on. `of_steps` are the roles of columns that batch
-    transforms have made.
-    """
-    fields = [pa.field("key", pa.string())]
-    size = recipe.output_size
-    shape = (size[1], size[0], 3) if size else None
-    if recipe.store is not None:
-        if recipe.store.name != "none":
-            fields.append(
-                pa.field(
-                    "image",
-                    image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE,
-                )
-            )
-        content = pa.schema([f for f in content or [] if f.name != "image"])
-    if content is not None:
-        content = pa.schema(
-            [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content],
-            content.metadata,
-        )
-    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
-    _refuse_reserved(f for f in content or [] if f.name not in kept_images)
-    side = side_fields(listing.side)
-    has_role = isinstance(of_steps.get(OBJECTS), Objects)
-    has_table = (
-        content is not None
-        and has_objects(content)
-        and not has_role
-        and OBJECTS not in recipe.unmoved
-    )
-    if content is not None and has_table and recipe.moving:
-        content = _with_places_in_parts_of_pixels(content)
-        fields = [content.field(OBJECTS) if f.name == OBJECTS else f for f in fields]
-    by_number = LABEL in labelling.declared  # the label is a field of the records already
-    if (labelling.classes is not None and not by_number) or (
-        listing.side and "label" in listing.side.columns.column_names
-    ):
-        if "label" in [f.name for f in fields]:
-            raise InputError(
-                "the inputs already have a field label, so no other labels can be added; use "
-                "--labels none"
-            )
-        fields.append(pa.field("label", pa.int64()))
-    clash = {f.name for f in side} & {f.name for f in fields}
-    if clash:
-        names = ",".join(sorted(clash))
-        raise InputError(
-            f"the labels file has a column that the inputs have too: {names}; rename it in the "
-            "labels file, or leave it out"
-            f" with --drop-columns {names}"
-        )
-    fields += side
-    taken = {f.name for f in fields}
-    annotated = [f for each in listing.annotations for f in each.fields if f.name != LABEL]
-    clash = {f.name for f in annotated} & taken
-    if clash:
-        raise InputError(
-            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in "
-            "the inputs"
-        )
-    fields += annotated
-    roles = {
-        **of_steps,
-        **{name: role for each in listing.annotations for name, role in each.roles.items()},
-    }
-    if recipe.kind == "image":
-        _refuse_unmoved(recipe, [f.name for f in fields], roles)
-    if recipe.store is not None:
-        of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
-        _refuse_immovable(recipe, {**of_records, **roles}, fields)
-        roles = _moved_roles(recipe, roles)
-    if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
-        fields.append(pa.field("variant", pa.int32()))
-    labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
-    roles = {**roles, **{name: Label(labelling.declared[name]) for name in sorted(labels)}}
-    image = (
-        Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
-    )
-    return Layout.by_name(
-        recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
     )
 
 
@@ -595,128 +497,6 @@ def _plain(field: pa.Field) -> pa.Field:
     return field.with_metadata(metadata) if metadata else field.remove_metadata()
 
 
-def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
-    """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
-    for f in fields:
-        if f.name in RESERVED_FIELDS:
-            images = (
-                "; --kind image reads the images that it holds or names"
-                if f.name == "image"
-                else ""
-            )
-            raise InputError(
-                f"the records have a field {f.name!r}, but shardctl makes a field of this name "
-                "itself. Rename it (--fields"
-                " NEW=OLD,…), or leave it out: name only the other fields in --fields or --schema "
-                "(--drop-columns is for"
-                f" labels files){images}"
-            )
-
-
-def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> None:
-    """Raise UsageError for a step that cannot move what is marked in the images."""
-    kinds = {f.name: _annotation_kinds(roles[f.name], f.type) for f in fields if f.name in roles}
-    for step in recipe.image_transforms:
-        for name, of_field in kinds.items():
-            role, fixed = roles[name], sorted(of_field - step.moves)
-            if fixed:
-                raise UsageError(
-                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
-                    "images have"
-                    f" ({printable(name)}); leave out the step or these annotations"
-                )
-            if (
-                step.mirrors
-                and "keypoints" in of_field
-                and isinstance(role, Objects)
-                and role.flip is None
-            ):
-                raise UsageError(
-                    f"{step.name} mirrors the images, but shardctl does not know which left and "
-                    "right keypoints change places"
-                    f" ({printable(name)}). Leave out the step, or add this to the source: "
-                    "flip_idx of YOLO, or names such as"
-                    " left_eye and right_eye"
-                )
-
-
-def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
-    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the
-    image by their role."""
-    unknown = [name for name in recipe.unmoved if name not in names]
-    if unknown:
-        raise UsageError(
-            f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}"
-        )
-    marked = [
-        name
-        for name in recipe.unmoved
-        if name == "image" or isinstance(roles.get(name), Mask | Objects)
-    ]
-    if marked and recipe.moving:
-        what = "the image itself"
-        if marked[0] != "image":
-            what = (
-                f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role "
-                "(`shardctl help annotations`)"
-            )
-        raise UsageError(
-            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
-            "leave out the step, or leave"
-            f" out {printable(marked[0])} of --unmoved"
-        )
-
-
 MOST_SCATTERED = 4096
 """Fields that the first records do not have: with more, and a column each, a dataset grows with the
 square of its records."""
-
-PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
-
-
-def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
-    """Return columns whose objects have float32 in the place of whole numbers, which moved places
-    are not."""
-    place = content.get_field_index(OBJECTS)
-    members = [
-        f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f
-        for f in content.field(place).type
-    ]
-    return content.set(place, content.field(place).with_type(pa.struct(members)))
-
-
-def _in_parts(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(_in_parts(type_.value_type), type_.list_size)
-    if pa.types.is_large_list(type_):
-        return pa.large_list(_in_parts(type_.value_type))
-    if pa.types.is_list(type_):
-        return pa.list_(_in_parts(type_.value_type))
-    return pa.float32() if pa.types.is_integer(type_) else type_
-
-
-def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
-    """Return the name of a step that cannot move something, with that of the step inside of it that
-    is why."""
-    inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
-    return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
-
-
-def _moved_roles(recipe: Recipe, roles: dict[str, Role]) -> dict[str, Role]:
-    """Return the roles of annotations after the steps of a recipe: a mask that was moved is a
-    PNG."""
-    if all(step.in_place for step in recipe.image_transforms):
-        return roles
-    return {
-        name: replace(role, store="png") if isinstance(role, Mask) else role
-        for name, role in roles.items()
-    }
-
-
-def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
-    """Return what has to be moved with the images: as `ImageTransform.moves` names it."""
-    if isinstance(role, Mask):
-        return frozenset(("masks",))
-    members = {f.name for f in type_} if isinstance(role, Objects) else set()
-    named = {"bbox": "boxes", "segmentation": "polygons", "keypoints": "keypoints", "rle": "masks"}
-    return frozenset(kind for member, kind in named.items() if member in members)

@@ -21,7 +21,8 @@ from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.build.plan.labels import PlanRules
-from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import KnownFiles, list_files
+from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.build.shards import engines
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.planned import Root

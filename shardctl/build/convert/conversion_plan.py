@@ -3,7 +3,7 @@ the cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ import pyarrow as pa
 from shardctl.build.convert.columns import (
     chosen_columns,
     compare_schema,
-    known_layout,
     masks_of,
     names_left_out,
     refuse_fields,
@@ -32,24 +31,29 @@ from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.listener import Listener
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
+    LABEL,
     Labelling,
     PlanRules,
     label_files,
     left_out_by,
     refuse_other_names,
+    side_fields,
     write_files,
 )
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, Units, order_units
 from shardctl.build.plan.splits import Splitting, look_inside, split_files
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage, RecordReading, plan_job
+from shardctl.build.shards.job import Costs, DatasetJob, Job, Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Probe
-from shardctl.format.layout import Layout
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.names import FILES
-from shardctl.format.roles import Role
+from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
 from shardctl.format.tables import failures
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import DETECT, is_json
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
@@ -57,6 +61,7 @@ from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable
+from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -190,10 +195,10 @@ class ConversionPlan:
             probed=probe.records,
             probe_rejects=probe.rejected,
         )
-        reading = RecordReading(self.fields, self.labelling.by_field, draw=planner.order.draw)
         lineage = Lineage(parts, beside=self.listing.digest_beside)
-        of_job = (folder, roots, recipe, probe.layout, self.splits, reading, lineage)
-        return plan_job(*of_job, shuffle=shuffle, costs=costs)
+        reading = (self.fields, self.labelling.by_field, planner.order.draw)
+        of_job = (folder, roots, recipe, probe.layout, self.splits, *reading, shuffle)
+        return DatasetJob(*of_job, lineage=lineage, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""
@@ -360,6 +365,197 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
             else []
         )
     return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
+
+
+def known_layout(
+    recipe: Recipe,
+    labelling: Labelling,
+    listing: Listing,
+    content: pa.Schema | None,
+    kept_images: Collection[str],
+    of_steps: Mapping[str, Role],
+) -> Layout:
+    """Decide the columns of the shards, but for what a user's functions make of them.
+
+    In this order: key, the image, the content, label, columns of the labels files, annotations,
+    variant. `content` are the columns of the records, None for files that are images; those of
+    `kept_images` are images that no recipe works on. `of_steps` are the roles of columns that batch
+    transforms have made.
+    """
+    fields = [pa.field("key", pa.string())]
+    size, image = recipe.output_size, None
+    shape = (size[1], size[0], 3) if size else None
+    if recipe.store is not None:
+        if recipe.store.name != "none":
+            image, is_raw = Image(str(recipe.store), shape), recipe.store.name == "raw"
+            tensor = image_tensor(shape) if is_raw and shape else ENCODED_IMAGE
+            fields.append(pa.field("image", tensor))
+        content = pa.schema([f for f in content or [] if f.name != "image"])
+    if content is not None:
+        content = pa.schema(
+            [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content],
+            content.metadata,
+        )
+    _refuse_reserved(f.name for f in content or [] if f.name not in kept_images)
+    has_table = (
+        content is not None
+        and has_objects(content)
+        and not isinstance(of_steps.get(OBJECTS), Objects)
+        and OBJECTS not in recipe.unmoved
+    )
+    if content is not None and has_table and recipe.moving:
+        content = _with_places_in_parts_of_pixels(content)
+    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
+    side, annotations = listing.side, listing.annotations
+    by_number = LABEL in labelling.declared  # the label is a field of the records already
+    if (labelling.classes is not None and not by_number) or (
+        side is not None and LABEL in side.columns.column_names
+    ):
+        if LABEL in [f.name for f in fields]:
+            raise InputError(
+                "the inputs already have a field label, so no other labels can be added; use "
+                "--labels none"
+            )
+        fields.append(pa.field(LABEL, pa.int64()))
+    clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
+    if clash:
+        names = ",".join(sorted(clash))
+        raise InputError(
+            f"the labels file has a column that the inputs have too: {names}; rename it, or leave "
+            f"it out with --drop-columns {names}"
+        )
+    fields += side_fields(side)
+    annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
+    clash = {f.name for f in annotated} & {f.name for f in fields}
+    if clash:
+        raise InputError(
+            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in "
+            "the inputs"
+        )
+    fields += annotated
+    roles = dict(of_steps)
+    for each in annotations:
+        roles |= each.roles
+    if recipe.kind == "image":
+        _refuse_unmoved(recipe, [f.name for f in fields], roles)
+    if recipe.store is not None:
+        of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
+        _refuse_immovable(recipe, {**of_records, **roles}, fields)
+        if not all(step.in_place for step in recipe.image_transforms):  # a moved mask is a PNG
+            for name, role in roles.items():
+                roles[name] = replace(role, store="png") if isinstance(role, Mask) else role
+    if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
+        fields.append(pa.field("variant", pa.int32()))
+    labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
+    roles |= {name: Label(labelling.declared[name]) for name in sorted(labels)}
+    return Layout.by_name(
+        recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
+    )
+
+
+def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> None:
+    """Raise UsageError for a step that cannot move what is marked in the images."""
+    kinds = {f.name: _annotation_kinds(roles[f.name], f.type) for f in fields if f.name in roles}
+    for step in recipe.image_transforms:
+        for name, of_field in kinds.items():
+            role, fixed = roles[name], sorted(of_field - step.moves)
+            if fixed:
+                raise UsageError(
+                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
+                    "images have"
+                    f" ({printable(name)}); leave out the step or these annotations"
+                )
+            if (
+                step.mirrors
+                and "keypoints" in of_field
+                and isinstance(role, Objects)
+                and role.flip is None
+            ):
+                raise UsageError(
+                    f"{step.name} mirrors the images, but shardctl does not know which left and "
+                    "right keypoints change places"
+                    f" ({printable(name)}). Leave out the step, or add this to the source: "
+                    "flip_idx of YOLO, or names such as"
+                    " left_eye and right_eye"
+                )
+
+
+def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
+    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the
+    image by their role."""
+    unknown = [name for name in recipe.unmoved if name not in names]
+    if unknown:
+        raise UsageError(
+            f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}"
+        )
+    marked = [
+        name
+        for name in recipe.unmoved
+        if name == "image" or isinstance(roles.get(name), Mask | Objects)
+    ]
+    if marked and recipe.moving:
+        what = "the image itself"
+        if marked[0] != "image":
+            what = (
+                f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role "
+                "(`shardctl help annotations`)"
+            )
+        raise UsageError(
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
+            "leave out the step, or leave"
+            f" out {printable(marked[0])} of --unmoved"
+        )
+
+
+def _refuse_reserved(names: Iterable[str]) -> None:
+    """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
+    for name in names:
+        if name in RESERVED_FIELDS:
+            images = "; --kind image reads the images that it holds or names"
+            raise InputError(
+                f"the records have a field {name!r}, but shardctl makes a field of this name "
+                "itself. Rename it (--fields NEW=OLD,…), or name only the others in --fields or "
+                f"--schema{images if name == 'image' else ''}"
+            )
+
+
+def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
+    """Return columns whose objects have float32 in the place of whole numbers, which moved places
+    are not."""
+    place = content.get_field_index(OBJECTS)
+    members = [
+        f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f
+        for f in content.field(place).type
+    ]
+    return content.set(place, content.field(place).with_type(pa.struct(members)))
+
+
+def _in_parts(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_in_parts(type_.value_type), type_.list_size)
+    for is_list, list_of in ((pa.types.is_large_list, pa.large_list), (pa.types.is_list, pa.list_)):
+        if is_list(type_):
+            return list_of(_in_parts(type_.value_type))
+    return pa.float32() if pa.types.is_integer(type_) else type_
+
+
+def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
+    """Return the name of a step that cannot move something, with that of the step inside of it that
+    is why."""
+    inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
+    return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
+
+
+def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
+    """Return what has to be moved with the images: as `ImageTransform.moves` names it."""
+    if isinstance(role, Mask):
+        return frozenset(("masks",))
+    members = {f.name for f in type_} if isinstance(role, Objects) else set()
+    named = {"bbox": "boxes", "segmentation": "polygons", "keypoints": "keypoints", "rle": "masks"}
+    return frozenset(kind for member, kind in named.items() if member in members)
+
+
+PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
 
 
 def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:

@@ -14,14 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.build.plan.listing import (
-    Flags,
-    Listing,
-    Numbers,
-    idle_roots,
-    refuse_idle,
-    why_nothing,
-)
+from shardctl.build.plan.list_files import idle_roots, refuse_idle, why_nothing
+from shardctl.build.plan.listing import Flags, Listing, Numbers
 from shardctl.build.plan.plan import Units, UnitsInMaking
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
@@ -39,8 +33,8 @@ from shardctl.sources.formats import (
 )
 from shardctl.sources.kinds import too_large
 from shardctl.sources.types import Types
+from shardctl.system.permutation import LazySequence, evenly_spaced
 from shardctl.system.progress import Report
-from shardctl.system.sequences import LazySequence, evenly_spaced
 
 MOST_RANGES = 256
 """The most byte ranges that one task has: small files are looked at together."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.discover import Discovery, group
@@ -35,7 +34,7 @@ from shardctl.build.shards.scan import Found
 from shardctl.errors import SourceGoneError
 from shardctl.format.names import FILES
 from shardctl.system.files import naming_the_path, remove_tree
-from shardctl.system.sequences import LazySequence
+from shardctl.system.permutation import LazySequence
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.duplicates.exact import (
     CHUNK_BYTES,
@@ -88,121 +87,93 @@ def without_repeats(
     how many files have been looked at. Raises SourceGoneError if a source has gone away or does not
     answer.
     """
-    if recipe.duplicates.mode == "keep":
+    listing, rule = discovery.listing, recipe.duplicates
+    if rule.mode == "keep":
         return units
-    search = _ImageSearch(discovery, recipe, roots, comparing)
-    return replace(
-        units, repeats=search.exact() if recipe.duplicates.mode == "exact" else search.similar()
-    )
 
+    def hashed(files: Places, what: str) -> tuple[Places, Hashes]:
+        return _hashed(discovery, recipe, roots, comparing, files, what)
 
-@dataclass(frozen=True)
-class _ImageSearch:
-    discovery: Discovery
-    recipe: Recipe
-    roots: Sequence[Root]
-    comparing: Callable[[int], None]
-
-    def exact(self) -> Repeats:
-        """Find the files of the same bytes. Only those are read of whose size there are several."""
-        listing = self.discovery.listing
-        sizes = listing.table["size"].to_numpy()
-        readable = np.flatnonzero((sizes > 0) & _readable(listing))
-        _, size_of, count = np.unique(sizes[readable], return_inverse=True, return_counts=True)
-        files, hashes = self._hashed(readable[count[size_of] > 1], "bytes")
-        first = first_of_equal(hashes)
-        kept = np.unique(first[first != np.arange(len(first))])
-        whole = np.isin(files[first], self._hashed(files[kept], "decodes")[0])
-        return self._repeats(files[whole], files[first][whole], None)
-
-    def similar(self) -> Repeats:
-        """Find the images that look like others."""
-        listing = self.discovery.listing
-        readable = np.flatnonzero(_readable(listing))
-        files, hashes = self._hashed(readable, "picture")
-        looks = hashes[:, 1]
-        first = first_of_similar(looks, self.recipe.duplicates.distance)
-        return self._repeats(files, files[first], distances(looks, looks[first]))
-
-    def _repeats(
-        self, files: Places, kept_for: Places, apart: npt.NDArray[np.uint8] | None
-    ) -> Repeats:
-        """Return what is known of some files as what is known of all."""
-        count = len(self.discovery.listing)
-        of_all = np.arange(count)
-        of_all[files] = kept_for
-        apart_of_all = None
-        if apart is not None:
-            apart_of_all = np.zeros(count, np.uint8)
-            apart_of_all[files] = apart
-        return Repeats(self.recipe.duplicates, of_all, apart_of_all, self.discovery.paths)
-
-    def _hashed(self, files: Places, what: str) -> tuple[Places, Hashes]:
-        """Have files hashed in the engine\'s processes. Return those that have a hash, by their places in
-        the listing, in order: (n,) int64; and the hashes, (n, 2) uint64."""
-        table = self.discovery.listing.table
-        sizes, times = (table[name].to_numpy()[files] for name in ("size", "mtime_ns"))
-        starts = group(sizes, IMAGE_FILES, IMAGE_BYTES)
-        hashes = np.zeros((len(files), 2), np.uint64)
-        has_hash = np.zeros(len(files), bool)
-        silent: list[int] = []
-        looked_at = 0
-
-        def hashing(number: int) -> ImageHashTask:
-            rows = slice(*starts[number : number + 2].tolist())
-            listed = zip(
-                self.discovery.opened(files[rows]),
-                sizes[rows].tolist(),
-                times[rows].tolist(),
-                strict=True,
-            )
-            recipe = self.recipe
-            return ImageHashTask(
-                tuple(map(ListedFile._make, listed)),
-                what,
-                recipe.max_pixels,
-                recipe.keep_truncated,
-                recipe.filters,
-                recipe.gray16,
-            )
-
-        def on_found(number: int, found: Found) -> None:
-            nonlocal looked_at
-            for row, answer in enumerate(found, int(starts[number])):
-                if (value := answer.get("hash")) is not None:
-                    # one by one: an array of both would be one of floats
-                    hashes[row, 0] = value >> 64
-                    hashes[row, 1] = value & (1 << 64) - 1
-                    has_hash[row] = True
-                elif "fault" in answer and tuple(answer["fault"][:2]) in NO_ANSWERS:
-                    silent.append(row)
-            looked_at += len(found)
-            self.comparing(looked_at)
-
-        self.discovery.engine.examine(LazySequence(len(starts) - 1, hashing), on_found)
-        self._check_sources(files[sorted(silent)])
-        return files[has_hash], hashes[has_hash]
-
-    def _check_sources(self, silent: Places) -> None:
-        """Raise SourceGoneError if a source is gone, or gave no answer for several files: their
-        duplicates would be kept."""
-        for root in self.roots:
-            root.check()
-        if len(silent) > OTHERS:
-            path = printable(self.discovery.paths(silent[:1])[0])
-            raise SourceGoneError(
-                f"the source does not respond: {counted(len(silent), 'file')} cannot be read, "
-                f"among them {path}; check its disk"
-                " or server"
-            )
-
-
-def _readable(listing: Listing) -> Flags:
-    """Return which files of a listing have no fault yet, nor have their annotations: (n,)."""
     readable: Flags = listing.table["error"].is_null().to_numpy().copy()
     for each in listing.annotations:
         readable[list(each.faults)] = False
-    return readable
+    of_all, apart = np.arange(len(listing)), None
+    if rule.mode == "exact":
+        # only those are read of whose size there are several
+        sizes = listing.table["size"].to_numpy()
+        rows = np.flatnonzero((sizes > 0) & readable)
+        _, size_of, count = np.unique(sizes[rows], return_inverse=True, return_counts=True)
+        files, hashes = hashed(rows[count[size_of] > 1], "bytes")
+        first = first_of_equal(hashes)
+        kept = np.unique(first[first != np.arange(len(first))])
+        whole = np.isin(files[first], hashed(files[kept], "decodes")[0])
+        of_all[files[whole]] = files[first][whole]
+    else:
+        files, hashes = hashed(np.flatnonzero(readable), "picture")
+        looks = hashes[:, 1]
+        first = first_of_similar(looks, rule.distance)
+        of_all[files], apart = files[first], np.zeros(len(listing), np.uint8)
+        apart[files] = distances(looks, looks[first])
+    return replace(units, repeats=Repeats(rule, of_all, apart, discovery.paths))
+
+
+def _hashed(
+    discovery: Discovery,
+    recipe: Recipe,
+    roots: Sequence[Root],
+    comparing: Callable[[int], None],
+    files: Places,
+    what: str,
+) -> tuple[Places, Hashes]:
+    """Have files hashed in the engine's processes. Return those that have a hash, by their
+    places in the listing, in order: (n,) int64; and the hashes, (n, 2) uint64.
+
+    Raises SourceGoneError if a source is gone, or gave no answer for several files: their
+    duplicates would be kept.
+    """
+    table = discovery.listing.table
+    sizes, times = (table[name].to_numpy()[files] for name in ("size", "mtime_ns"))
+    starts = group(sizes, IMAGE_FILES, IMAGE_BYTES)
+    hashes, has_hash = np.zeros((len(files), 2), np.uint64), np.zeros(len(files), bool)
+    silent: list[int] = []
+    looked_at = 0
+
+    def hashing(number: int) -> ImageHashTask:
+        rows = slice(*starts[number : number + 2].tolist())
+        opened = discovery.opened(files[rows])
+        listed = zip(opened, sizes[rows].tolist(), times[rows].tolist(), strict=True)
+        return ImageHashTask(
+            tuple(map(ListedFile._make, listed)),
+            what,
+            recipe.max_pixels,
+            recipe.keep_truncated,
+            recipe.filters,
+            recipe.gray16,
+        )
+
+    def on_found(number: int, found: Found) -> None:
+        nonlocal looked_at
+        for row, answer in enumerate(found, int(starts[number])):
+            if (value := answer.get("hash")) is not None:
+                # one by one: an array of both would be one of floats
+                hashes[row, 0] = value >> 64
+                hashes[row, 1] = value & (1 << 64) - 1
+                has_hash[row] = True
+            elif "fault" in answer and tuple(answer["fault"][:2]) in NO_ANSWERS:
+                silent.append(int(files[row]))
+        looked_at += len(found)
+        comparing(looked_at)
+
+    discovery.engine.examine(LazySequence(len(starts) - 1, hashing), on_found)
+    for root in roots:
+        root.check()
+    if len(silent) > OTHERS:
+        path = printable(discovery.paths(np.array([min(silent)]))[0])
+        raise SourceGoneError(
+            f"the source does not respond: {counted(len(silent), 'file')} cannot be read, "
+            f"among them {path}; check its disk or server"
+        )
+    return files[has_hash], hashes[has_hash]
 
 
 UNITS, UNIT_BYTES = 256, 8 << 20

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from shardctl.build.commit.staging import clear_partial_files
 from shardctl.build.convert.conversion import Conversion, Inputs
-from shardctl.build.convert.earlier_rejects import still_pruned
 from shardctl.build.convert.listener import Changes
 from shardctl.build.convert.previous import PreviousDataset
-from shardctl.build.convert.table_writer import TableWriter, WrittenTables
+from shardctl.build.convert.rejects import still_pruned
+from shardctl.build.convert.table_writer import TableWriter
 from shardctl.build.convert.targets import Target
 from shardctl.build.notices import notice
 from shardctl.build.plan.fingerprint import fingerprint
@@ -139,35 +139,21 @@ def changes_of(job: DatasetJob) -> Changes | None:
 
 
 def _manifest(
-    job: DatasetJob,
-    closing: ManifestFacts,
-    before: PreviousDataset | None,
-    facts: WrittenTables,
+    job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, facts: dict[str, Any]
 ) -> Manifest:
     made = Manifest(
+        **facts,
         kind=job.recipe.kind,
-        samples=facts.samples,
         shards=job.shards,
-        bytes=facts.bytes,
-        inputs=facts.inputs,
-        rejected=facts.rejected,
-        splits=facts.splits,
         schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
-        fields=facts.fields,
         recipe=job.recipe.to_json(),
         settings=closing.settings,
         fingerprint=fingerprint(job.lineage.parts),
         fingerprint_parts=job.lineage.parts,
         sources=closing.sources,
-        files=facts.files,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         shardctl_version=__version__,
         seconds=closing.seconds,
-        class_counts=facts.class_counts,
-        objects=facts.objects,
-        jpeg=facts.jpeg,
-        steps=facts.steps,
-        update=facts.update,
         environment=closing.environment,
         records=job.records_read,
         keep=closing.keep,
@@ -175,13 +161,11 @@ def _manifest(
     )
     if before is None:
         return made.with_generation(None, "convert", len(job.files), 0, 0)
-    changes = changes_of(job)
+    changes, what = changes_of(job), "append" if closing.appends else "update"
     numbers = (
         (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
     )
-    return made.with_generation(
-        before.manifest, "append" if closing.appends else "update", *numbers
-    )
+    return made.with_generation(before.manifest, what, *numbers)
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:

@@ -8,7 +8,7 @@ their callers write it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shardctl.build.convert.listener import Changes, Estimate
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 MOST_SUFFIXES = 6
 """How many endings of files that are not converted are shown by name."""
+
+MOST_NOTES = 5
+"""How many notices of a run are shown."""
 
 VERDICTS = {
     "up-to-date": "is up to date",
@@ -68,12 +71,7 @@ def estimate_lines(estimate: Estimate) -> list[str]:
             f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects:,} "
             "cannot be converted"
         )
-    if estimate.ignored:
-        named, total = _named_endings(estimate), sum(estimate.ignored.values())
-        more = total - sum(count for _, count in named)
-        rest = f" and {more:,} more, {total:,} in all" if more else ""
-        lines.append(_others_line(f"{count:,} {suffix}" for suffix, count in named) + rest)
-    return lines + notice_lines(estimate.notices, estimate.warnings)
+    return lines + _others(estimate) + notice_lines(estimate.notices, estimate.warnings)
 
 
 def estimate_log_lines(estimate: Estimate) -> list[str]:
@@ -84,11 +82,7 @@ def estimate_log_lines(estimate: Estimate) -> list[str]:
     else:
         shards = counted(following.rebuilt + following.new, "shard")
         lines = [f"{changed_inputs(following)}: making {shards}, of {_inputs(estimate)} in all"]
-    if estimate.ignored:
-        lines.append(
-            _others_line(f"{count:,} {suffix}" for suffix, count in _named_endings(estimate))
-        )
-    return [*lines, *notices_of(estimate)]
+    return [*lines, *_others(estimate), *notices_of(estimate)]
 
 
 def changes_line(changes: Changes) -> str:
@@ -115,12 +109,16 @@ def notices_of(found: Estimate | ConvertResult) -> tuple[str, ...]:
 
 
 def notice_lines(
-    notices: Iterable[str], warnings: Iterable[str], printed: Collection[str] = ()
+    notices: Sequence[str], warnings: Iterable[str], printed: Collection[str] = ()
 ) -> list[str]:
     """Return a line for each notice and each warning that is not among those that were `printed`
-    already."""
+    already. Of many notices some are counted."""
+    new = [notice for notice in notices if notice not in printed]
+    room = max(0, MOST_NOTES - len(notices) + len(new))
+    more = len(new) - room
     return [
-        *(f"note: {notice}" for notice in notices if notice not in printed),
+        *(f"note: {notice}" for notice in new[:room]),
+        *([f"note: and {counted(more, 'more note')}: --json has all"] if more > 0 else []),
         *(f"warning: {warning}" for warning in warnings if warning not in printed),
     ]
 
@@ -221,16 +219,14 @@ def _labels(estimate: Estimate) -> str:
     return marks if estimate.labelled_by == "nothing" else f"{labels}; {marks}"
 
 
-def _named_endings(estimate: Estimate) -> list[tuple[str, int]]:
-    """Return the first endings of files that are not converted, each with its number of files."""
-    return [
-        (printable(suffix), count)
-        for suffix, count in list(estimate.ignored.items())[:MOST_SUFFIXES]
-    ]
-
-
-def _others_line(kinds: Iterable[str]) -> str:
-    return f"other files, not converted: {', '.join(kinds)}"
+def _others(estimate: Estimate) -> list[str]:
+    """Name the endings of files that are not converted, those of most first, with their numbers."""
+    found = [f"{count:,} {printable(suffix)}" for suffix, count in estimate.ignored.items()]
+    more = sum(list(estimate.ignored.values())[MOST_SUFFIXES:])
+    rest = f" and {more:,} more, {sum(estimate.ignored.values()):,} in all" if more else ""
+    return (
+        [f"other files, not converted: {', '.join(found[:MOST_SUFFIXES])}{rest}"] if found else []
+    )
 
 
 def _done_of(done: int, shards: int) -> str:

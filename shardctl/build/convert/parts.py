@@ -36,8 +36,7 @@ from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels, result_of
 from shardctl.build.convert.run import begin_job, build, telling_what_is_done, with_inputs
 from shardctl.build.convert.targets import Chosen, Target, WriteLease, open_target
-from shardctl.build.options import Options, check_if_running, reject_limit
-from shardctl.build.part import Part
+from shardctl.build.options import Options, Part, check_if_running, reject_limit
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.listing import Numbers

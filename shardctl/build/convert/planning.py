@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, TypeVar
 from shardctl.build.commit import publish
 from shardctl.build.convert.conversion import Conversion, Inputs
 from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
-from shardctl.build.convert.earlier_rejects import moved_records
 from shardctl.build.convert.listener import SPARE_DISK, Changes, Estimate
 from shardctl.build.convert.manifest_writer import changes_of
 from shardctl.build.convert.previous import Matching, PreviousDataset, match_files
-from shardctl.build.convert.rejects import refuse_failing
+from shardctl.build.convert.rejects import moved_records, refuse_failing
 from shardctl.build.plan.labels import LABEL, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import DatasetJob, Job
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.format.names import FILES
 from shardctl.format.roles import Image
-from shardctl.sources.annotations.counting import annotated_columns
+from shardctl.sources.annotations.objects import annotated_columns
 from shardctl.sources.formats.base import FOLDER
 from shardctl.system.text import format_bytes, printable
 

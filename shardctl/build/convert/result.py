@@ -27,7 +27,7 @@ from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.label_table import hash_names, some
 from shardctl.system.folders import LocalFolder
-from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
+from shardctl.system.report import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.text import counted, format_bytes, printable
 
 NO_KEYS = np.zeros(0, np.uint64)

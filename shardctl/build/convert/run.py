@@ -25,7 +25,6 @@ from shardctl.build.convert.decision import (
     NewDataset,
     decide,
 )
-from shardctl.build.convert.earlier_rejects import hide_pruned, write_known
 from shardctl.build.convert.listener import SPARE_DISK, Listener, metered
 from shardctl.build.convert.manifest_writer import (
     changes_of,
@@ -35,7 +34,13 @@ from shardctl.build.convert.manifest_writer import (
 )
 from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, plan, with_types
 from shardctl.build.convert.previous import PreviousDataset, match_files
-from shardctl.build.convert.rejects import check_new, count_rejects, refuse_many_rejects
+from shardctl.build.convert.rejects import (
+    check_new,
+    count_rejects,
+    hide_pruned,
+    refuse_many_rejects,
+    write_known,
+)
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, explained, finished, planned, up_to_date
 from shardctl.build.convert.targets import Chosen, Target, WriteLease

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from shardctl.build.plan.labels import LABEL
-from shardctl.build.plan.listing import LabelRule, is_sidecar, walked, why_nothing
+from shardctl.build.plan.list_files import is_sidecar, walked, why_nothing
+from shardctl.build.plan.listing import LabelRule
 from shardctl.build.shards.engines.local import Engine
 from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.errors import InputError, UsageError

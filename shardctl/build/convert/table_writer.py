@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import pyarrow as pa
 
 from shardctl.build.plan.fingerprint import VERSIONS
 from shardctl.build.plan.labels import JOB_ONLY
-from shardctl.build.plan.listing import CHUNK_ROWS, Numbers
-from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import column_of
@@ -31,31 +30,12 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
-from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
-from shardctl.system.folders import LocalFolder
+from shardctl.system.files import copy_file, replacing, write_atomically
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.functions import Shape
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""
-
-
-@dataclass(frozen=True)
-class WrittenTables:
-    """Facts that the commit collects from the markers."""
-
-    inputs: int
-    samples: int
-    rejected: int
-    bytes: int
-    fields: dict[str, Any]
-    splits: tuple[SplitFacts, ...]
-    files: dict[str, FileFacts]
-    class_counts: dict[str, list[int]] | None
-    objects: dict[str, int] | None
-    jpeg: dict[str, int] | None
-    steps: list[Counts] | None
-    update: FileFacts | None
 
 
 class TableWriter:
@@ -82,148 +62,117 @@ class TableWriter:
         were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `beside` and
         `pruned` are for that file too.
         """
-        self._job, self._settings, self._done, self._lines, self._fields = (
-            job,
-            settings,
-            done,
-            lines,
-            fields,
-        )
-        self._file_states, self._beside, self._pruned = file_states, beside, pruned
+        self._job, self._settings, self._done, self._lines = job, settings, done, lines
+        self._fields, self._pruned = fields, pruned
+        self._file_states, self._beside = file_states, beside
         self._new = job.folder / NEW_FOLDER
         self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
-        self._objects = {"kept": 0, "cut_off": 0}
-        self._cuts_are_known = True
+        self._objects = 0
+        self._cut_off: int | None = 0
         self._steps: list[Counts] | None = []
-        classes = job.layout.classes
-        self._class_counts = (
-            {split.name: np.zeros(len(classes), np.int64) for split in job.splits}
-            if classes
-            else None
-        )
+        self._totals = {split.name: np.zeros(4, np.int64) for split in job.splits}
+        classes = job.layout.classes or ()
+        self._class_counts = {split.name: [0] * len(classes) for split in job.splits}
 
-    def run(self, describe: Callable[[WrittenTables], Manifest]) -> Manifest:
-        """Complete the new dataset's folder. Raises TooManyRejectsError if not one input was
-        converted, InputError if there was none."""
-        committed = self.write_tables()
-        if committed.inputs == 0:
+    def run(self, describe: Callable[[dict[str, Any]], Manifest]) -> Manifest:
+        """Complete the new dataset's folder; `describe` gets what `write_tables` returns. Raises
+        TooManyRejectsError if not one input was converted, InputError if there was none."""
+        facts = self.write_tables()
+        if facts["inputs"] == 0:
             raise InputError("the files hold no records, only blank lines; nothing was committed")
-        if committed.samples == 0:
+        if facts["samples"] == 0:
+            new = self._job.working.below(NEW_FOLDER)
+            first = next(read_rejects(new))
             raise TooManyRejectsError(
-                _all_rejected(self._job.working.below(NEW_FOLDER), committed.inputs)
+                f"no input could be converted ({facts['inputs']:,} rejected), for instance "
+                f"{printable(first.source)}: {first.message}; nothing was committed, "
+                f"{new.shown(REJECTS)} has the reasons"
             )
-        manifest = describe(committed)
+        manifest = describe(facts)
         write_atomically(self._new / MANIFEST, manifest.to_json().encode())
         return manifest
 
-    def write_tables(self) -> WrittenTables:
-        """Write everything but the manifest."""
-        new = self._new
-        write_final_files(new / FILES, self._job.files)
-        with ShardSpool(self._job.folder) as shards:
-            with self._writing_update() as (count, sink):
-                totals, shapes = self._write_plan_and_rejects(shards, count)
+    def write_tables(self) -> dict[str, Any]:
+        """Write everything but the manifest, and return what that says of the markers, by the names
+        of its fields."""
+        new, job, update = self._new, self._job, None
+        write_final_files(new / FILES, job.files)
+        with ShardSpool(job.folder) as shards:
+            with ExitStack() as stack:
+                count: Callable[[ShardCounts], None] = lambda counts: None  # noqa: E731
+                if self._file_states is not None:
+                    writer, update = stack.enter_context(writing_update(new, self._pruned))
+                    writer.write_files(self._file_states, self._beside)
+                    count = writer.add
+                shapes = self._join(shards, count)
             shape = next(iter(shapes)) if len(shapes) == 1 else None
-            fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
+            fields = self._fields
+            if fields is None:
+                fields = job.layout.with_shape(shape).fields()
             jpegs = joined(self._jpegs) if self._jpegs is not None else None
-            shards.write_table(new / SHARDS, _making(self._job, fields, self._settings), jpegs)
-            tables = self._job.recipe.tables
+            shards.write_table(new / SHARDS, _making(job, fields, self._settings), jpegs)
+            tables = job.recipe.tables
             for name in tables:
-                copy_file(self._job.folder / name, new / name)
-            files = sum_up(new, shards.sums(), sorted([*self._job.recipe.files, *tables]))
-        inputs, rejected, samples, size = (
-            sum(numbers) for numbers in zip(*totals.values(), strict=True)
-        )
-        splits = tuple(
-            SplitFacts(s.name, totals[s.name][2], s.shards, totals[s.name][3])
-            for s in self._job.splits
-        )
-        counts = (
-            {name: found.tolist() for name, found in self._class_counts.items()}
-            if self._class_counts
-            else None
-        )
-        objects = (
-            dict(self._objects) if self._job.layout.roles.objects and self._cuts_are_known else None
-        )
-        jpeg = jpegs.counts() if jpegs is not None else None
-        steps = self._steps or None
-        update = None if sink is None else sink.facts
-        return WrittenTables(
-            inputs,
-            samples,
-            rejected,
-            size,
-            fields,
-            splits,
-            files,
-            counts,
-            objects,
-            jpeg,
-            steps,
-            update,
-        )
+                copy_file(job.folder / name, new / name)
+            files = sum_up(new, shards.sums(), sorted([*job.recipe.files, *tables]))
+        inputs, rejected, samples, size = np.sum([*self._totals.values()], axis=0).tolist()
+        splits = []
+        for split in job.splits:
+            of_split = self._totals[split.name].tolist()
+            splits.append(SplitFacts(split.name, of_split[2], split.shards, of_split[3]))
+        objects = None
+        if job.layout.roles.objects and self._cut_off is not None:
+            objects = {"kept": self._objects, "cut_off": self._cut_off}
+        return {
+            "inputs": inputs,
+            "samples": samples,
+            "rejected": rejected,
+            "bytes": size,
+            "fields": fields,
+            "splits": tuple(splits),
+            "files": files,
+            "class_counts": self._class_counts if job.layout.classes else None,
+            "objects": objects,
+            "jpeg": jpegs.counts() if jpegs is not None else None,
+            "steps": self._steps or None,
+            "update": None if update is None else update.facts,
+        }
 
-    @contextmanager
-    def _writing_update(self) -> Iterator[tuple[Callable[[ShardCounts], None], HashingFile | None]]:
-        """Yield what takes the counts of each shard for update.arrows, and that file, None if it is
-        not written."""
-        if self._file_states is None:
-            yield lambda counts: None, None
-            return
-        with writing_update(self._new, self._pruned) as (writer, sink):
-            writer.write_files(self._file_states, self._beside)
-            yield writer.add, sink
-
-    def _add_steps(self, done: ShardMarker, first: bool) -> None:
-        """Add the counts of a shard in each step. Where those of one are not known (it was
-        compacted), those of all are not."""
-        known = self._steps is not None and (first or bool(self._steps) == bool(done.steps))
-        self._steps = add_counts(self._steps or [], done.steps) if known else None
-
-    def _write_plan_and_rejects(
-        self, shards: ShardSpool, count: Callable[[ShardCounts], None]
-    ) -> tuple[dict[str, list[int]], set[Shape]]:
-        """Write plan.arrow and rejects.jsonl, a shard at a time, and spool the rows of
-        shards.arrow. `count` gets the counts.
-
-        Returns the inputs, rejects, rows and bytes of every split, and the shapes of the images, or
-        two of them.
-        """
-        totals = {split.name: np.zeros(4, np.int64) for split in self._job.splits}
-        shapes: set[Shape] = set()
+    def _join(self, shards: ShardSpool, count: Callable[[ShardCounts], None]) -> set[Shape]:
+        """Write plan.arrow and rejects.jsonl, a shard at a time, spool the rows of shards.arrow,
+        and add up the counts, which `count` gets too. Return the shapes of the images, or two of
+        them."""
+        job, shapes = self._job, set[Shape]()
         with (
             replacing(self._new / REJECTS) as rejects,
             replacing(self._new / PLAN) as plan,
             pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
         ):
-            rows = _PlanRows(writer)
-            for shard in range(self._job.shards):
-                place, done = self._job.place(shard), self._done(shard)
-                rows.add(
-                    _final_plan(self._job.plan.slice(place.first_unit, place.units), done, shard)
-                )
-                if self._class_counts is not None:
-                    self._class_counts[place.split_name] += _counts(
-                        done, len(self._class_counts[place.split_name])
-                    )
-                self._objects["kept"] += done.objects
-                if done.cut_off is None:
-                    self._cuts_are_known = False
+            rows = JoinedRows(writer)
+            for shard in range(job.shards):
+                place, done = job.place(shard), self._done(shard)
+                name, facts = place.split_name, done.facts
+                rows.add(_final_plan(job.plan.slice(place.first_unit, place.units), done, shard))
+                for label, samples in done.labels.items() if job.layout.classes else ():
+                    self._class_counts[name][label] += samples
+                self._objects += done.objects
+                # Where those of one are not known (it was compacted), those of all are not.
+                if self._cut_off is not None:
+                    self._cut_off = None if done.cut_off is None else self._cut_off + done.cut_off
+                if shard and (self._steps is None or bool(self._steps) != bool(done.steps)):
+                    self._steps = None
                 else:
-                    self._objects["cut_off"] += done.cut_off
-                self._add_steps(done, first=shard == 0)
+                    self._steps = add_counts(self._steps or [], done.steps)
                 count(counts_of(done))
                 if self._jpegs is not None:
                     assert done.jpegs is not None, "it is recorded of every shard, or of none"
                     self._jpegs.append(done.jpegs)
                 for line in self._lines(shard, done):
                     rejects.write(line)
-                facts = done.facts
-                totals[place.split_name] += (done.inputs, done.rejected, facts.rows, facts.bytes)
+                self._totals[name] += (done.inputs, done.rejected, facts.rows, facts.bytes)
                 shards.add(
                     ShardEntry(
-                        split=place.split_name,
+                        split=name,
                         path=place.name,
                         units=place.units,
                         inputs=done.inputs,
@@ -238,18 +187,17 @@ class TableWriter:
                 if len(shapes) < 2:
                     shapes.update(done.shapes[:2])
             rows.write()
-        return {name: numbers.tolist() for name, numbers in totals.items()}, shapes
+        return shapes
 
 
-class _PlanRows:
-    """Writes the rows of the plan that several shards have given together: a batch for each shard
+class JoinedRows:
+    """Writes the rows of a table that several shards have given together: a batch for each shard
     would be slow to open."""
 
     def __init__(self, writer: pa.RecordBatchWriter) -> None:
-        self._writer = writer
+        self._writer, self._count = writer, 0
         self._joined: list[pa.Table] = []
         self._single: list[pa.Table] = []
-        self._count = 0
 
     def add(self, rows: pa.Table) -> None:
         """Add the rows of one shard. Those of small shards are copied together: each table takes
@@ -265,12 +213,9 @@ class _PlanRows:
     def write(self) -> None:
         """Write what has been added, and forget it."""
         if held := [*self._joined, *self._single]:
-            self._writer.write_table(
-                pa.concat_tables(held).combine_chunks(), max_chunksize=CHUNK_ROWS
-            )
-        self._joined.clear()
-        self._single.clear()
-        self._count = 0
+            rows = pa.concat_tables(held).combine_chunks()
+            self._writer.write_table(rows, max_chunksize=CHUNK_ROWS)
+        self._joined, self._single, self._count = [], [], 0
 
 
 def write_final_files(path: Path, files: pa.Table) -> None:
@@ -285,12 +230,6 @@ def write_final_files(path: Path, files: pa.Table) -> None:
     ):
         for batch in files.select(names).to_batches():
             writer.write_batch(batch)
-
-
-def _final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
-    """Return what the manifest says of the fields; `shape` is that of all images, where they share
-    one."""
-    return job.layout.with_shape(shape).fields()
 
 
 def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
@@ -345,20 +284,4 @@ def done_of(
         outcomes,
         jpegs,
         counts.steps,
-    )
-
-
-def _counts(done: ShardMarker, classes: int) -> Numbers:
-    """Count the samples of a shard by class, (classes,)."""
-    counts = np.zeros(classes, np.int64)
-    counts[list(done.labels)] = list(done.labels.values())
-    return counts
-
-
-def _all_rejected(new: LocalFolder, inputs: int) -> str:
-    first = next(read_rejects(new))
-    return (
-        f"no input could be converted ({inputs:,} rejected), for instance "
-        f"{printable(first.source)}: {first.message};"
-        f" nothing was committed, {new.shown(REJECTS)} has the reasons"
     )

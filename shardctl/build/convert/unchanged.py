@@ -20,16 +20,8 @@ import pyarrow as pa
 from shardctl.build.convert.decision import verdict_on
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
-from shardctl.build.plan.listing import (
-    CHUNK_ROWS,
-    LISTING_SCHEMA,
-    Group,
-    Listing,
-    Numbers,
-    Others,
-    tell_of_unused,
-    wanted_files,
-)
+from shardctl.build.plan.list_files import Others, tell_of_unused, wanted_files
+from shardctl.build.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, Listing, Numbers
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import column_of
 from shardctl.format.manifest import Manifest

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +22,15 @@ from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
 from shardctl.build.plan.plan import (
     JOB_PLAN_SCHEMA,
     NOT_KEPT,
-    Order,
     Planner,
     SplitPlan,
     Units,
     job_table,
+    order_units,
     write_shards,
 )
 from shardctl.build.plan.splits import Draw, Splitting, look_inside
-from shardctl.build.shards.job import Costs, DatasetJob, Lineage, RecordReading, plan_job
+from shardctl.build.shards.job import Costs, DatasetJob, Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import column_of
@@ -44,7 +43,6 @@ from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
-from shardctl.system.permutation import Permutation
 from shardctl.system.text import printable
 from shardctl.transforms.text.deduplicate import Deduplicate
 
@@ -98,9 +96,9 @@ class UpdatePlan:
             kept_records=sum(count for count, (*_, kept) in records if kept != NOT_KEPT),
             changes=asdict(changes),
         )
-        reading = RecordReading(before.reading.fields, before.reading.by_field, draw=self.draw)
-        of_job = (folder, roots, planning.recipe, before.layout, self.splits, reading, lineage)
-        return plan_job(*of_job, shuffle=planning.rules.shuffle, costs=costs)
+        reading = (before.reading.fields, before.reading.by_field, self.draw)
+        of_job = (folder, roots, planning.recipe, before.layout, self.splits, *reading)
+        return DatasetJob(*of_job, planning.rules.shuffle, lineage=lineage, costs=costs)
 
     @property
     def _records(self) -> Numbers:
@@ -161,7 +159,7 @@ class _Planning(Material):
         why = "" if listing.whole else self._other_types(discovery, units, splitting)
         if why:
             return why
-        planner = Planner(units, self._order(units, fresh, splitting, draw))
+        planner = Planner(units, order_units(units, splitting, self.rules.shuffle, fresh))
         rows, shard, of_old, shards, splits = self._join(old, units, planner, splitting.names)
         return UpdatePlan(self, matching, draw, files, rows, shard, of_old, shards, splits)
 
@@ -310,21 +308,6 @@ class _Planning(Material):
         moved = old.now[~old.stays]
         fresh[moved[moved >= 0]] = True
         return fresh
-
-    def _order(self, units: Units, fresh: Flags, splitting: Splitting, draw: Any) -> Order:
-        """Put the units of fresh files in order."""
-        parts = []
-        for number in range(len(splitting.names)):
-            own = fresh[units.file]
-            if splitting.of_file is not None:
-                own = own & (splitting.of_file[units.file] == number)
-            chosen = np.flatnonzero(own)
-            if self.rules.shuffle is not None:
-                chosen = chosen[
-                    Permutation(len(chosen), self.rules.shuffle, number)(np.arange(len(chosen)))
-                ]
-            parts.append(chosen)
-        return Order(splitting.names, tuple(parts), draw)
 
     def _join(
         self, old: _OldRows, units: Units, planner: Planner, names: Sequence[str]

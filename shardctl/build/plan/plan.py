@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.build.plan.listing import CHUNK_ROWS, Numbers
+from shardctl.build.plan.listing import CHUNK_ROWS, Flags, Numbers
 from shardctl.build.plan.splits import Draw, Splitting
 from shardctl.errors import Rejection
 from shardctl.format.arrays import column_of, dtype_of
@@ -21,8 +21,7 @@ from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
-from shardctl.system.permutation import Permutation
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import Permutation, evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
 
 
@@ -132,22 +131,21 @@ class Order:
     draw: Draw | None
 
 
-def order_units(units: Units, splitting: Splitting, shuffle: int | None) -> Order:
-    """Put the units of each split in order: that of the walk, or a random one."""
-    parts = []
+def order_units(
+    units: Units, splitting: Splitting, shuffle: int | None, of_files: Flags | None = None
+) -> Order:
+    """Put the units of each split in order: that of the walk, or a random one. Only those of the
+    files in `of_files`, (files,), None: of all."""
+    parts, of_file = [], splitting.of_file
     for number in range(len(splitting.names)):
-        of_file = splitting.of_file
-        own = (
-            np.arange(len(units))
-            if of_file is None
-            else np.flatnonzero(of_file[units.file] == number)
-        )
+        own = np.ones(len(units), bool) if of_files is None else of_files[units.file]
+        if of_file is not None:
+            own = own & (of_file[units.file] == number)
+        chosen = np.flatnonzero(own)
         if shuffle is not None:
-            own = own[Permutation(len(own), shuffle, number)(np.arange(len(own)))]
-        parts.append(own)
-    return Order(
-        splitting.names, tuple(parts), splitting.draw if splitting.of_file is None else None
-    )
+            chosen = chosen[Permutation(len(chosen), shuffle, number)(np.arange(len(chosen)))]
+        parts.append(chosen)
+    return Order(splitting.names, tuple(parts), splitting.draw if of_file is None else None)
 
 
 JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", pa.string())])
@@ -204,22 +202,15 @@ class Planner:
 
     def write(self, folder: Path, shards: Sequence[int]) -> None:
         """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
-        rows = array("q")
+        rows, first = array("q"), 0
+        held, held_rows = list[pa.RecordBatch](), 0
         with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
-            first, held, held_rows = 0, [], 0
             for split, count in enumerate(shards):
                 for number in range(count):
-                    part = self._shard(split, number, count)
-                    rows.extend(
-                        (
-                            split,
-                            number,
-                            first,
-                            part.num_rows,
-                            self._records_of(split, number, count),
-                            NOT_KEPT,
-                        )
-                    )
+                    # sizes differ by 1 at most
+                    start, end = (self.records[split] * n // count for n in (number, number + 1))
+                    part = self.rows(split, start, end)
+                    rows.extend((split, number, first, part.num_rows, end - start, NOT_KEPT))
                     first += part.num_rows
                     held.append(part)
                     held_rows += part.num_rows
@@ -344,13 +335,6 @@ class Planner:
         kept = np.flatnonzero(~self._units.repeats.dropped[np.concatenate(self.order.units)])
         return [int(place) for place in kept[evenly_spaced(len(kept), count)]]
 
-    def _records_of(self, split: int, number: int, shards: int) -> int:
-        first, end = _share(self.records[split], number, shards)
-        return end - first
-
-    def _shard(self, split: int, number: int, shards: int) -> pa.RecordBatch:
-        return self.rows(split, *_share(self.records[split], number, shards))
-
     def rows(self, split: int, first: int, end: int) -> pa.RecordBatch:
         """Return plan rows for the records from `first` to `end` of a split's units; the outermost
         may be parts of units."""
@@ -383,12 +367,6 @@ class Planner:
             for name in ("error", "message")
         ]
         return pa.record_batch([*map(column_of, columns), *reasons], schema=JOB_PLAN_SCHEMA)
-
-
-def _share(records: int, number: int, shards: int) -> tuple[int, int]:
-    """Return the range of a split's records that one of its shards has. Sizes differ by 1 at
-    most."""
-    return number * records // shards, (number + 1) * records // shards
 
 
 def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:

@@ -9,30 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.commit.staging import begin
-from shardctl.build.convert.columns import known_layout, renamed, without_key
-from shardctl.build.convert.conversion_plan import ConversionPlan, Material, plan_conversion
+from shardctl.build.convert.columns import renamed, without_key
+from shardctl.build.convert.conversion_plan import (
+    ConversionPlan,
+    Material,
+    known_layout,
+    plan_conversion,
+)
 from shardctl.build.convert.listener import ConversionProgress
 from shardctl.build.convert.planning import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanRules, write_files
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.splits import SplitRule
-from shardctl.build.shards.engines.local import Engine, OnFound, Report, local_engine
+from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.first_records import columns_beside
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.planned import Root
-from shardctl.build.shards.scan import PrePlanTask, Probe
+from shardctl.build.shards.scan import Probe
 from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
@@ -46,9 +53,9 @@ from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.progress import Progress, progress_of
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import KEEP_ALL
 from shardctl.transforms.recipe import Recipe
@@ -142,8 +149,7 @@ def make_preview(
             checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
             notices = [
                 *notices,
-                "store none: the images are shown as your functions get them, and these are not "
-                "called",
+                "store none: the images are shown as your functions get them",
             ]
         variants = (
             VARIANTS if given.get("variants") is None and checked.random else checked.variants
@@ -181,44 +187,43 @@ def _checked_recipe(given: dict[str, Any]) -> Recipe:
     recipe = replace(Recipe.from_json(given), duplicates=KEEP_ALL)
     if recipe.kind != "image":
         raise UsageError(
-            f"a preview is for images, and the kind of these inputs is {recipe.kind}; `shardctl "
-            "convert SRC DST` and"
-            " `shardctl inspect DST` show what becomes of them"
+            f"a preview is for images, and the kind of these inputs is {recipe.kind}; convert and "
+            "inspect them"
         )
     return recipe
 
 
+@dataclass(frozen=True)
 class _Trial:
     """One attempt to make a preview."""
 
-    def __init__(
-        self,
-        listing: Listing,
-        recipe: Recipe,
-        variants: int,
-        rules: PlanRules,
-        options: Options,
-        engine: Engine,
-        scratch: Path,
-        shown: Progress,
-    ) -> None:
-        self._listing, self._recipe, self._rules, self._options = listing, recipe, rules, options
-        self._variants, self._engine, self._scratch, self._shown = variants, engine, scratch, shown
-        self._bases = tuple(Root.of(root.base) for root in listing.roots)
+    listing: Listing
+    recipe: Recipe
+    variants: int
+    rules: PlanRules
+    options: Options
+    engine: Engine
+    scratch: Path
+    shown: Progress
+
+    @cached_property
+    def bases(self) -> tuple[Root, ...]:
+        return tuple(Root.of(root.base) for root in self.listing.roots)
 
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        engine = self._engine if self._recipe.sample_transforms else _Unprobed(self._engine)
-        told = ConversionProgress(self._shown).listener()
+        tries = bool(self.recipe.sample_transforms)
+        engine = self.engine if tries else cast("Engine", _Unprobed(self.engine))
+        told = ConversionProgress(self.shown).listener()
         material = Material(
-            self._listing,
-            self._recipe,
-            self._rules,
-            self._options,
-            self._bases,
+            self.listing,
+            self.recipe,
+            self.rules,
+            self.options,
+            self.bases,
             engine,
-            self._scratch,
+            self.scratch,
             told,
         )
         draft = plan_conversion(material, all_types)
@@ -230,16 +235,16 @@ class _Trial:
             if keys
             else evenly_spaced(total, inputs)
         )
-        job = replace(draft.job(Path(), self._bases, self._recipe, {}, None), draw=None)
+        job = replace(draft.job(Path(), self.bases, self.recipe, {}, None), draw=None)
         made = self._build(
-            job, draft, places, self._scratch / f"samples-{all_types}", range(len(places))
+            job, draft, places, self.scratch / f"samples-{all_types}", range(len(places))
         )
-        if self._variants > self._recipe.variants:
+        if self.variants > self.recipe.variants:
             further = self._build(
                 self._with_variants(job),
                 draft,
                 places,
-                self._scratch / f"further-{all_types}",
+                self.scratch / f"further-{all_types}",
                 range(len(places)),
             )
             made = [_with_further(*each) for each in zip(made, further, strict=True)]
@@ -252,7 +257,7 @@ class _Trial:
             self._as_they_are(job, draft),
             draft,
             places,
-            self._scratch / f"sources-{all_types}",
+            self.scratch / f"sources-{all_types}",
             shown,
         )
         before = {
@@ -261,16 +266,16 @@ class _Trial:
         }
         tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
         return Preview(
-            self._recipe,
-            self._variants,
+            self.recipe,
+            self.variants,
             tried,
             total,
-            (*self._listing.warnings, *self._listing.notices),
+            (*self.listing.warnings, *self.listing.notices),
         )
 
     def _place_of(self, key: str, draft: ConversionPlan) -> int:
         """Return the place of a record in the plan. Raises InputError."""
-        paths = self._listing.table["path"]
+        paths = self.listing.table["path"]
         file, record = pc.index(paths, key).as_py(), 0
         if file < 0:
             path, _, number = key.rpartition("#")
@@ -279,9 +284,8 @@ class _Trial:
         if place is None:
             first = printable(str(paths[0].as_py()))
             raise InputError(
-                f"there is no input with the key {printable(key)}; a key is the path of a file "
-                "within its source, such as"
-                f" {first}" + ("" if self._listing.whole else "#1, with the number of a record")
+                f"there is no input with the key {printable(key)}; a key is a path such as {first}"
+                + ("" if self.listing.whole else "#1, with the number of a record")
             )
         return place
 
@@ -295,16 +299,16 @@ class _Trial:
         columns = job.layout.columns
         if "variant" not in columns.names:
             columns = columns.append(pa.field("variant", pa.int32()))
-        recipe = replace(self._recipe, variants=self._variants)
+        recipe = replace(self.recipe, variants=self.variants)
         return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
 
     def _as_they_are(self, job: Job, draft: ConversionPlan) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the
         recipe."""
         recipe = replace(
-            self._recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
+            self.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
         )
-        content = self._listing.kind.columns
+        content = self.listing.kind.columns
         if draft.fields is not None:
             content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
         roles = {
@@ -318,7 +322,7 @@ class _Trial:
             if content is not None and name in content.names
         }
         layout = known_layout(
-            recipe, draft.labelling, self._listing, content, job.kept_images, of_records
+            recipe, draft.labelling, self.listing, content, job.kept_images, of_records
         )
         return replace(job, recipe=recipe, layout=layout)
 
@@ -334,13 +338,13 @@ class _Trial:
         some `shards`."""
         folder.mkdir()
         files = draft.planner.write_each(folder, places)
-        write_files(folder / FILES, self._listing, draft.labelling, files)
+        write_files(folder / FILES, self.listing, draft.labelling, files)
         job = replace(job, folder=folder)
         begin(job)
-        told = ConversionProgress(self._shown)
+        told = ConversionProgress(self.shown)
         told.part("", len(shards), len(shards))
         told.building()
-        self._engine.run(job, shards, told.progress)
+        self.engine.run(job, shards, told.progress)
         return [_tried(job, shard) for shard in shards]
 
 
@@ -353,17 +357,8 @@ class _Unprobed:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def prepare(self) -> None:
-        """Get ready."""
-        self._engine.prepare()
-
-    def at_once(self) -> int:
-        """Return how many shards are built at the same time."""
-        return self._engine.at_once()
-
-    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
-        """Look at files."""
-        self._engine.examine(tasks, on_found)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
     def probe(self, job: Job) -> Probe:
         """Return what is known without looking, unless values show what is a mask, an object or a
@@ -371,18 +366,6 @@ class _Unprobed:
         if marked_masks(job.fields) or job.annotation_rules or columns_beside(job):
             return self._engine.probe(job)
         return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
-
-    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
-        """Build shards."""
-        self._engine.run(job, shards, report)
-
-    def let_go(self) -> None:
-        """Have idle processes end."""
-        self._engine.let_go()
-
-    def close(self) -> None:
-        """Stop."""
-        self._engine.close()
 
 
 def _tried(job: Job, shard: int) -> Tried:

@@ -36,9 +36,9 @@ from shardctl.inspection.pages.pictures import (
     marks,
     thumbnail,
 )
-from shardctl.system.html import Html, table, text
 from shardctl.system.messages import entry_for
 from shardctl.system.options import declared_in
+from shardctl.system.report import Html, table, text
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line
@@ -279,10 +279,7 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
     ]
     rows = [_row(each) for each in preview.inputs]
     anew = any(ANEW in row.text for row in rows)
-    note = (
-        f"{ANEW}: the page has a copy of this image that is encoded anew. All other samples "
-        "have the bytes that are stored."
-    )
+    note = f"{ANEW}: the page has a copy of this image. All others have the bytes that are stored."
     return page(
         f"shardctl preview: {', '.join(map(absolute, sources))}",
         Html(_STYLE),

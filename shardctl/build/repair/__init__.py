@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from shardctl.build.commit import publish
-from shardctl.build.commit.staging import REPAIR_PREFIX, discard
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.outcomes import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.repair.repairing import Repair
+from shardctl.build.write.writer import new_folder
 from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
 from shardctl.format.dataset_location import DatasetLocation, open_location
 from shardctl.format.manifest import Manifest
@@ -30,7 +28,7 @@ from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
 from shardctl.system import file_lease, store_lease
 from shardctl.system.arguments import instance
-from shardctl.system.files import naming_the_path, write_atomically
+from shardctl.system.files import write_atomically
 from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.progress import progress_of
@@ -81,16 +79,18 @@ def _repair(
     given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
     if drop_lost and is_url(path):
         raise UsageError(
-            f"{printable(str(path))}: --drop-lost is not supported on a store; copy the dataset to "
-            "a local folder,"
-            " repair it there, and copy it back"
+            f"{printable(str(path))}: --drop-lost needs a folder; copy the dataset to one, repair it "
+            "there, and copy it back"
         )
     with open_location(path, "blocks") as there:
         _check_that_it_is_one(there)
-    with editable_dataset(path, listener.waiting) as changed:
-        result = _repair_in(changed.folder, given, tuple(transforms), drop_lost, workers, listener)
+    if not is_url(path):
+        here = LocalFolder(Path(path).resolve())
+        return _repair_in(here, given, tuple(transforms), drop_lost, workers, listener)
+    with _held_on_store(str(path), listener.waiting) as (folder, held):
+        result = _repair_in(folder, given, tuple(transforms), drop_lost, workers, listener)
         if result.repaired:
-            changed.put_back(result.repaired)
+            _put_back(folder, held, result.repaired)
     return result
 
 
@@ -112,18 +112,10 @@ def _repair_in(
 ) -> RepairResult:
     with file_lease.hold(dataset.work / STAGING, listener.waiting) as held:
         completed = publish.recover(dataset.work)
-        folder = dataset.work / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-        with naming_the_path(folder):
-            folder.mkdir()
-        try:
+        with new_folder(dataset.work) as new:
             result = Repair(
-                dataset, folder, given, transforms, drop_lost, workers, listener, held
+                dataset, new.parent, given, transforms, drop_lost, workers, listener, held
             ).run()
-        finally:
-            # otherwise it may hold the only copy of some data
-            if folder.exists() and not publish.is_committing(folder):
-                with contextlib.suppress(OSError):  # the next repair deletes it
-                    discard(folder)
     if completed is None:
         return result
     return dataclasses.replace(
@@ -131,82 +123,53 @@ def _repair_in(
     )
 
 
-# --- a dataset that is changed file by file: one on a store in a folder of this machine, from which
-# files are put back ---
+# --- a dataset on a store, whose files are repaired on this machine, and put back ---
 
 
-class EditableDataset(Protocol):
-    """A dataset that is changed in its `folder`."""
-
-    @property
-    def folder(self) -> FolderHere: ...
-
-    def put_back(self, names: Sequence[str]) -> None:
-        """Have the dataset get these files, as they are in the folder; the manifest last, if it is
-        another one."""
-        ...
-
-
-@dataclass(frozen=True)
-class _InPlace:
-    folder: LocalFolder
-
-    def put_back(self, names: Sequence[str]) -> None:
-        """Do nothing: the folder is the dataset."""
-
-
-@dataclass(frozen=True)
-class _OnStore:
-    folder: DatasetOnStore
-    held: store_lease.Lease
-
-    def put_back(self, names: Sequence[str]) -> None:
-        folder, store = self.folder, client_of(self.folder.url)
-        for name in sorted(set(names) - {MANIFEST}):
-            self.held.check()
-            store.put(folder.key_of(name), folder.path(name))
-        manifest = Manifest.load(folder)
-        if manifest.base != folder.base:  # one that was made anew knows of no folder
-            write_atomically(
-                folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode()
-            )
-        data = folder.read(MANIFEST).to_pybytes()
-        if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
-            return
-        self.held.check()
-        put = (
-            store.replace(MANIFEST, data, folder.version)
-            if folder.version
-            else store.create(MANIFEST, data)
+def _put_back(folder: DatasetOnStore, held: store_lease.Lease, names: Sequence[str]) -> None:
+    """Have the dataset get these files, as they are in the folder; the manifest last, if it is
+    another one."""
+    store = client_of(folder.url)
+    for name in sorted(set(names) - {MANIFEST}):
+        held.check()
+        store.put(folder.key_of(name), folder.path(name))
+    manifest = Manifest.load(folder)
+    if manifest.base != folder.base:  # one that was made anew knows of no folder
+        write_atomically(
+            folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode()
         )
-        if put is None:
-            raise BusyError(
-                f"{folder.shown()}: another process has replaced {MANIFEST}; run the same command "
-                "again"
-            )
+    data = folder.read(MANIFEST).to_pybytes()
+    if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
+        return
+    held.check()
+    put = (
+        store.replace(MANIFEST, data, folder.version)
+        if folder.version
+        else store.create(MANIFEST, data)
+    )
+    if put is None:
+        raise BusyError(
+            f"{folder.shown()}: another process has replaced {MANIFEST}; run this again"
+        )
 
 
 @contextlib.contextmanager
-def editable_dataset(
-    place: str | Path, waiting: Callable[[str], None] | None
-) -> Iterator[EditableDataset]:
-    """Yield a dataset that is to be changed. On a store, this process holds its lease while the
-    block runs.
+def _held_on_store(
+    url: str, waiting: Callable[[str], None] | None
+) -> Iterator[tuple[DatasetOnStore, store_lease.Lease]]:
+    """Yield a dataset on a store that is to be changed, and its lease.
 
-    If another one does, call `waiting` with its name and wait. Raises DatasetError, StoreError,
-    BusyError, InstallError.
+    If another process has it, call `waiting` with its name and wait. Raises DatasetError,
+    StoreError, BusyError, InstallError.
     """
-    if not is_url(place):
-        yield _InPlace(LocalFolder(Path(place).resolve()))
-        return
     try:
-        store = client_of(str(place).rstrip("/"))
+        store = client_of(url.rstrip("/"))
         probe(store)
         with (
             store_lease.hold(store, LEASE_KEY, waiting) as held,
-            open_location(place, "whole", listed=True) as there,
+            open_location(url, "whole", listed=True) as there,
         ):
             assert isinstance(there.folder, DatasetOnStore), "its URL was given"
-            yield _OnStore(there.folder, held)
+            yield there.folder, held
     finally:
         forget_clients()

@@ -14,13 +14,13 @@ from typing import Any
 
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.repair.outcomes import LOST
+from shardctl.build.write.writer import splits_of
 from shardctl.errors import DatasetError
 from shardctl.format.counts import are_step_counts
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import (
     Generation,
     Manifest,
-    SplitFacts,
     are_class_counts,
     are_object_counts,
     are_versions,
@@ -41,7 +41,7 @@ from shardctl.format.names import (
     shard_name,
 )
 from shardctl.format.stretches import MAGIC
-from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
+from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
@@ -72,9 +72,7 @@ def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
     if not ours and _proven_sums(folder) is not None:
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and "
-            f"{CHECKSUMS}, which agree with"
-            f" each other; put the right {MANIFEST} there, or remove this one, so that repair "
-            "rebuilds it"
+            f"{CHECKSUMS}; put the right one there, or remove it, so that repair rebuilds it"
         )
 
 
@@ -84,9 +82,8 @@ def refuse_shard(folder: FolderHere) -> None:
     with contextlib.suppress(OSError):
         if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
             raise DatasetError(
-                f"{folder.shown(MANIFEST)}: it is an Arrow file, not a manifest; give it back the "
-                "name of its shard or table,"
-                " then repair again"
+                f"{folder.shown(MANIFEST)}: an Arrow file, not a manifest; give it its own name back, "
+                "then repair again"
             )
 
 
@@ -104,8 +101,7 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     if sums is None:
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as "
-            "well, so that it is unknown"
-            " what the dataset was; convert the sources again with --overwrite"
+            "well; convert the sources again with --overwrite"
         )
     table = ShardTable(folder)
     making, entries, left = table.making, list(table), _what_is_left(folder)
@@ -120,7 +116,7 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         bytes=sum(entry.bytes for entry in entries),
         inputs=inputs,
         rejected=sum(entry.rejected for entry in entries),
-        splits=_splits(entries),
+        splits=splits_of(entries),
         schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=making.fields,
         recipe=making.recipe,
@@ -221,15 +217,6 @@ def _what_is_left(folder: FolderHere) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _splits(entries: list[ShardEntry]) -> tuple[SplitFacts, ...]:
-    names = dict.fromkeys(entry.split for entry in entries)
-    own = {name: [entry for entry in entries if entry.split == name] for name in names}
-    return tuple(
-        SplitFacts(n, sum(e.rows for e in of), len(of), sum(e.bytes for e in of))
-        for n, of in own.items()
-    )
 
 
 def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
@@ -378,8 +365,8 @@ def refuse_folders(folder: Folder, manifest: Manifest) -> None:
         found = folder.stat(name)
         if found is not None and found.kind == "folder":
             raise DatasetError(
-                f"{folder.shown(name)}: a folder, where a file of the dataset belongs; move it "
-                "away, then repair again"
+                f"{folder.shown(name)}: a folder in the place of a file; move it away, then repair "
+                "again"
             )
 
 

@@ -23,7 +23,8 @@ from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
-from shardctl.system.html import (
+from shardctl.system.progress import Phase, Progress
+from shardctl.system.report import (
     BAD,
     GOOD,
     Html,
@@ -33,7 +34,6 @@ from shardctl.system.html import (
     rows_in_notebook,
     text,
 )
-from shardctl.system.progress import Phase, Progress
 from shardctl.system.text import counted
 
 

@@ -18,11 +18,12 @@ from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.duplicates import Compared, compare_texts, without_repeats
 from shardctl.build.convert.manifest_writer import divided
 from shardctl.build.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
-from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.list_files import list_files
+from shardctl.build.plan.listing import LabelRule, Listing
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.engines.local import Engine
-from shardctl.build.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading, plan_job
+from shardctl.build.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading
 from shardctl.build.shards.planned import PlannedUnit, Root
 from shardctl.build.shards.rows import of_several
 from shardctl.errors import DatasetError
@@ -76,24 +77,19 @@ class Made:
         self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool
     ) -> DatasetJob:
         """Return the job, of which nothing is written yet."""
-        manifest = self.manifest
-        reading, lineage = (
-            RecordReading.from_json(manifest.records),
-            Lineage(manifest.fingerprint_parts),
-        )
-        shuffle = manifest.settings["shuffle"]
+        manifest, reading = self.manifest, RecordReading.from_json(self.manifest.records)
         if reading.fields is not None:  # an earlier version took chats by their types
             reading = replace(reading, fields=self.recipe.with_json(reading.fields))
-        return plan_job(
+        return DatasetJob(
             folder,
             self.roots,
             self.recipe,
             self.layout,
             splits,
-            reading,
-            lineage,
-            shuffle=shuffle,
+            **vars(reading),
+            shuffle=manifest.settings["shuffle"],
             recorded=recorded,
+            lineage=Lineage(manifest.fingerprint_parts),
         )
 
 
@@ -109,8 +105,7 @@ def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> La
         fields = {column: said[column] for column in found.columns.names if column in said}
         return Layout.from_json(found.kind, fields, found.columns)
     raise DatasetError(
-        f"no shard is left, nor {SHARDS}, to tell what the columns were; convert again with "
-        "--overwrite"
+        f"no shard is left, nor {SHARDS}, to tell the columns; convert again with --overwrite"
     )
 
 
@@ -182,9 +177,7 @@ def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt
     """Return how many units each shard has, (shards,). Raises DatasetError if the plan says what
     cannot be."""
     if not plan.schema.equals(PLAN_SCHEMA):
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it"
-        )
+        raise DatasetError(f"{shown}: has other columns than in `shardctl help format`")
     numbers = [name for name in PLAN_SCHEMA.names if name != "digest"]
     columns = {name: plan[name].to_numpy() for name in numbers if not plan[name].null_count}
     holds = len(columns) == len(numbers) and all(
@@ -304,8 +297,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
         name for name in numbered if name in there
     ] != list(made.shards):
         raise DatasetError(
-            "its sources do not give the same splits and shards now; convert them again with "
-            "--overwrite"
+            "its sources give other splits and shards now; convert again with --overwrite"
         )
     fresh.write_files(folder / FILES)
     _link(dataset, folder, made.recipe.tables)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.earlier_rejects import hide_pruned, lines_by_key
-from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
+from shardctl.build.convert.rejects import hide_pruned, lines_by_key
+from shardctl.build.convert.table_writer import TableWriter, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.manifest import (
@@ -52,12 +52,13 @@ from shardctl.build.repair.repair_job import (
 from shardctl.build.shards.engines.local import Engine, local_engine
 from shardctl.build.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.build.shards.marker import WorkDone, read_finished, read_marker
-from shardctl.build.write.writer import making_of, write_tables
+from shardctl.build.write.writer import now, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
 from shardctl.format.tables import (
     BRING_BACK,
+    Making,
     ShardEntry,
     is_written,
     open_checked_table,
@@ -83,36 +84,32 @@ from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.stored_recipe import refuse_unnamed_functions
 
+ANEW = "convert again with --overwrite"
+
+SAY_WHERE = "say where they are with --source SRC, once per source"
+
 SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""
 
 
+@dataclasses.dataclass
 class Repair:
-    """The state of one call of `repair`."""
+    """The state of one call of `repair`. `doubtful` are the sources that a damaged manifest
+    names."""
 
-    def __init__(
-        self,
-        dataset: FolderHere,
-        folder: Path,
-        sources: tuple[str, ...],
-        transforms: tuple[str, ...],
-        drop_lost: bool,
-        workers: int | str,
-        listener: Listener,
-        held: file_lease.Lease,
-    ) -> None:
-        self.dataset, self.folder, self.sources, self.transforms = (
-            dataset,
-            folder,
-            sources,
-            transforms,
-        )
-        self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held
-        self.doubtful: tuple[str, ...] = ()
-        self.repaired: list[str] = []
-        self.unrepaired: list[Unrepaired] = []
-        self.lost: list[Lost] = []
-        self.notices: list[str] = []
+    dataset: FolderHere
+    folder: Path
+    sources: tuple[str, ...]
+    transforms: tuple[str, ...]
+    drop_lost: bool
+    workers: int | str
+    listener: Listener
+    held: file_lease.Lease
+    doubtful: tuple[str, ...] = ()
+    repaired: list[str] = dataclasses.field(default_factory=list)
+    unrepaired: list[Unrepaired] = dataclasses.field(default_factory=list)
+    lost: list[Lost] = dataclasses.field(default_factory=list)
+    notices: list[str] = dataclasses.field(default_factory=list)
 
     def run(self) -> RepairResult:
         """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
@@ -128,8 +125,7 @@ class Repair:
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
             self.notices.append(
-                f"{printable(name)} could not be read ({why}) and counts as damaged; check its "
-                "disk or server"
+                f"{printable(name)} cannot be read ({why}) and counts as damaged; check its disk"
             )
         dropped = False
         self._tell_of_lost_files()
@@ -141,9 +137,7 @@ class Repair:
                     Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)
                 ]
         if self.unrepaired and self.pruned:
-            self.notices.append(
-                "--overwrite brings back samples that were pruned; prune them again after it"
-            )
+            self.notices.append("--overwrite brings pruned samples back; prune them again")
         self._settle_manifest()
         sync_folder(self.dataset.work)
         status = (
@@ -176,7 +170,7 @@ class Repair:
             engine.close()
         dropped = bool(self.lost) and self.drop_lost and self._drop(job)
         if not dropped:
-            self._mend_tables(lambda: self._commit(job).write_tables().files)
+            self._mend_tables(lambda: self._commit(job).write_tables()["files"])
         return dropped
 
     def _tell_of_lost_files(self) -> None:
@@ -185,10 +179,7 @@ class Repair:
         for name in self.manifest.given_files:
             if name in self.damaged:
                 sha256 = self.manifest.files[name].sha256
-                what = (
-                    f"the file with the SHA-256 {sha256} is lost, and cannot be made again; "
-                    f"{BRING_BACK}"
-                )
+                what = f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}"
                 self.unrepaired.append(Unrepaired(name, what))
                 self.damaged.discard(name)
 
@@ -196,10 +187,7 @@ class Repair:
         """Repair a dataset of samples that had no source: its tables can be made from its
         shards."""
         for name in sorted(self.damaged & set(self.names)):
-            what = (
-                "its samples were written by shardctl.write, and have no source to make them "
-                "from; write the dataset again"
-            )
+            what = "shardctl.write made its samples, of no source; write the dataset again"
             self.unrepaired.append(Unrepaired(name, what))
 
         def write() -> dict[str, FileFacts]:
@@ -210,8 +198,8 @@ class Repair:
                 facts, _ = shard_facts(self.dataset, name)
                 entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
             manifest = self.manifest
-            making = making_of(
-                layout,
+            making = Making(
+                layout.to_json(),
                 manifest.fields,
                 manifest.recipe,
                 manifest.settings,
@@ -227,10 +215,8 @@ class Repair:
         for name in sorted(unreadable.keys() & set(self.names)):
             why = unreadable[name].strerror or unreadable[name]
             raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
-                "so that --drop-lost does not"
-                " remove them. Bring back the disk or server, repair without --drop-lost, or move "
-                "the file away if it is lost"
+                f"{self.dataset.shown(name)}: cannot be read ({why}), and its samples may still exist: "
+                "bring back its disk, repair without --drop-lost, or move the file away"
             )
 
     @cached_property
@@ -268,13 +254,12 @@ class Repair:
             if not manifest.sources:
                 named = f" (it named {_listed(self.doubtful)})" if self.doubtful else ""
                 self.notices.append(
-                    f"{MANIFEST} was rebuilt without the paths of the sources{named}; --source "
-                    "records them"
+                    f"{MANIFEST} was rebuilt without its sources{named}; --source records them"
                 )
             if not all(manifest.fingerprint_parts.values()):
                 self.notices.append(
-                    f"{MANIFEST} has lost the fingerprint of the inputs: convert will not report "
-                    "the dataset as up to date"
+                    f"{MANIFEST} has lost the fingerprint of the inputs: for convert it is not up to "
+                    "date"
                 )
         return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
 
@@ -354,20 +339,15 @@ class Repair:
             return
         if self.doubtful:
             raise DatasetError(
-                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it "
-                "says:"
-                f" {_listed(self.doubtful)}; say where they are with --source SRC, once per source"
+                f"{MANIFEST} was damaged, and may not be right about the sources: "
+                f"{_listed(self.doubtful)}; {SAY_WHERE}"
             )
         if not self.manifest.sources:
-            raise DatasetError(
-                "the manifest does not say where the sources are; say it with --source SRC, once "
-                "per source"
-            )
+            raise DatasetError(f"the manifest does not say where the sources are; {SAY_WHERE}")
         if strange := self.manifest.strange_sources():
             raise DatasetError(
-                "the manifest names sources as no conversion records them, and they are not read: "
-                f"{_listed(strange)}; say"
-                " where the sources are with --source SRC, once per source"
+                "the manifest names sources as no conversion records them: "
+                f"{_listed(strange)}; {SAY_WHERE}"
             )
         self.listener.reading(self.manifest.sources)
 
@@ -384,20 +364,13 @@ class Repair:
                 open_table(LocalFolder(files.parent), files.name).num_rows,
                 self.manifest.inputs,
             )
-            what = (
-                f"there are {counted(now, 'file')} now, the dataset was made from "
-                f"{counted(before, 'record')}"
-            )
+            what = f"{counted(now, 'file')} now, {counted(before, 'record')} then"
             raise DatasetError(
-                f"{FILES} is lost, and the sources do not give it again now ({what}); convert them "
-                "again with --overwrite"
+                f"{FILES} is lost, and the sources give another one ({what}); {ANEW}"
             )
         self.held.check()
-        with naming_the_path(self.dataset.work / FILES):
-            final.replace(self.dataset.work / FILES)
+        self._put(final, FILES)
         files.unlink()
-        self.damaged.discard(FILES)
-        self.repaired.append(FILES)
 
     def _mend_duplicates(self, made: Made, names: set[str], engine: Engine) -> None:
         """Find the duplicates in the sources again. Raises DatasetError if others are found."""
@@ -406,24 +379,18 @@ class Repair:
             if name in names:
                 if sha256_of(each.table) != self.manifest.files[name].sha256:
                     raise DatasetError(
-                        f"{name} is lost, and the sources do not give the same duplicates: "
-                        f"{self._why_different()};"
-                        " convert them again with --overwrite"
+                        f"{name} is lost, and the sources give other duplicates: "
+                        f"{self._why_different()}; {ANEW}"
                     )
                 self.held.check()
-                with naming_the_path(self.dataset.work / name):
-                    each.table.replace(self.dataset.work / name)
-                self.damaged.discard(name)
-                self.repaired.append(name)
+                self._put(each.table, name)
 
     def _check_plan(self, job: Job) -> None:
         """Raise DatasetError if the sources do not have as many records as the dataset was made
         from."""
         if job.draw is None and job.records != self.manifest.inputs and job.fields is None:
             raise DatasetError(
-                f"the sources have {job.records} inputs now, the dataset was made from "
-                f"{self.manifest.inputs}; convert them"
-                " again with --overwrite"
+                f"the sources have {job.records} inputs now, and had {self.manifest.inputs}; {ANEW}"
             )
 
     def _build(self, job: Job, engine: Engine) -> None:
@@ -457,6 +424,13 @@ class Repair:
         for shard in shards:
             self._put_in_place(job, shard)
 
+    def _put(self, made: Path, name: str) -> None:
+        """Put a verified file in its place."""
+        with naming_the_path(self.dataset.work / name):
+            made.replace(self.dataset.work / name)
+        self.damaged.discard(name)
+        self.repaired.append(name)
+
     def _put_in_place(self, job: Job, shard: int) -> None:
         """Move a rebuilt shard to its place, if it is the shard that was there."""
         name = job.place(shard).name
@@ -464,10 +438,7 @@ class Repair:
         # If its SHA-256 is lost, the table of all shards will show whether it is right.
         proven = self.expected.get(name, sha256) == sha256
         if proven and name in self.damaged:
-            with naming_the_path(self.dataset.work / name):
-                job.shard_path(shard).replace(self.dataset.work / name)
-            self.damaged.discard(name)
-            self.repaired.append(name)
+            self._put(job.shard_path(shard), name)
         elif not proven:
             self._tell_why_not(job, shard, name)
 
@@ -479,15 +450,11 @@ class Repair:
             first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
             count = sum(entry.samples for entry in lost)
             what = (
-                f"{count} of its samples cannot be made again, {first}; --drop-lost removes "
-                "them from the dataset;"
+                f"{count} of its samples cannot be made again, {first}; --drop-lost removes them, "
+                "--source says where the sources are now"
             )
-            what += " --source says where the sources are now"
         elif name in self.damaged:
-            what = (
-                f"the rebuilt file differs from the recorded one: {self._why_different()}; "
-                "convert again with --overwrite"
-            )
+            what = self._differs()
         else:
             return  # the shard is undamaged; the state of the sources matters only for tables
         self.unrepaired.append(Unrepaired(name, what))
@@ -498,19 +465,18 @@ class Repair:
         not that of the sources."""
         return self.manifest.generation.number > 1
 
+    def _differs(self) -> str:
+        return f"the rebuilt file differs from the recorded one: {self._why_different()}; {ANEW}"
+
     def _why_different(self) -> str:
         """Return the possible reasons. Inputs that are read by the recorded plan were verified to
         be unchanged."""
         versions = (
-            "other versions of shardctl or of the image libraries made it (shardctl "
+            "other versions of shardctl or of image libraries made it (shardctl "
             f"{self.manifest.shardctl_version})"
         )
         if {PLAN, REJECTS} & self.damaged:
-            update = (
-                "an update has ordered it otherwise than its sources alone do, "
-                if self._is_changed
-                else ""
-            )
+            update = "an update has ordered it, " if self._is_changed else ""
             return f"{update}its sources changed, or {versions}"
         own = ", or your own function has changed" if self.transforms else ""
         return f"its sources are unchanged, but {versions}{own}"
@@ -530,16 +496,9 @@ class Repair:
         self.held.check()
         for name in tables:
             if files[name].sha256 == self.manifest.files[name].sha256:
-                with naming_the_path(self.dataset.work / name):
-                    (self.folder / NEW_FOLDER / name).replace(self.dataset.work / name)
-                self.damaged.discard(name)
-                self.repaired.append(name)
+                self._put(self.folder / NEW_FOLDER / name, name)
             else:
-                what = (
-                    f"the rebuilt file differs from the recorded one: {self._why_different()}; "
-                    "convert again with --overwrite"
-                )
-                self.unrepaired.append(Unrepaired(name, what))
+                self.unrepaired.append(Unrepaired(name, self._differs()))
 
     def _commit(self, job: DatasetJob) -> TableWriter:
         state = self.state
@@ -574,23 +533,22 @@ class Repair:
         return True
 
     def _manifest_without_lost(
-        self, facts: WrittenTables, class_counts: dict[str, list[int]] | None
+        self, facts: dict[str, Any], class_counts: dict[str, list[int]] | None
     ) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         without = dataclasses.replace(
             self.manifest,
-            created=now,
-            samples=facts.samples,
-            bytes=facts.bytes,
-            rejected=facts.rejected,
-            splits=facts.splits,
-            files=facts.files,
+            created=now(),
+            samples=facts["samples"],
+            bytes=facts["bytes"],
+            rejected=facts["rejected"],
+            splits=facts["splits"],
+            files=facts["files"],
             dropped=self.manifest.dropped + lost,
             class_counts=class_counts,
-            jpeg=facts.jpeg,
+            jpeg=facts["jpeg"],
             steps=None,  # they count samples that are no longer there
-            update=facts.update,
+            update=facts["update"],
         )
         return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
 
@@ -624,5 +582,5 @@ def _listed(sources: tuple[str, ...]) -> str:
 
 def _sentence(problem: Exception) -> str:
     if isinstance(problem, TypesDifferError):
-        return f"its sources have changed ({problem}); convert them again with --overwrite"
+        return f"its sources have changed ({problem}); {ANEW}"
     return str(problem)

@@ -3,10 +3,7 @@ manifest, and its commit."""
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,16 +17,15 @@ import pyarrow as pa
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import keep, link_or_copy, settle
-from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
+from shardctl.build.commit.staging import discard, jobs_in
 from shardctl.build.convert.previous import refuse_damaged_tables
 from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.write.writer import digest_of_shards
-from shardctl.format.counts import COUNTS, Counts, JpegRecord, joined
+from shardctl.build.write.writer import digest_of_shards, new_folder, now, splits_of
+from shardctl.format.counts import COUNTS, JpegRecord, joined
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.manifest import Manifest, sum_up
 from shardctl.format.names import (
     FILES,
     GENERATIONS,
@@ -122,16 +118,6 @@ class NewShard:
     kept: bool
 
 
-@dataclass(frozen=True)
-class RewriteTotals:
-    """What the new manifest says that is not the sum of its shards."""
-
-    class_counts: dict[str, list[int]] | None
-    objects: dict[str, int] | None
-    jpeg: dict[str, int] | None
-    steps: list[Counts] | None
-
-
 @contextmanager
 def rewriting(
     dst: str | Path, waiting: Callable[[str], None] | None
@@ -148,15 +134,8 @@ def rewriting(
     check_writable(root)
     with file_lease.hold(root / STAGING, waiting) as held:
         publish.recover(root)
-        folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-        try:
-            with naming_the_path(folder):
-                (folder / NEW_FOLDER).mkdir(parents=True)
-            yield SourceDataset(root), folder / NEW_FOLDER, held
-        finally:
-            if folder.exists() and not publish.is_committing(folder):
-                with contextlib.suppress(OSError):  # the next one that writes deletes it
-                    discard(folder)
+        with new_folder(root) as new:
+            yield SourceDataset(root), new, held
 
 
 def commit(
@@ -165,7 +144,7 @@ def commit(
     held: file_lease.Lease,
     shards: Sequence[NewShard],
     files: pa.Table,
-    totals: RewriteTotals,
+    totals: dict[str, Any],
     command: str,
     removed: int = 0,
     pruned: Iterable[tuple[str, int]] = (),
@@ -173,7 +152,8 @@ def commit(
     """Write the tables and the manifest beside the new shards, and put them in the place of the
     dataset. Returns the manifest.
 
-    `files` is the new files.arrow. `removed` samples of the records `pruned` are no longer there:
+    `files` is the new files.arrow, `totals` what the manifest says that is not the sum of its
+    shards. `removed` samples of the records `pruned` are no longer there:
     then earlier generations go too, as they have them.
     """
     making, settings = old.table.making, old.manifest.settings
@@ -212,15 +192,15 @@ def commit(
             update = file.facts
         plain = [shard.plain for shard in shards]
         jpegs = None
-        if old.table.records_jpegs and totals.jpeg is not None:
+        if old.table.records_jpegs and totals["jpeg"] is not None:
             bits = joined([JpegRecord(each, 0, 0, 0) for each in plain if each is not None]).plain
-            jpegs = JpegRecord(bits, *(totals.jpeg[name] for name in COUNTS))
+            jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
         spool.write_table(new / SHARDS, making, jpegs)
         facts = sum_up(new, spool.sums(), old.manifest.own_files)
-    splits = tuple(_splits(old.manifest, entries))
+    splits = splits_of(entries, (split.name for split in old.manifest.splits))
     changed = replace(
         old.manifest,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         samples=sum(split.samples for split in splits),
         shards=len(entries),
         bytes=sum(split.bytes for split in splits),
@@ -230,10 +210,7 @@ def commit(
         settings=settings,
         files=facts,
         update=update,
-        class_counts=totals.class_counts,
-        objects=totals.objects,
-        jpeg=totals.jpeg,
-        steps=totals.steps,
+        **totals,
     )
     if is_written(old.manifest.settings):
         changed = replace(
@@ -291,14 +268,3 @@ def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardS
             spool.add(shard.entry)
         if rows:
             writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=PLAN_ROWS)
-
-
-def _splits(manifest: Manifest, entries: Sequence[ShardEntry]) -> Iterator[SplitFacts]:
-    for split in manifest.splits:
-        own = [entry for entry in entries if entry.split == split.name]
-        yield SplitFacts(
-            split.name,
-            sum(entry.rows for entry in own),
-            len(own),
-            sum(entry.bytes for entry in own),
-        )

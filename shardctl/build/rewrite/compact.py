@@ -17,7 +17,7 @@ import pyarrow as pa
 from shardctl.build.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_of
 from shardctl.build.convert.targets import refuse_lost_files
 from shardctl.build.options import Options
-from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
+from shardctl.build.rewrite.commit import NewShard, SourceDataset, commit, rewriting
 from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
 from shardctl.format.counts import COUNTS
@@ -90,7 +90,12 @@ def compact(
         objects = old.manifest.objects
         if objects is not None and objects["cut_off"]:
             objects = None  # how many were cut off is known of whole shards only
-        totals = RewriteTotals(old.manifest.class_counts, objects, old.manifest.jpeg, None)
+        totals = {
+            "class_counts": old.manifest.class_counts,
+            "objects": objects,
+            "jpeg": old.manifest.jpeg,
+            "steps": None,
+        }
         manifest = commit(old, new, held, shards, old.files, totals, "compact")
         return replace(result, bytes=manifest.bytes)
 
@@ -147,9 +152,8 @@ class _Plan:
         self._old = old
         if old.stored.joins:
             raise UsageError(
-                f"{printable(str(old.root))}: its samples are packed shard by shard, and cannot be "
-                "moved to others; convert the"
-                " sources again with --overwrite"
+                f"{printable(str(old.root))}: its samples are packed shard by shard; convert the "
+                "sources again with --overwrite"
             )
 
     @cached_property
@@ -209,9 +213,8 @@ class _Plan:
         units = self._old.stored.units(shard)
         if not units.in_order:
             raise UsageError(
-                f"{printable(str(self._old.root))}: its records were shuffled within their shards, "
-                "and cannot be moved; convert"
-                " the sources again with --overwrite"
+                f"{printable(str(self._old.root))}: its records were shuffled within their shards; "
+                "convert the sources again with --overwrite"
             )
         count = len(units)
         return np.stack(
@@ -322,11 +325,7 @@ def _new_shard(
         units=len(shard.units),
         inputs=int(inputs[shard.units].sum()) if len(shard.units) else facts.rows,
         rejected=int(rejected.sum()),
-        rows=facts.rows,
-        bytes=facts.bytes,
-        raw_bytes=facts.raw_bytes,
-        sha256=facts.sha256,
-        block_rows=facts.block_rows,
+        **vars(facts),
     )
     plain = None
     if old.table.jpegs is not None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 
 from shardctl.build.rewrite.commit import (
     NewShard,
-    RewriteTotals,
     SourceDataset,
     commit,
     forget,
@@ -84,9 +84,7 @@ def prune(
     """
     here_only(dst, "prune")
     if where is None and keys is None:
-        raise UsageError(
-            "prune needs a condition or keys: give --where or --keys; `rm -r` deletes a dataset"
-        )
+        raise UsageError("prune needs a condition or keys: give --where or --keys")
     if isinstance(keys, str):
         raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
     if where is not None and keys is not None:
@@ -145,9 +143,8 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: each sample is made of several records, so that no "
-            "record can be removed alone."
-            " Remove the record from the source, and convert it again"
+            f"{printable(str(old.root))}: each sample is made of several records; remove the record "
+            "from the source, and convert again"
         )
     kept = kept_generations(old.root)
     if where is not None:
@@ -177,10 +174,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
         return _Chosen(rows, found, missing, tuple(kept))
     if missing:
         shown = printable(str(old.root))
-        raise InputError(
-            f"{shown}: no sample has the key {some(missing)}; `shardctl inspect --key` shows "
-            "similar ones"
-        )
+        raise InputError(f"{shown}: no sample has the key {some(missing)}")
     return _Chosen(rows, found, missing, ())
 
 
@@ -247,23 +241,16 @@ def _written(
                 )
                 continue
             copied = copies[shard].result()
-            gone = _facts_of(old, entry, chosen.rows[shard])
-            dropped.labels.update(
-                {(entry.split, label): count for label, count in gone.labels.items()}
-            )
-            dropped.objects += old_objects(old, shard, copied)
-            dropped.jpegs.update(gone.jpegs)
+            jpegs = Counter[str]()
+            _count_gone(old, entry, chosen.rows[shard], dropped.labels, jpegs)
+            dropped.objects += max(0, old.counts(shard).objects - copied.objects)
+            dropped.jpegs.update(jpegs)
             shards.append(
-                _without(old, shard, entry, chosen.rows[shard], copied, gone, dropped.records)
+                _without(old, shard, entry, chosen.rows[shard], copied, jpegs, dropped.records)
             )
             done += 1
             progress(done, len(copies))
     return shards, dropped
-
-
-def old_objects(old: SourceDataset, shard: int, copied: Copied) -> int:
-    """Return how many objects a shard has lost."""
-    return max(0, old.counts(shard).objects - copied.objects)
 
 
 def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
@@ -279,16 +266,14 @@ def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
     return copy_shard(new / entry.path, old.layout, entry.split, number, old.compression, runs)
 
 
-@dataclass(frozen=True)
-class _Gone:
-    labels: Counter[int]
-    jpegs: Counter[str]
-
-
-def _facts_of(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> _Gone:
-    """Return the labels of rows that go, and what their images are as JPEG."""
-    labels: Counter[int] = Counter()
-    jpegs: Counter[str] = Counter()
+def _count_gone(
+    old: SourceDataset,
+    entry: ShardEntry,
+    rows: Numbers,
+    labels: Counter[tuple[str, int]],
+    jpegs: Counter[str],
+) -> None:
+    """Count the labels of rows that go, and what their images are as JPEG."""
     label, image = old.layout.roles.main_label, old.layout.roles.main_image
     reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
     for block, count in enumerate(entry.block_rows):
@@ -296,17 +281,13 @@ def _facts_of(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> _Gone:
         first += count
         if not len(here):
             continue
-        batch = reader.block(block)
+        batch = reader.block(block).take(pa.array(here))
         if label is not None and old.layout.classes is not None:
-            labels.update(
-                value
-                for value in batch.column(label).take(pa.array(here)).to_pylist()
-                if value is not None
-            )
+            values = batch.column(label).drop_null().to_pylist()
+            labels.update((entry.split, value) for value in values)
         if old.table.records_jpegs and image is not None:
-            data = batch.column(image).field("bytes").take(pa.array(here)).to_pylist()
+            data = batch.column(image).field("bytes").to_pylist()
             jpegs.update(record_of_jpegs([jpeg_facts(each) for each in data]).counts())
-    return _Gone(labels, jpegs)
 
 
 def _without(
@@ -315,28 +296,19 @@ def _without(
     entry: ShardEntry,
     rows: Numbers,
     copied: Copied,
-    gone: _Gone,
+    gone: Counter[str],
     pruned: set[tuple[str, int]],
 ) -> NewShard:
-    """Return a shard without some rows: what becomes of its units and its rejects. The records are
-    added to `pruned`."""
+    """Return a shard without some rows: what becomes of its units and its rejects. `gone` counts the
+    JPEG images that go, and the records are added to `pruned`."""
     facts, counts, plain = copied.facts, old.counts(shard), old.plain(shard)
-    changed = replace(
-        entry,
-        rows=facts.rows,
-        bytes=facts.bytes,
-        raw_bytes=facts.raw_bytes,
-        sha256=facts.sha256,
-        block_rows=facts.block_rows,
-    )
+    changed = replace(entry, **vars(facts))
     if plain is not None:
         plain = np.delete(plain, rows)
     jpegs = (
         None
         if counts.jpegs is None
-        else tuple(
-            count - gone.jpegs[name] for name, count in zip(COUNTS, counts.jpegs, strict=True)
-        )
+        else tuple(count - gone[name] for name, count in zip(COUNTS, counts.jpegs, strict=True))
     )
     counts = replace(counts, labels=dict(copied.labels), objects=copied.objects, jpegs=jpegs)
     if not entry.units:  # samples without a source: each counts as a record
@@ -419,9 +391,8 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(str(old.root))}: its keys are values of a field, and {why}, so that shardctl "
-        "does not know the records of"
-        " these samples. Remove the records from the source, and convert it again"
+        f"{printable(str(old.root))}: its keys are values of a field, and {why}; remove the records "
+        "from the source, and convert again"
     )
 
 
@@ -487,7 +458,7 @@ def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
     return files
 
 
-def _totals(old: SourceDataset, dropped: _Dropped) -> RewriteTotals:
+def _totals(old: SourceDataset, dropped: _Dropped) -> dict[str, Any]:
     """Return what the manifest says of the samples that are left."""
     manifest = old.manifest
     counts = manifest.class_counts
@@ -506,4 +477,9 @@ def _totals(old: SourceDataset, dropped: _Dropped) -> RewriteTotals:
     jpeg = manifest.jpeg and {
         name: count - dropped.jpegs[name] for name, count in manifest.jpeg.items()
     }
-    return RewriteTotals(counts, objects, jpeg, manifest.steps)
+    return {
+        "class_counts": counts,
+        "objects": objects,
+        "jpeg": jpeg,
+        "steps": manifest.steps,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -12,15 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.planned import PlannedUnit
+from shardctl.build.shards.planned import PlannedUnit, RetryHints
 from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import key_of, records_of
-from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
-from shardctl.sources.annotations.frames import Evidence
+from shardctl.sources.annotations.finishing import Evidence
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ITEMS,
@@ -38,7 +37,6 @@ from shardctl.sources.boxes import (
     has_values_to_see,
     is_named_mask,
     kinds_of,
-    known_places,
     said_of_unknown,
     ways_out,
     why_no_masks,
@@ -82,28 +80,17 @@ class _Boxes:
     shares: int = 0
     outside: int = 0
     degenerate: int = 0
-    all_corners: bool = True
     rule: AnnotationRule = field(default_factory=AnnotationRule)
-
-
-@dataclass(frozen=True)
-class FirstRecords:
-    """The job once the first records have shown what it has: which columns are masks, of how many
-    bits, and in which frame.
-
-    `frames` are the frames that were found, by the names that fields have in the records.
-    """
-
-    job: Job
-    frames: dict[str, str] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 def inspect_first_records(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> FirstRecords:
+) -> tuple[Job, dict[str, str], list[str], list[str]]:
     """Look at the images and at what is marked in them in the first records of a job.
+
+    Return the job once they have shown what it has: which columns are masks, of how many bits, and
+    in which frame; the frames that were found, by the names that fields have in the records;
+    notices and warnings.
 
     One image of other colours or of another size is enough to show that a field is none of masks.
     Raises UsageError then where it had to be one, and if there is no mask among the values;
@@ -119,10 +106,9 @@ def inspect_first_records(
         job.renames.get(name, name): _Masks(_is_called_mask(job, name))
         for name in marked_masks(job.fields)
     }
-    places = _places(job)
-    wanted = [planned for planned in units if masks or places or _may_have_boxes(job, planned)]
+    wanted = [planned for planned in units if masks or _may_have_boxes(job, planned)]
     if not wanted or (job.recipe.store is None and not masks):
-        return FirstRecords(job)
+        return job, {}, [], []
     look = _Look(job, masks, progress)
     for planned, key, fields in _records(job, wanted, progress, hints):
         progress.enter("decode")
@@ -150,16 +136,15 @@ def inspect_first_records(
                 frames[old_names[name]] = frame
     if job.fields is not None and frames:
         job = job.with_layout(job.layout, with_said(job.fields, FRAME, frames))
-    notices += [*_said_of_boxes(job, look), *_said_of_places(places, look, among)]
+    notices += _said_of_boxes(job, look)
     warnings = [
         _said_of_lossy(name, kind) for name in are_masks if (kind := masks[name].lossy) is not None
     ]
-    return FirstRecords(job, frames, tuple(notices), tuple(warnings))
+    return job, frames, notices, warnings
 
 
 class _Look:
-    """What the records that were looked at have shown. `turned` is how many of their `count` images
-    EXIF turns."""
+    """What the records that were looked at have shown, of `count` images."""
 
     def __init__(self, job: Job, masks: dict[str, _Masks], progress: WorkerProgress) -> None:
         self._job, self._masks, self._rules = job, masks, job.annotation_rules
@@ -168,7 +153,7 @@ class _Look:
             name: Evidence() for name, rule in self._rules.items() if rule.frame == "auto"
         }
         self.boxes = _Boxes()
-        self.count = self.turned = 0
+        self.count = 0
         self.has_picture = all(found.named for found in masks.values())
 
     def add(self, planned: PlannedUnit, key: str, fields: Sample) -> None:
@@ -180,7 +165,6 @@ class _Look:
             ]
             opened = recipe.open_image(data)
             self.count += 1
-            self.turned += opened.orientation != 1
             self.has_picture = (
                 self.has_picture or opened.mode not in NUMBERS or self._has_many(data)
             )
@@ -262,7 +246,6 @@ class _Look:
             outside, degenerate = odd_boxes(given, opened.size)
             found.outside += outside
             found.degenerate += degenerate
-        found.all_corners &= bool((given[:, 2:] > given[:, :2]).all())
 
 
 def _records(
@@ -313,24 +296,6 @@ def _may_have_boxes(job: Job, planned: PlannedUnit) -> bool:
     )
 
 
-def _places(job: Job) -> dict[str, str]:
-    """Return what looks like a place and stays as it is, each with its column. A step that moves
-    pixels refuses these."""
-    recipe = job.recipe
-    if recipe.store is None or recipe.store.name == "none" or recipe.moving:
-        return {}
-    skipped = {
-        "image",
-        *recipe.unmoved,
-        *job.kept_images,
-        *job.layout.roles.by_name,
-        *job.annotation_rules,
-    }
-    columns = [f for f in job.layout.columns if f.name not in skipped]
-    names = [f.name for f in columns]
-    return {place: column_of(place, names) or place for place in known_places(columns)}
-
-
 def _is_called_mask(job: Job, old: str) -> bool:
     assert job.fields is not None, "it has masks"
     name = job.renames.get(old, old)
@@ -377,29 +342,7 @@ def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:
     # those of labels files are counted where they are read
     degenerate = found.degenerate if job.fields is not None else 0
     for said in said_of_boxes(found.outside, degenerate, found.rule):
-        corners = ""
-        if found.outside and found.all_corners:
-            corners = (
-                ". Boxes are x, y, width, height; if these are corners, x0, y0, x1, y1, "
-                "write x1 - x0 and y1 - y0"
-            )
-        yield f"{OBJECTS}: of {counted(look.count, 'image')} that were looked at, {said}{corners}"
-
-
-def _said_of_places(places: Mapping[str, str], look: _Look, among: str) -> Iterable[str]:
-    """Say which places of images that EXIF turns stay as they are."""
-    if places and look.turned:
-        they = (
-            "it stays as it is, and must be"
-            if len(places) == 1
-            else "they stay as they are, and must be"
-        )
-        yield (
-            f"{some(list(places))}: EXIF turns {counted(look.turned, 'image')}{among}; images are "
-            f"given upright, but {they} of"
-            f" the upright image (--unmoved {','.join(dict.fromkeys(places.values()))} leaves out "
-            "this note)"
-        )
+        yield f"{OBJECTS}: of {counted(look.count, 'image')} that were looked at, {said}"
 
 
 def _lossy(data: bytes) -> str | None:
@@ -412,9 +355,8 @@ def _lossy(data: bytes) -> str | None:
 
 def _said_of_lossy(name: str, kind: str) -> str:
     return (
-        f"{printable(name)}: its masks are {kind}, which changes numbers near borders, so that "
-        "some pixels have numbers of no"
-        " class; write the masks as PNG and convert again"
+        f"{printable(name)}: its masks are {kind}, which changes numbers near borders; write them as "
+        "PNG and convert again"
     )
 
 

@@ -18,7 +18,7 @@ from shardctl.build.shards.inputs import NO_ANSWER, read_file, read_whole, reque
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest, take
-from shardctl.build.shards.records import FITTED_RECORDS, read_unit
+from shardctl.build.shards.records import read_fitting, read_unit
 from shardctl.build.shards.scan import Found, PrePlanTask
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.format.arrays import bytes_of
@@ -26,7 +26,7 @@ from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.files import changed
-from shardctl.sources.formats import ColumnMisfit, Misfit
+from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
@@ -201,14 +201,16 @@ class TextHashTask(PrePlanTask):
         if job.fields is None:
             return self._compare(number, _whole(job, planned), progress)
         try:
-            return self._compare(number, _read(job, planned), progress)
+            read = read_unit(job, planned, planned.unit, None, xxhash.xxh3_64())
+            return self._compare(number, _records_of(planned, read), progress)
         except Misfit as misfit:
             if job.recipe.typed_fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
             # of no record: reading them one by one would read the unit as many times
             if isinstance(misfit, ColumnMisfit):
                 raise Rejection("decode", "other-type", str(misfit)) from misfit
-        return self._compare(number, _fitting(job, planned), progress)
+        fitting = read_fitting(job, planned, None, lambda record, misfit: None)
+        return self._compare(number, _records_of(planned, fitting), progress)
 
     def finish(self, found: Found) -> None:
         """Write what is held."""
@@ -285,12 +287,12 @@ class TextHashTask(PrePlanTask):
         )
 
     def _segment(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
-        rows, sketches = _Appended(self.path), _Appended(self.sketches_path)
+        rows, sketches = _size(self.path), _size(self.sketches_path)
         if self._step.method == NEAR:
-            count = _write_signatures(rows, sketches, texts, ranks)
+            count = _write_signatures(self.path, self.sketches_path, texts, ranks)
         else:
-            count = _write_hashes(rows, texts, ranks, self._step.unit)
-        return [[rows.offset, count, sketches.offset]] if count else []
+            count = _write_hashes(self.path, texts, ranks, self._step.unit)
+        return [[rows, count, sketches]] if count else []
 
 
 class _WaitingTexts:
@@ -321,17 +323,14 @@ class _WaitingTexts:
         return texts, ranks
 
 
-class _Appended:
-    """A file to which data is appended. `offset` is where that begins."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.offset = path.stat().st_size if path.exists() else 0
 
-    def write(self, data: bytes) -> None:
-        """Append data. Raises StorageError: a full disk is no fault of the input."""
-        with naming_the_path(self._path), open(self._path, "ab") as file:
-            file.write(data)
+def _append(path: Path, data: bytes) -> None:
+    """Append data. Raises StorageError: a full disk is no fault of the input."""
+    with naming_the_path(path), open(path, "ab") as file:
+        file.write(data)
 
 
 @lru_cache(maxsize=1)
@@ -351,29 +350,12 @@ def _whole(job: Job, planned: PlannedUnit) -> Iterator[Records]:
     yield records_of_file(planned.file_number, planned.key(), fields)
 
 
-def _read(job: Job, planned: PlannedUnit) -> Iterator[Records]:
-    """Yield the records of a unit. Raises Misfit, Rejection, SourceGoneError."""
-    for parsed in read_unit(job, planned, planned.unit, None, xxhash.xxh3_64()):
+def _records_of(planned: PlannedUnit, read: Iterator[Parsed]) -> Iterator[Records]:
+    """Yield the records of a unit as they are read."""
+    for parsed in read:
         if len(parsed.numbers):
             batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
             yield Records(planned.file_number, parsed.numbers, batch)
-
-
-def _fitting(job: Job, planned: PlannedUnit) -> Iterator[Records]:
-    """Yield the records of a unit that fit the types which were given. Raises Rejection,
-    SourceGoneError."""
-    unit, done, together = planned.unit, 0, FITTED_RECORDS
-    while done < unit.records:
-        count = min(together, unit.records - done)
-        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
-        try:
-            yield from list(_read(job, planned._replace(unit=part)))
-        except Misfit:
-            if count > 1:
-                together = count // 2
-                continue
-        done += count
-        together = min(2 * together, FITTED_RECORDS)
 
 
 def _texts(records: Records) -> tuple[pa.Array, Numbers]:
@@ -384,20 +366,18 @@ def _texts(records: Records) -> tuple[pa.Array, Numbers]:
     return texts.drop_null(), records.numbers[texts.is_valid().to_numpy(zero_copy_only=False)]
 
 
-def _write_hashes(file: _Appended, texts: pa.Array, ranks: Numbers, unit: str) -> int:
+def _write_hashes(path: Path, texts: pa.Array, ranks: Numbers, unit: str) -> int:
     """Write rows of HASHED for texts, or for their lines or paragraphs, and return how many."""
     pieces = pieces_of(texts, unit)
     rows = np.zeros(len(pieces), HASHED)
     hashes = pieces.hashes()
     rows["high"], rows["low"], rows["size"] = hashes[:, 0], hashes[:, 1], pieces.sizes
     rows["place"] = (ranks[pieces.row] << PIECE_BITS) + pieces.number
-    file.write(rows.tobytes())
+    _append(path, rows.tobytes())
     return len(rows)
 
 
-def _write_signatures(
-    file: _Appended, of_sketches: _Appended, texts: pa.Array, ranks: Numbers
-) -> int:
+def _write_signatures(path: Path, of_sketches: Path, texts: pa.Array, ranks: Numbers) -> int:
     """Write rows of SIGNED for texts, and their sketches, and return how many."""
     for begin in range(0, len(texts), SIGNED_TEXTS):
         here = texts[begin : begin + SIGNED_TEXTS]
@@ -406,6 +386,6 @@ def _write_signatures(
         rows = np.zeros(len(here), SIGNED)
         rows["rank"], rows["size"] = ranks[begin : begin + SIGNED_TEXTS], sizes
         rows["signature"] = signatures_of(shingles, starts)
-        file.write(rows.tobytes())
-        of_sketches.write(sketches.tobytes())
+        _append(path, rows.tobytes())
+        _append(of_sketches, sketches.tobytes())
     return len(texts)

@@ -128,8 +128,7 @@ def read_beside(
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
             message = (
-                f"its {what} {printable(shown)} has {format_bytes(size)}, and at most "
-                f"{limit} are read; make it smaller"
+                f"its {what} {printable(shown)} has {format_bytes(size)}; at most {limit} are read"
             )
             raise Rejection("read", "too-large", message)
         return data if is_stored(path) else read_file(path, RECORD_BYTES)[0]
@@ -241,49 +240,31 @@ def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:
 
 
 def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
-    """Raise SourceGoneError if no other unit of the same root can be read either, with the same
-    kind of error."""
+    """Raise SourceGoneError if nothing else of the same root can be read either, with the same kind
+    of error: no other unit, or where there is none, no part of this one."""
+    path, unit, shown = job.path_of(planned.file), planned.unit, printable(planned.file.path)
     others = _other_units(job, planned)
-    if not len(others) and planned.unit.records > 1:
-        _look_at_other_parts(job, planned, error)
+    tried = [
+        (job.path_of(other.file), other.unit.offset, other.unit.size, printable(other.file.path))
+        for other in map(job.planned_at, others[:: max(1, -(-len(others) // OTHERS))].tolist())
+    ]
+    if not tried and unit.records > 1:
+        part = unit.size // OTHERS
+        tried = [(path, unit.offset + number * part, part, shown) for number in range(OTHERS)]
     silent = None
-    for other in others[:: max(1, -(-len(others) // OTHERS))]:
-        compared = job.planned_at(int(other))
-        path = job.path_of(compared.file)
+    for path, offset, size, name in tried:
         try:
             _forget(path)
-            _read_range(path, compared.unit.offset, min(compared.unit.size, OTHER_BYTES))
+            _read_range(path, offset, min(size, OTHER_BYTES))
             return
         except OSError as problem:
             if problem.errno in NO_ANSWER:
-                silent = compared
+                silent = name
     if silent is not None:
         raise SourceGoneError(
-            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
-            f"{printable(planned.file.path)}"
-            f" cannot be read ({error.strerror}), and {printable(silent.file.path)} cannot either; "
-            "check its disk or server"
+            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {shown} "
+            f"and {silent} cannot be read ({error.strerror}); check its disk or server"
         )
-
-
-def _look_at_other_parts(job: Job, planned: PlannedUnit, error: OSError) -> None:
-    """Raise SourceGoneError if no part of a unit can be read: there is no other unit to compare it
-    with."""
-    path, unit = job.path_of(planned.file), planned.unit
-    _forget(path)
-    for part in range(OTHERS):
-        with contextlib.suppress(OSError):
-            _read_range(
-                path,
-                unit.offset + part * (unit.size // OTHERS),
-                min(unit.size // OTHERS, OTHER_BYTES),
-            )
-            return
-    raise SourceGoneError(
-        f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
-        f"{printable(planned.file.path)} cannot be"
-        f" read ({error.strerror}), and no other part of it; check its disk or server"
-    )
 
 
 def _forget(path: str) -> None:

@@ -169,8 +169,10 @@ class Job:
 
     def write_files(self) -> None:
         """Write the files that the recipe depends on into the folder that becomes the dataset."""
+        new = self.folder / NEW_FOLDER
         for name, data in self.recipe.files.items():
-            write_atomically(self.folder / NEW_FOLDER / name, data)
+            new.mkdir(exist_ok=True)  # a probe comes before the folders of the plan
+            write_atomically(new / name, data)
 
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come
@@ -617,35 +619,3 @@ class DatasetJob(Job):
             "lineage": Lineage(**{**lineage, "warnings": tuple(lineage.get("warnings", ()))}),
             "costs": Costs(**costs),
         }
-
-
-def plan_job(
-    folder: Path,
-    roots: tuple[Root, ...],
-    recipe: Recipe,
-    layout: Layout,
-    splits: tuple[SplitPlan, ...],
-    reading: RecordReading,
-    lineage: Lineage,
-    *,
-    shuffle: int | None,
-    costs: Costs | None = None,
-    recorded: bool = False,
-) -> DatasetJob:
-    """Return the job that makes a dataset in a folder that has, or gets, its tables.
-
-    `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
-    the plan is that of a finished dataset.
-    """
-    return DatasetJob(
-        folder,
-        roots,
-        recipe,
-        layout,
-        splits,
-        **vars(reading),
-        shuffle=shuffle,
-        recorded=recorded,
-        lineage=lineage,
-        costs=costs or Costs(),
-    )

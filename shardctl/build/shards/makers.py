@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.shards.planned import PlannedUnit
-from shardctl.build.shards.record_images import TableImages
-from shardctl.build.shards.records import RecordChoice, sample_of, samples_of
-from shardctl.build.shards.rows import RejectedRecord, RejectWriter, SampleWriter, UnitOutcome
-from shardctl.build.shards.shard_build import BuildAgain, ShardBuild
+from shardctl.build.shards.planned import BuildAgain, PlannedUnit
+from shardctl.build.shards.records import sample_of, samples_of
+from shardctl.build.shards.rows import RejectedRecord, UnitOutcome
+from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.errors import Rejection
 from shardctl.format.counts import Counts
 from shardctl.format.python_values import python_rows
@@ -30,7 +29,6 @@ from shardctl.transforms.base import HeldMemoryError, Records
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.transforms.pipeline.functions import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher
-from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 class Maker(ABC):
@@ -48,9 +46,7 @@ class Maker(ABC):
         return []
 
     @abstractmethod
-    def add_file(
-        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
-    ) -> BuildAgain | None:
+    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> None:
         """Make the samples of a file that is one record, given as its fields. Raises Rejection."""
 
     def begin(self, planned: PlannedUnit) -> None:  # noqa: B027 - most makers have nothing to do
@@ -59,8 +55,21 @@ class Maker(ABC):
     @abstractmethod
     def add_records(
         self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
+    ) -> list[RejectedRecord]:
         """Make the samples of some records of a unit, and return those that are rejected."""
+
+    def begin_unit(self, number: int) -> None:  # noqa: B027 - the same
+        """Finish the slot before, if this unit is not of the same one. Raises InputError."""
+
+    def slot_of(self, unit: int) -> range:
+        """Return the units that this one must be made with: those of its slot, where units are
+        records and there are models."""
+        return range(unit, unit + 1)
+
+    def hold_reject(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> bool:
+        """Take a file that is one record and is rejected, to be told of in its turn; False: it need
+        not wait."""
+        return False
 
     def flush(self) -> None:  # noqa: B027 - in most makers no record waits
         """Make the samples of the records that wait within their unit, or within their slot. Raises
@@ -72,28 +81,18 @@ class Maker(ABC):
 
 
 class RecordMaker(Maker):
-    """Makes the samples of each record by itself. `images` finds those of the records of tables,
-    where they have some."""
+    """Makes the samples of each record by itself."""
 
-    def __init__(
-        self,
-        build: ShardBuild,
-        pipeline: SamplePipeline,
-        images: TableImages | None,
-        writer: SampleWriter,
-    ) -> None:
-        self._build, self._pipeline, self._images, self._writer = build, pipeline, images, writer
+    def __init__(self, build: ShardBuild) -> None:
+        self._build, self._pipeline, self._images = build, build.pipeline, build.images
 
-    def add_file(
-        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
-    ) -> BuildAgain | None:
+    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> None:
         """Make the samples of a file that is one record. Raises Rejection."""
         self._add(fields, planned, outcome, None)
-        return None
 
     def add_records(
         self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
+    ) -> list[RejectedRecord]:
         """Make the samples of some records of a unit, and return those that are rejected."""
         progress, rejects = self._build.progress, list[RejectedRecord]()
         records: Iterable[tuple[int, Sample]] = zip(
@@ -140,7 +139,7 @@ class RecordMaker(Maker):
         """Write the samples of one record, whose images were in files with these digests."""
         if self._images is not None:
             self._images.became_samples(read)
-        self._writer.add_record(made, outcome)
+        self._build.output.add_record(made, outcome)
 
 
 def _is_64_bit_time(type_: pa.DataType) -> bool:
@@ -153,9 +152,8 @@ class BatchMaker(Maker):
     """Makes samples by the batch transforms of a recipe; where there are none, records become
     samples as they are."""
 
-    def __init__(self, build: ShardBuild, writer: SampleWriter) -> None:
-        self._build, self._writer = build, writer
-        job = build.job
+    def __init__(self, build: ShardBuild) -> None:
+        self._build, self._output, job = build, build.output, build.job
         self._pipeline = BatchPipeline(
             job.recipe.batch_transforms, job.folder, job.layout.roles.by_name
         )
@@ -165,23 +163,18 @@ class BatchMaker(Maker):
         """What became of the records in each of the batch transforms."""
         return self._pipeline.counts()
 
-    def add_file(
-        self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome
-    ) -> BuildAgain | None:
+    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> None:
         """Make the samples of a file that is one record. Raises Rejection."""
         self._build.progress.enter("transform")
         found = self._add(
             planned, records_of_file(planned.file_number, planned.key(), fields), outcome
         )
-        if isinstance(found, BuildAgain):
-            return found
         for _, rejection in found:
             raise rejection
-        return None
 
     def add_records(
         self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
+    ) -> list[RejectedRecord]:
         """Make the samples of some records of a unit, and return those that are rejected."""
         if not parsed.batch.num_rows:
             return []
@@ -190,14 +183,14 @@ class BatchMaker(Maker):
 
     def _add(
         self, planned: PlannedUnit, records: Records, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
+    ) -> list[RejectedRecord]:
         file, job = planned.file, self._build.job
         rejects: list[RejectedRecord] = []
         try:
             for made in self._pipeline.apply(
                 records, lambda record, rejection: rejects.append((record, rejection))
             ):
-                self._writer.add_batch(
+                self._output.add_batch(
                     lay_out(made.batch, job.layout, file.label, file.columns), outcome
                 )
         except HeldMemoryError:
@@ -207,24 +200,24 @@ class BatchMaker(Maker):
             if (
                 not job.recipe.joins
                 or len(records.numbers) > 1
-                or self._writer.rows.is_writing(planned.number)
+                or self._output.rows.is_writing(planned.number)
             ):
                 raise
             # It may have taken others along, which were held in a step.
             rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
             place = (planned.number, int(records.numbers[0]) or None)
-            hints = self._build.hints.with_lost({place: rejection})
-            return BuildAgain(
-                hints, f"{planned.key(place[1])}: memory ran out in a step that holds other records"
-            )
-        self._writer.totals.inputs += len(records.numbers) - len(rejects)
+            raise BuildAgain(
+                self._build.hints.with_lost({place: rejection}),
+                f"{planned.key(place[1])}: memory ran out in a step that holds other records",
+            ) from None
+        self._output.inputs += len(records.numbers) - len(rejects)
         return rejects
 
     def finish(self) -> None:
         """Add what the steps still hold, at the end of the shard."""
         for held in self._pipeline.finish():
-            self._writer.add_batch(
-                lay_out(held.batch, self._build.job.layout), self._writer.totals.outcomes[-1]
+            self._output.add_batch(
+                lay_out(held.batch, self._build.job.layout), self._output.outcomes[-1]
             )
 
 
@@ -234,7 +227,7 @@ class FunctionMaker(RecordMaker):
 
     def add_records(
         self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome
-    ) -> list[RejectedRecord] | BuildAgain:
+    ) -> list[RejectedRecord]:
         """Make the samples of some records of a unit, and return those that are rejected."""
         file, numbers, progress = planned.file, parsed.numbers, self._build.progress
         records = keyed(parsed.batch, file.path, numbers)
@@ -244,8 +237,8 @@ class FunctionMaker(RecordMaker):
         progress.begin(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
         # those that gave no sample too
-        self._writer.totals.inputs += len(numbers) - len(applied.rejects)
-        self._writer.add_batch(batch, outcome)
+        self._build.output.inputs += len(numbers) - len(applied.rejects)
+        self._build.output.add_batch(batch, outcome)
         return list(applied.rejects.items())
 
 
@@ -286,19 +279,10 @@ class ModelMaker(RecordMaker):
     becomes of them.
     """
 
-    def __init__(
-        self,
-        build: ShardBuild,
-        pipeline: SamplePipeline,
-        images: TableImages | None,
-        writer: SampleWriter,
-        rejects: RejectWriter,
-        choice: RecordChoice,
-    ) -> None:
-        super().__init__(build, pipeline, images, writer)
-        self._rejects, self._choice = rejects, choice
+    def __init__(self, build: ShardBuild) -> None:
+        super().__init__(build)
         self._slot_records = build.job.recipe.records_together
-        self._together = ModelBatcher(pipeline, self)
+        self._together = ModelBatcher(build.pipeline, self)
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
         self._slot = self._calls = 0
@@ -311,7 +295,7 @@ class ModelMaker(RecordMaker):
 
     def begin(self, planned: PlannedUnit) -> None:
         """Begin with a unit of many records. Raises MemoryError, SourceGoneError."""
-        self._ranks = self._choice.ranks(planned)
+        self._ranks = self._build.choice.ranks(planned)
 
     def begin_unit(self, number: int) -> None:
         """Finish the slot before, if this unit is not of the same one. Raises InputError."""
@@ -326,9 +310,11 @@ class ModelMaker(RecordMaker):
         first = unit - (unit - self._build.place.first_unit) % self._slot_records
         return range(first, first + self._slot_records)
 
-    def hold_reject(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> None:
+    def hold_reject(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> bool:
         """Take a file that is one record and is rejected, to be told of in its turn."""
-        self._waiting.append(_WaitingRecord(planned, outcome, None, rejection=rejection.bare()))
+        if self._build.job.fields is None:
+            self._waiting.append(_WaitingRecord(planned, outcome, None, rejection=rejection.bare()))
+        return self._build.job.fields is None
 
     def _add(
         self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None
@@ -364,12 +350,14 @@ class ModelMaker(RecordMaker):
         for each in waiting:
             found: list[MadeSample] | Rejection = each.rejection or result[each.number]
             if each.record is None:
-                each.outcome.first_row = self._writer.rows.first_row
+                each.outcome.first_row = self._build.rows.first_row
             if isinstance(found, Rejection):
                 if each.record is None:
-                    self._rejects.reject(each.planned, each.outcome, each.planned.unit.first, found)
+                    self._build.output.reject(
+                        each.planned, each.outcome, each.planned.unit.first, found
+                    )
                 else:
-                    self._rejects.hold(each.record, found)
+                    self._build.output.hold(each.record, found)
                 continue
             progress.begin(
                 each.planned.number, WHOLE if each.record is None else each.record, "encode"

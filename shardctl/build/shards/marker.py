@@ -101,23 +101,16 @@ def read_marker(path: Path) -> ShardMarker:
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     record = json.loads(table.schema.metadata[b"done"])
     facts = ShardFacts(**{**record["facts"], "block_rows": tuple(record["facts"]["block_rows"])})
-    labels = {int(label): count for label, count in record["labels"].items()}
-    shapes = tuple(tuple(shape) for shape in record["shapes"])
-    numbers = (record["inputs"], record["rejected"])
-    marked = (record["objects"], record["cut_off"])
-    jpegs = JpegRecord.from_json(record["jpegs"], facts.rows) if "jpegs" in record else None
-    steps, frames = tuple(record.get("steps", ())), record.get("first_frames", 0)
-    return ShardMarker(
-        facts,
-        *numbers,
-        shapes,
-        labels,
-        *marked,
-        table.replace_schema_metadata(),
-        jpegs,
-        steps,
-        frames,
-    )
+    jpegs = record["jpegs"]
+    read = {
+        "facts": facts,
+        "shapes": tuple(map(tuple, record["shapes"])),
+        "labels": {int(label): count for label, count in record["labels"].items()},
+        "units": table.replace_schema_metadata(),
+        "jpegs": jpegs and JpegRecord.from_json(jpegs, facts.rows),
+        "steps": tuple(record["steps"]),
+    }
+    return ShardMarker(**{**record, **read})
 
 
 def rows_made(path: Path) -> int:
@@ -128,17 +121,9 @@ def rows_made(path: Path) -> int:
 
 def write_marker(path: Path, done: ShardMarker) -> None:
     """Write the marker of a finished shard."""
-    record = {
-        name: getattr(done, name)
-        for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")
-    }
-    if done.jpegs is not None:
-        record["jpegs"] = done.jpegs.to_json()
-    for name in ("steps", "first_frames"):
-        if getattr(done, name):
-            record[name] = getattr(done, name)
-    schema = MARKER_SCHEMA.with_metadata(
-        {"done": json.dumps({**record, "facts": asdict(done.facts)})}
-    )
+    jpegs = done.jpegs and done.jpegs.to_json()
+    record = {**vars(done), "facts": asdict(done.facts), "jpegs": jpegs}
+    units = record.pop("units")
+    schema = MARKER_SCHEMA.with_metadata({"done": json.dumps(record)})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-        writer.write_table(done.units)
+        writer.write_table(units)

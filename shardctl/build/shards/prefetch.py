@@ -62,51 +62,36 @@ def prefetched(
     items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]
 ) -> Iterator[T]:
     """Yield items when what they want is there; that of the following ones is on its way."""
-    coming, waiting, taken = (
-        iter(items),
-        deque[tuple[T, list[tuple[ReadRequest, Future[bytes]]]]](),
-        0,
-    )
-    fetched_last = ""
-    held: tuple[T, list[ReadRequest]] | None = None
+    waiting: deque[tuple[T, list[ReadRequest], list[Future[bytes]]]] = deque()
+    ahead, fetched_last = 0, ""
+
+    def arrived() -> Iterator[T]:
+        nonlocal ahead
+        item, wants, futures = waiting.popleft()
+        wait(futures)
+        ahead -= sum(each.size for each in wants)
+        came = {each.url: future for each, future in zip(wants, futures, strict=True) if each.whole}
+        _came.update(came)
+        yield item
+        for url in came:
+            _came.pop(url, None)
+
     try:
-        while True:
-            while len(waiting) < AHEAD_ITEMS:
-                if held is None:
-                    item = next(coming, None)
-                    if item is None:
-                        break
-                    # Units of one file follow each other: it is fetched once.
-                    held = (
-                        item,
-                        [
-                            each
-                            for each in requests_of(item)
-                            if each.whole or each.url != fetched_last
-                        ],
-                    )
-                item, wants = held
-                size = sum(each.size for each in wants)
-                if taken and taken + size > AHEAD_BYTES:
-                    break
-                taken += size
-                fetched_last = next((each.url for each in wants if not each.whole), fetched_last)
-                waiting.append(
-                    (item, [(each, _pool(os.getpid()).submit(_fetch, each)) for each in wants])
-                )
-                held = None
-            if not waiting:
-                return
-            item, futures = waiting.popleft()
-            wait([future for _, future in futures])
-            taken -= sum(each.size for each, _ in futures)
-            _came.update({each.url: future for each, future in futures if each.whole})
-            yield item
-            for each, _ in futures:
-                _came.pop(each.url, None)
+        for item in items:
+            # Units of one file follow each other: it is fetched once.
+            wants = [each for each in requests_of(item) if each.whole or each.url != fetched_last]
+            size = sum(each.size for each in wants)
+            while waiting and (ahead + size > AHEAD_BYTES or len(waiting) >= AHEAD_ITEMS):
+                yield from arrived()
+            ahead += size
+            fetched_last = next((each.url for each in wants if not each.whole), fetched_last)
+            pool = _pool(os.getpid())
+            waiting.append((item, wants, [pool.submit(_fetch, each) for each in wants]))
+        while waiting:
+            yield from arrived()
     finally:
-        for _, futures in waiting:
-            for _, future in futures:
+        for _, _, futures in waiting:
+            for future in futures:
                 future.cancel()
 
 

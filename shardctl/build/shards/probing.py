@@ -8,23 +8,24 @@ decodes it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.shards.builder import ShardBuilder, ShardContent
+from shardctl.build.shards.builder import ShardBuilder
 from shardctl.build.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.planned import PlannedUnit, ShardPlace
+from shardctl.build.shards.planned import BuildAgain, PlannedUnit, RetryHints, ShardPlace
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of, sample_of
 from shardctl.build.shards.scan import Probe
-from shardctl.build.shards.shard_build import RetryHints, ShardBuild
+from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.errors import InputError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Mask, Objects
@@ -63,8 +64,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
-    first = inspect_first_records(job, units, progress, hints)
-    job = first.job
+    job, frames, first, warnings = inspect_first_records(job, units, progress, hints)
     beside = refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
         samples, setters, notices = _own_samples(job, units, progress, hints)
@@ -75,16 +75,24 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
     build = ShardBuild(
-        job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints, partial(look_at_gray, found=gray)
+        job,
+        ShardPlace(0, "probe", 0, 0, 0, 0),
+        progress,
+        hints,
+        sink,
+        rejects.append,
+        partial(look_at_gray, found=gray),
     )
-    builder = ShardBuilder(build, sink, rejects.append)
+    builder, output = ShardBuilder(build), build.output
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
-    content, totals = builder.finish(), builder.totals
-    rows = sum(content.block_rows)
+    done = builder.finish()
+    rows = done.facts.rows
     finishing = time.monotonic() - started
-    records = max(1, totals.inputs)
-    full = rows - _padding(content) / _block_length(job.layout)
+    records = max(1, output.inputs)
+    # more are padding in the blocks of a few records than in those of a shard
+    padding = sum(step.get("padding", 0) for step in done.steps)
+    full = rows - padding / _block_length(job.layout)
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     reasons, examples = count_reasons(rejects)
@@ -97,21 +105,15 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - totals.rejected),
+        samples_per_record=full / max(1, records - output.rejected),
         records=records,
-        rejected=totals.rejected,
-        notices=[*first.notices, *beside, *notices],
-        warnings=[*first.warnings, *warnings_on_gray(gray)],
-        frames=first.frames,
+        rejected=output.rejected,
+        notices=[*first, *beside, *notices],
+        warnings=[*warnings, *warnings_on_gray(gray)],
+        frames=frames,
         reasons=reasons,
         examples=examples,
     )
-
-
-def _padding(content: ShardContent) -> int:
-    """Return how many tokens of blocks are padding: more in the blocks of a few records than in
-    those of a shard."""
-    return sum(step.get("padding", 0) for step in content.steps)
 
 
 def _block_length(layout: Layout) -> int:
@@ -134,23 +136,17 @@ def _seconds(
     read: list[float] = []
     for planned in units[some]:
         if sum(read) < READ_AGAIN_SECONDS:
-            read.append(_timed(partial(builder.read_only, planned)))
+            read.append(_timed(partial(builder.records.read_only, planned)))
     rest = zip(added[some], read, units[some], strict=False)  # strict: some may not be read again
     each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
-    return _median(each), _median(read)
-
-
-def _median(values: Sequence[float]) -> float:
-    """Return the median. That of numpy imports numpy.ma, and that of Python `statistics`: 20 ms."""
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return median(each), median(read)
 
 
 def _timed(work: Callable[[], object]) -> float:
     """Return how long work on a unit took that may be rejected, or would have its shard built
     again."""
     started = time.monotonic()
-    with suppress(Rejection):  # what it gave before counts all the same
+    with suppress(Rejection, BuildAgain):  # what it gave before counts all the same
         work()
     return time.monotonic() - started
 
@@ -193,7 +189,7 @@ def _own_samples(
             reason = rejection
     progress.leave()
     notices = [
-        f"{who} changes pixels and leaves {name} as it is: what moves pixels must move {name} too"
+        f"{who} changes pixels and not {name}: what moves pixels must move {name} too"
         for name, who in pipeline.unmoved.items()
     ]
     if not samples:
@@ -224,7 +220,9 @@ def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str
         ):
             continue
         type_ = (
-            _array_type(name, samples) if setters[name] in models and name not in known else None
+            array_type([sample.fields.get(name) for sample in samples])
+            if setters[name] in models and name not in known
+            else None
         )
         found = pa.field(
             name,
@@ -261,28 +259,13 @@ def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) ->
             and name in after.columns.names
             and after.roles.get(name) is None
         ):
-            was, found = (layout.columns.field(name).type for layout in (before, after))
+            found = after.columns.field(name).type
             what = "a column of objects" if isinstance(role, Objects) else "a mask"
             notices.append(
-                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: the "
-                "loader does not move it"
-                " with its image. To keep it, return the types that it had, and put more into "
-                "fields of their own"
+                f"{name} is no longer {what}, because {setters[name]} made it {found}: no loader "
+                "moves it with its image; return the type that it had"
             )
     return notices
-
-
-def _changed(before: pa.DataType, after: pa.DataType) -> str:
-    """Say how a function changed the type of a field."""
-    if not (pa.types.is_struct(before) and pa.types.is_struct(after)):
-        return f"made it {after}"
-    was, now = ({f.name: f.type for f in type_} for type_ in (before, after))
-    if added := [name for name in now if name not in was]:
-        return f"added {', '.join(added)} to it"
-    if gone := [name for name in was if name not in now]:
-        return f"took {', '.join(gone)} from it"
-    other = next(name for name in was if was[name] != now[name])
-    return f"made its {other} {now[other]} instead of {was[other]}"
 
 
 def _own_type(
@@ -320,16 +303,10 @@ def _own_type(
             values[0],
         )
         raise InputError(
-            f"{who} set {name} to values that have no type in common, such as {describe(other)} "
-            f"and {describe(odd)}"
+            f"{who} set {name} to values of several types, such as {describe(other)} and "
+            f"{describe(odd)}"
         )
     return type_
-
-
-def _array_type(name: str, samples: list[MadeSample]) -> pa.DataType | None:
-    """Return the type of a field of a model if all of its values are arrays of one shape, None if
-    not."""
-    return array_type([sample.fields.get(name) for sample in samples])
 
 
 def _common_type(values: list[Any]) -> pa.DataType:

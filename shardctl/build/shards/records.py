@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import numpy as np
@@ -13,8 +13,7 @@ import xxhash
 
 from shardctl.build.shards.inputs import check_state, read_mask, read_whole, reading, state_of
 from shardctl.build.shards.job import ANY_UNIT, KEY, Job
-from shardctl.build.shards.planned import File, PlannedUnit
-from shardctl.build.shards.shard_build import RetryHints, ShardBuild
+from shardctl.build.shards.planned import File, PlannedUnit, RetryHints
 from shardctl.errors import Rejection
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
@@ -83,6 +82,34 @@ def read_unit(
                 parsed, parsed.batch, _in_no_group(job, planned, parsed, job.draw.group)
             )
         yield parsed
+
+
+def read_fitting(
+    job: Job,
+    planned: PlannedUnit,
+    choose: Choose | None,
+    on_misfit: Callable[[int, Misfit], None],
+) -> Iterator[Parsed]:
+    """Yield the chosen records of a unit that fit the types which were given; `on_misfit` is told
+    of the others. Raises Rejection, SourceGoneError.
+
+    Fewer and fewer are read together until one alone does not fit: one by one, each of them would
+    cost a whole unit. All of a part is read before any of it is given, so that it can be read again
+    in smaller ones.
+    """
+    unit, done, together = planned.unit, 0, FITTED_RECORDS
+    while done < unit.records:
+        count = min(together, unit.records - done)
+        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
+        try:
+            yield from list(read_unit(job, planned, part, choose, xxhash.xxh3_64()))
+        except Misfit as misfit:
+            if count > 1:
+                together = count // 2
+                continue
+            on_misfit(part.first, misfit)
+        done += count
+        together = min(2 * together, FITTED_RECORDS)
 
 
 def _in_no_group(
@@ -212,6 +239,7 @@ def records_of(
             yield record, fields
 
 
+@dataclass
 class RecordChoice:
     """Tells which records of a unit are in a shard. Where keys decide it, those of a unit are read
     once.
@@ -219,25 +247,24 @@ class RecordChoice:
     Every method may read them then, and so raises MemoryError and SourceGoneError.
     """
 
-    def __init__(self, build: ShardBuild) -> None:
-        self._build = build
-        self._unit = NOWHERE
-        self._choose: Choose | None = None
+    job: Job
+    split: int
+    progress: WorkerProgress
+    hints: RetryHints
+    _unit: int = NOWHERE
+    _choose: Choose | None = None
 
     def of_split(self, planned: PlannedUnit) -> Choose | None:
         """Return what tells which records of a unit are of this split; None: all of them."""
         if self._unit != planned.number:
-            build = self._build
-            self._choose = choice_of(
-                build.job, planned, build.place.split, build.progress, build.hints
-            )
+            self._choose = choice_of(self.job, planned, self.split, self.progress, self.hints)
             self._unit = planned.number
         return self._choose
 
     def to_read(self, planned: PlannedUnit) -> Choose | None:
         """Return what tells which records of a unit are read: those of this split, except the ones
         that end a worker."""
-        return self._build.hints.without_lost(planned.number, self.of_split(planned))
+        return self.hints.without_lost(planned.number, self.of_split(planned))
 
     def has(self, planned: PlannedUnit, record: int) -> bool:
         """Return whether a record of a unit is of this split."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.build.shards.planned import PlannedUnit
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import BuildAgain, PlannedUnit, RetryHints
 from shardctl.build.shards.previous_samples import PreviousSamples, PreviousUnits
-from shardctl.build.shards.shard_build import BuildAgain, RetryHints, ShardBuild
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.counts import JpegRecord
-from shardctl.format.layout import Layout
 from shardctl.format.shard import ShardWriter
 from shardctl.format.shard_copy import objects_of
 from shardctl.format.tables import PRUNED, Reject
@@ -41,12 +40,7 @@ def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:
     )
 
 
-def jpegs_of_column(batch: pa.RecordBatch, column: str) -> list[JpegFacts | None]:
-    """Return what each image of a column is as JPEG."""
-    return [jpeg_facts(data) for data in _images(batch, column)]
-
-
-def shapes_of_column(batch: pa.RecordBatch, column: str) -> set[Shape]:
+def _shapes_of(batch: pa.RecordBatch, column: str) -> set[Shape]:
     """Return the first two shapes of images of a column that differ: its only one, if they are all
     the same."""
     shapes: set[Shape] = set()
@@ -248,6 +242,9 @@ class ShuffledRows(Rows):
 MOST_SHAPES = 2
 """Different shapes of images that are kept of a shard: two show that they differ."""
 
+RejectedRecord = tuple[int, Rejection]
+"""The number of a record, and why it is rejected."""
+
 
 @dataclass
 class UnitOutcome:
@@ -259,73 +256,48 @@ class UnitOutcome:
     digest: int | None = None
 
 
-@dataclass
-class ShardTotals:
-    """What has become of the records of a shard: `inputs` of them have become `samples`, or were
-    `rejected`, or neither.
+class ShardOutput:
+    """Puts samples into the rows of a shard, tells of records that are rejected, and counts both.
 
-    `outcomes` has each unit, in order. `labels` counts the samples by class, and `shapes` are the
-    first few different shapes of their images.
+    `inputs` records have become `samples`, or were `rejected`, or neither. `outcomes` has each
+    unit, in order. `labels` counts the samples by class, and `shapes` are the first few different
+    shapes of their images.
+
+    Rejects are told of in order. Within a unit of many records, some may wait for a model. Rejects
+    of records behind the first of these are written later. Records that are lost are not read, and
+    are written in their turn. `pruned`: a person took a record of the unit out.
     """
 
-    inputs: int = 0
-    samples: int = 0
-    rejected: int = 0
-    outcomes: list[UnitOutcome] = field(default_factory=list)
-    labels: Counter[int] = field(default_factory=Counter)
-    shapes: set[Shape] = field(default_factory=set)
-
-    def count_sample(self, sample: MadeSample) -> None:
-        """Count the class and the shape of a sample."""
-        if sample.label is not None:
-            self.labels[sample.label] += 1
-        if sample.shape and len(self.shapes) < MOST_SHAPES:
-            self.shapes.add(sample.shape)
-
-    def count_batch(self, batch: pa.RecordBatch, layout: Layout) -> None:
-        """Count the samples of a batch, also by class."""
-        self.samples += batch.num_rows
-        self.labels.update(_labels_of(batch, layout))
-
-    def count_shapes(self, shapes: set[Shape]) -> None:
-        """Count shapes of images, as far as there is room for them."""
-        self.shapes |= set(sorted(shapes - self.shapes)[: MOST_SHAPES - len(self.shapes)])
-
-    def count_rejects(self, outcome: UnitOutcome, records: int) -> None:
-        """Count records of a unit that are rejected."""
-        outcome.rejected += records
-        self.rejected += records
-        self.inputs += records
-
-
-def _labels_of(batch: pa.RecordBatch, layout: Layout) -> dict[int, int]:
-    """Count the samples of a batch by class."""
-    if layout.classes is None or "label" not in batch.schema.names:
-        return {}
-    column = batch.column("label")
-    if column.null_count:  # to drop them imports pyarrow.compute: 25 to 40 ms
-        column = column.drop_null()
-    counts = np.bincount(column.to_numpy(), minlength=0)
-    return {int(label): int(counts[label]) for label in np.flatnonzero(counts)}
-
-
-class SampleWriter:
-    """Puts samples into the rows of a shard, and counts them."""
-
-    def __init__(self, build: ShardBuild, rows: Rows, totals: ShardTotals) -> None:
-        self._build, self._job, self._progress = build, build.job, build.progress
-        self.rows, self.totals = rows, totals
+    def __init__(
+        self,
+        job: Job,
+        progress: WorkerProgress,
+        hints: RetryHints,
+        rows: Rows,
+        write: Callable[[Reject], None],
+    ) -> None:
+        self._job, self._progress, self._hints = job, progress, hints
+        self.rows, self._write = rows, write
+        self.inputs = self.samples = self.rejected = 0
+        self.outcomes: list[UnitOutcome] = []
+        self.labels: Counter[int] = Counter()
+        self.shapes: set[Shape] = set()
+        self._lost: Sequence[int] = ()
+        self._late: list[RejectedRecord] = []
+        self.pruned = False
 
     def add_record(self, made: list[MadeSample], outcome: UnitOutcome) -> None:
         """Add the samples of one record, which the progress slot names."""
-        totals = self.totals
-        totals.inputs += 1
+        self.inputs += 1
         outcome.samples += len(made)
-        totals.samples += len(made)
+        self.samples += len(made)
         place, record = self._progress.at
         for sample in made:
             self.rows.add(sample, place, record)
-            totals.count_sample(sample)
+            if sample.label is not None:
+                self.labels[sample.label] += 1
+            if sample.shape and len(self.shapes) < MOST_SHAPES:
+                self.shapes.add(sample.shape)
 
     def add_batch(self, batch: pa.RecordBatch, outcome: UnitOutcome) -> None:
         """Add samples that are a batch with the columns of the shard. Their records are the
@@ -335,69 +307,56 @@ class SampleWriter:
         if place != NOWHERE:
             self._progress.begin(place, record)
         outcome.samples += batch.num_rows
-        self.totals.count_batch(batch, self._job.layout)
+        self._count(batch)
 
-    def add_previous(self, previous: PreviousSamples, units: PreviousUnits) -> BuildAgain | None:
+    def _count(self, batch: pa.RecordBatch) -> None:
+        """Count the samples of a batch, also by class."""
+        self.samples += batch.num_rows
+        if self._job.layout.classes is None or "label" not in batch.schema.names:
+            return
+        column = batch.column("label")
+        if column.null_count:  # to drop them imports pyarrow.compute: 25 to 40 ms
+            column = column.drop_null()
+        counts = np.bincount(column.to_numpy())
+        self.labels.update({int(label): int(counts[label]) for label in np.flatnonzero(counts)})
+
+    def add_previous(self, previous: PreviousSamples, units: PreviousUnits) -> None:
         """Add units that the dataset before has made: of files that are one record each.
 
-        A shard of it that is damaged has this one built again, from the sources alone.
+        Raises BuildAgain if its shard is damaged: this one is made from the sources alone.
         """
-        totals, layout, store = self.totals, self._job.layout, self._job.recipe.store
+        layout, store = self._job.layout, self._job.recipe.store
         first_rows = self.rows.first_row + np.cumsum(units.samples) - units.samples
         outcomes = zip(first_rows.tolist(), units.samples.tolist(), units.digests, strict=True)
-        totals.outcomes += [
+        self.outcomes += [
             UnitOutcome(first_row, samples, digest=digest)
             for first_row, samples, digest in outcomes
         ]
-        totals.inputs += len(units.samples)
+        self.inputs += len(units.samples)
         image = layout.roles.main_image if store is not None and store.name != "none" else None
         try:
             for batch in previous.samples(units, layout.columns):
-                totals.count_batch(batch, layout)
+                self._count(batch)
                 jpegs = (
-                    jpegs_of_column(batch, image)
+                    list(map(jpeg_facts, _images(batch, image)))
                     if image is not None and self._job.keeps_sources
                     else []
                 )
                 self.rows.add_made(batch, objects_of(batch, layout), jpegs)
-                if image is not None and len(totals.shapes) < MOST_SHAPES:
-                    totals.count_shapes(
-                        shapes_of_column(batch, image) if units.shape is None else {units.shape}
-                    )
+                room = MOST_SHAPES - len(self.shapes)
+                if image is not None and room:
+                    found = _shapes_of(batch, image) if units.shape is None else {units.shape}
+                    self.shapes |= set(sorted(found - self.shapes)[:room])
         except DatasetError as error:
-            return BuildAgain(
-                self._build.hints.with_anew(), f"a shard of the dataset before is damaged ({error})"
-            )
-        return None
-
-
-RejectedRecord = tuple[int, Rejection]
-"""The number of a record, and why it is rejected."""
-
-
-class RejectWriter:
-    """Tells of the records of a shard that are rejected, in order.
-
-    Within a unit of many records, some may wait for a model. Rejects of records behind the first of
-    these are written later, so that the order stays. Records that are lost are not read, and are
-    written in their turn.
-    """
-
-    def __init__(
-        self, write: Callable[[Reject], None], hints: RetryHints, totals: ShardTotals
-    ) -> None:
-        self._write, self._hints, self._totals = write, hints, totals
-        self._lost: Sequence[int] = ()
-        self._late: list[RejectedRecord] = []
-        self.pruned = False
-        """Whether a record of the unit was taken out by a person."""
+            why = f"a shard of the dataset before is damaged ({error})"
+            raise BuildAgain(replace(self._hints, anew=True), why) from error
 
     def begin(self, lost: Sequence[int]) -> None:
         """Begin with a unit of many records. These of them are lost, and sorted."""
         self._lost, self._late, self.pruned = lost, [], False
 
     def hold(self, record: int, rejection: Rejection) -> None:
-        """Take a record that has waited, to be told of when those before it are."""
+        """Take a reject that has waited, to be told of when those before it are."""
         self._late.append((record, rejection))
 
     def tell(
@@ -437,7 +396,9 @@ class RejectWriter:
         self._write(
             Reject(planned.file.path, planned.key(record), stage, rejection.error, message, records)
         )
-        self._totals.count_rejects(outcome, records)
+        outcome.rejected += records
+        self.rejected += records
+        self.inputs += records
 
 
 def of_several(records: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +17,12 @@ import pyarrow as pa
 from shardctl.build.shards.builder import ShardBuilder
 from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, WorkDone, write_marker
-from shardctl.build.shards.planned import ShardPlace
+from shardctl.build.shards.marker import ShardMarker, WorkDone, write_marker
+from shardctl.build.shards.planned import BuildAgain, RecordUnit, RetryHints, ShardPlace
 from shardctl.build.shards.previous_samples import PreviousUnits
-from shardctl.build.shards.shard_build import BuildAgain, RecordUnit, RetryHints, ShardBuild
+from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.upload import upload_shard
 from shardctl.errors import Rejection
-from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject
 from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, replacing
 from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
@@ -46,17 +45,16 @@ def build_shard(
     source no longer gives.
     """
     place, reporter = job.place(shard), _Reporter(report)
-    hints = hints or RetryHints()
-    hints = replace(hints, lost={**_known_rejects(job, shard), **hints.lost})
+    hints = (hints or RetryHints()).after(_known_rejects(job, place))
     while True:
-        built = _build(ShardBuild(job, place, progress, hints), shard, reporter)
-        if isinstance(built, ShardMarker):
+        try:
+            built = _build(job, shard, progress, hints, reporter)
             break
-        assert built.hints != hints, (
-            f"shard {shard} would be built in the same way again: {built.why}"
-        )
-        hints = built.hints
-        reporter.take_back()  # it is built again from its first unit
+        except BuildAgain as again:
+            if again.hints == hints:
+                raise AssertionError(f"shard {shard} would be built in the same way") from again
+            hints = again.hints
+            reporter.take_back()  # it is built again from its first unit
     write_marker(job.marker_path(shard), built)
     if job.url:
         progress.begin(NOWHERE, stage="deliver")
@@ -65,49 +63,31 @@ def build_shard(
     reporter.flush()
 
 
-def _known_rejects(job: Job, shard: int) -> dict[RecordUnit, Rejection]:
+def _known_rejects(job: Job, place: ShardPlace) -> dict[RecordUnit, Rejection]:
     """Return the rejects that are known of a shard of a finished dataset."""
-    place = job.place(shard)
-    units = range(place.first_unit, place.first_unit + place.units)
     return {
         (unit, record): reason
-        for unit in units
+        for unit in range(place.first_unit, place.first_unit + place.units)
         for record, reason in job.known.get(unit, {}).items()
     }
 
 
-def _build(build: ShardBuild, shard: int, reporter: _Reporter) -> ShardMarker | BuildAgain:
-    """Build a shard once. Its files are there only if that is done."""
-    job = build.job
-    with (
-        replacing(job.shard_path(shard), StreamedFile) as sink,
-        _rejects_file(job.rejects_path(shard)) as rejects,
-    ):
-        builder = ShardBuilder(build, sink, rejects.write)
-        again = _add_all(build, builder, reporter)
-        if again is not None:
-            sink.abandon()
-            rejects.abandon()
-            return again
-        totals = builder.totals
-        samples, rejected = totals.samples, totals.rejected
-        content = builder.finish()
-        reporter.count(0, totals.samples - samples, totals.rejected - rejected, 0)
-    return ShardMarker(
-        facts=ShardFacts(
-            sum(content.block_rows), sink.tell(), content.raw_bytes, sink.sha256, content.block_rows
-        ),
-        inputs=totals.inputs,
-        rejected=totals.rejected,
-        shapes=tuple(sorted(totals.shapes)),
-        labels=dict(totals.labels),
-        objects=content.objects,
-        cut_off=content.cut_off,
-        units=pa.Table.from_pylist([vars(outcome) for outcome in totals.outcomes], MARKER_SCHEMA),
-        jpegs=content.jpegs,
-        steps=content.steps,
-        first_frames=content.first_frames,
-    )
+def _build(
+    job: Job, shard: int, progress: WorkerProgress, hints: RetryHints, reporter: _Reporter
+) -> ShardMarker:
+    """Build a shard once. Its files are there only if that is done. Raises BuildAgain."""
+    path, place = job.rejects_path(shard), job.place(shard)
+    with replacing(job.shard_path(shard), StreamedFile) as sink, _RejectsFile(path) as rejects:
+        build = ShardBuild(job, place, progress, hints, sink, rejects.write)
+        builder, output = ShardBuilder(build), build.output
+        _add_all(build, builder, reporter)
+        samples, rejected = output.samples, output.rejected
+        done = builder.finish()
+        reporter.count(0, output.samples - samples, output.rejected - rejected, 0)
+        if not done.rejected:
+            with naming_the_path(path):
+                path.unlink(missing_ok=True)  # of an earlier attempt
+    return replace(done, facts=replace(done.facts, bytes=sink.tell(), sha256=sink.sha256))
 
 
 def _previous(build: ShardBuild) -> list[PreviousUnits]:
@@ -127,38 +107,31 @@ def _others(place: ShardPlace, previous: Sequence[PreviousUnits]) -> npt.NDArray
     return place.first_unit + np.flatnonzero(~made)
 
 
-def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> BuildAgain | None:
+def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> None:
     """Add the units of a shard: what the dataset before has of them as it is there, and what is
     made of the others."""
-    job, totals, previous = build.job, builder.totals, _previous(build)
+    job, output, previous = build.job, build.output, _previous(build)
     waiting = deque(previous)
+
+    def add_previous() -> None:
+        assert job.previous is not None, "the units are of it"
+        units = waiting.popleft()
+        output.add_previous(job.previous, units)
+        reporter.count(len(units.samples), units.run.rows, 0, 0)
+
     for planned in prefetched_units(job, job.units_at(_others(build.place, previous))):
         while waiting and waiting[0].first_unit < planned.number:
-            if (again := _add_previous(job, waiting.popleft(), builder, reporter)) is not None:
-                return again
-        samples, rejected = totals.samples, totals.rejected
-        if (again := builder.add(planned)) is not None:
-            return again
+            add_previous()
+        samples, rejected = output.samples, output.rejected
+        builder.add(planned)
         reporter.count(
             planned.unit.records,
-            totals.samples - samples,
-            totals.rejected - rejected,
+            output.samples - samples,
+            output.rejected - rejected,
             planned.unit.size,
         )
-    for units in waiting:
-        if (again := _add_previous(job, units, builder, reporter)) is not None:
-            return again
-    return None
-
-
-def _add_previous(
-    job: Job, units: PreviousUnits, builder: ShardBuilder, reporter: _Reporter
-) -> BuildAgain | None:
-    assert job.previous is not None, "the units are of it"
-    again = builder.add_previous(job.previous, units)
-    if again is None:
-        reporter.count(len(units.samples), units.run.rows, 0, 0)
-    return again
+    while waiting:
+        add_previous()
 
 
 def try_units(
@@ -172,52 +145,33 @@ def try_units(
     Whatever ends the process does it here, before the whole shard is built once more. What would
     have the shard built again is left to that.
     """
-    build = ShardBuild(job, job.place(shard), progress, hints)
-    builder = ShardBuilder(build, pa.MockOutputStream(), lambda reject: None)
-    slot, end = builder.slot_of(first), build.place.first_unit + build.place.units
-    units = _others(build.place, _previous(build))
+    place = job.place(shard)
+    sink = pa.MockOutputStream()
+    build = ShardBuild(job, place, progress, hints, sink, lambda reject: None)
+    builder = ShardBuilder(build)
+    slot, end = builder.maker.slot_of(first), place.first_unit + place.units
+    units = _others(place, _previous(build))
     for planned in prefetched_units(
         job, job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))])
     ):
-        builder.add(planned)
-    builder.flush()
+        with suppress(BuildAgain):
+            builder.add(planned)
+    builder.maker.flush()
 
 
-class _RejectsFile:
-    """The file of the rejects of a shard, made for the first of them. `path` is where it comes to
-    be, within `stack`."""
+class _RejectsFile(ExitStack):
+    """The file of the rejects of a shard, made for the first of them."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self._path, self._stack = path, stack
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
         self._file: HashingFile | None = None
-        self._abandoned = False
 
     def write(self, reject: Reject) -> None:
         """Add a line."""
         if self._file is None:
-            self._file = self._stack.enter_context(replacing(self._path))
+            self._file = self.enter_context(replacing(self._path))
         self._file.write(reject.line())
-
-    def abandon(self) -> None:
-        """Leave everything as it was before."""
-        self._abandoned = True
-        if self._file is not None:
-            self._file.abandon()
-
-    def finish(self) -> None:
-        """Delete the file of an earlier attempt, where there are no rejects now."""
-        if self._file is None and not self._abandoned:
-            with naming_the_path(self._path):
-                self._path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _rejects_file(path: Path) -> Iterator[_RejectsFile]:
-    """Yield the file of the rejects of a shard. There is none after it if there are no rejects."""
-    with ExitStack() as stack:
-        file = _RejectsFile(path, stack)
-        yield file
-        file.finish()
 
 
 class _Reporter:

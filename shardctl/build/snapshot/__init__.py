@@ -47,6 +47,9 @@ FIRST_RANK_SECONDS = 10.0
 QUIET_SECONDS = 1.0
 """After how long they say that they wait."""
 
+LOOK_SECONDS, LOOK_SECONDS_ON_STORE = 0.25, 1.0
+"""Seconds between looks whether another process has done something."""
+
 NOT_HERE = ("append", "copy_rejects", "dry_run", "explain", "if_running")
 """Options of `convert` that are for a person at a terminal, or say what is always so here."""
 
@@ -112,7 +115,7 @@ def snapshot(
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
     if is_url(dst) and not wait:
-        raise UsageError("wait=False reads shards while they are made, which needs a folder")
+        raise UsageError("wait=False needs a folder: a dataset on a store must be complete")
     moved_from = options.get("moved_from", ())
     request = ConvertRequest.of(
         source, dst, recipe, {**options, "update": bool(moved_from)}
@@ -188,11 +191,6 @@ class _Snapshot:
     store: StoreTarget | None
 
     @property
-    def _look_seconds(self) -> float:
-        """Seconds between looks whether another process has done something."""
-        return 0.25 if self.store is None else 1.0
-
-    @property
     def _staging(self) -> Path:
         return self.target.folder.path(STAGING)
 
@@ -239,8 +237,7 @@ class _Snapshot:
             remedy = (
                 "update=True brings it up to date"
                 if verdict == "update"
-                else "overwrite=True makes it again, `shardctl convert --explain` shows the "
-                "difference, or give another destination"
+                else "overwrite=True makes it again, `shardctl convert --explain` shows the difference"
             )
             shown = self.request.folder.shown()
             raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
@@ -302,7 +299,7 @@ class _Snapshot:
             if time.monotonic() >= due:
                 if store.is_replaced():
                     raise _ReplacedError
-                due = time.monotonic() + self._look_seconds
+                due = time.monotonic() + LOOK_SECONDS_ON_STORE
 
         return store.lease(waiting, looking)
 
@@ -331,7 +328,7 @@ class _Snapshot:
             self.store.is_leased if self.store else partial(file_lease.is_leased, self._staging)
         )
         while time.monotonic() < until and not is_leased() and self.manifest() == before:
-            time.sleep(self._look_seconds)
+            time.sleep(LOOK_SECONDS if self.store is None else LOOK_SECONDS_ON_STORE)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
                 self.log.leaving()
                 announced = True
@@ -369,8 +366,7 @@ def _of_environment() -> int:
         if rank is not None and ranks is not None:
             if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
                 raise UsageError(
-                    f"the environment says {name}={rank!r} and {size}={ranks!r}, which is not a "
-                    "valid rank; give rank="
+                    f"the environment says {name}={rank!r} and {size}={ranks!r}; give rank="
                 )
             return int(rank)
     return 0

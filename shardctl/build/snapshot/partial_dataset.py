@@ -20,10 +20,10 @@ import numpy as np
 from shardctl.build.shards.job import NEW_FOLDER, marker_path
 from shardctl.build.shards.marker import read_marker
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
-from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
 from shardctl.loader.dataset import Dataset, open_dataset
@@ -127,8 +127,7 @@ class FinishedPart(Shards):
         opened = _again_if_moved(lambda: opening(shard, opener, fields))
         if opened.identity[0] != self._inodes[shard]:
             raise DatasetError(
-                f"{printable(str(self.root))}: replaced by another dataset while it was read; open "
-                "it again"
+                f"{printable(str(self.root))}: replaced while it was read; open it again"
             )
         return opened
 
@@ -173,8 +172,8 @@ class ShardWatcher:
             opened = open_dataset(self._target, self._split)
             if self._job is not None and opened.manifest.fingerprint != self._job[0].name:
                 raise DatasetError(
-                    f"{printable(str(self._target))}: was updated while its first epoch was read; "
-                    "start the epoch again"
+                    f"{printable(str(self._target))}: was updated while it was read; start the epoch "
+                    "again"
                 )
             return opened
         for found in filter(is_file, (self._target / STAGING).glob(f"*/{JOB}")):
@@ -292,9 +291,7 @@ class PartialDataset:
     def _whole(self, what: str) -> Dataset:
         if not self.is_complete:
             self._making.check()
-            raise UsageError(
-                f"{what} needs the complete dataset, which is still being made: use wait() first"
-            )
+            raise UsageError(f"{what} needs the complete dataset: use wait() first")
         if self._opened is None:
             self._opened = self.wait()
         return self._opened
@@ -325,10 +322,7 @@ class PartialDataset:
         """
         for name in ("repeat", "processes", "bucket"):
             if options.get(name) not in (None, 1):
-                raise UsageError(
-                    f"{name}= needs a complete dataset: use wait() first, or snapshot(…) without "
-                    "wait=False"
-                )
+                raise UsageError(f"{name}= needs the complete dataset: use wait() first")
         given = {"rank": rank, "world_size": world_size, **options}
         dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
         LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()

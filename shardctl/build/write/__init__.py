@@ -3,7 +3,6 @@ conversion, and no source."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import pickle
 import secrets
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import settle
-from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
+from shardctl.build.commit.staging import discard, jobs_in, refuse_to_lose_job
 from shardctl.build.options import check_if_running
 from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.shards.job import NEW_FOLDER
@@ -33,6 +33,7 @@ from shardctl.build.write.writer import (
     WrittenSplit,
     finish,
     in_order,
+    new_folder,
     new_keys,
     refuse_bad_names,
 )
@@ -204,14 +205,13 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
     )
     if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
         raise UsageError(
-            "parts= must be a list of the values that the function is called with, or a dict with "
-            "such a list for each split"
+            "parts= is a list of arguments of the function, or a dict of such lists by split"
         )
     if parts is not None:
         if not callable(samples):
             raise UsageError(
-                "with parts=, samples must be a function that yields the samples of one part; it "
-                f"is {describe(samples)}"
+                "with parts=, samples is a function that yields the samples of a part; it is "
+                f"{describe(samples)}"
             )
         by_split = (
             {Splits((name,)): each for name, each in parts.items()}
@@ -220,14 +220,12 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         )
         made = [Part(given, which) for which, several in by_split.items() for given in several]
         if not made:
-            raise UsageError(
-                "parts= is empty; give the arguments of the function, one for each call"
-            )
+            raise UsageError("parts= is empty; give an argument for each call")
         return _Parts(samples, made, workers)
     if isinstance(samples, Mapping):
         if not samples:
             raise UsageError(
-                "no split was given; give an iterable of samples, or a dict with one for each split"
+                "there is no split; give an iterable of samples, or a dict with one for each split"
             )
         streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
     else:
@@ -245,10 +243,7 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         ]
         return _Parts(Stretches([each for _, each in streams]), stretches, workers)
     if workers:
-        raise UsageError(
-            "workers= needs parts=, since only one process can read an iterable; give a function, "
-            "and its arguments in parts="
-        )
+        raise UsageError("workers= needs parts=: give a function, and its arguments in parts=")
     return streams
 
 
@@ -267,18 +262,10 @@ def _write_at_once(
 ) -> Manifest:
     """Write the samples of streams, and put the dataset in its place. Nothing is left where that
     fails."""
-    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-    new = folder / NEW_FOLDER
-    try:
-        with naming_the_path(new):
-            new.mkdir(parents=True)
+    with new_folder(target) as new:
         manifest = _write_all(new, streams, names, given, limits)
         held.check()
         publish.publish(new, target)
-    finally:
-        if folder.exists() and not publish.is_committing(folder):
-            with contextlib.suppress(OSError):  # the next one that writes deletes it
-                discard(folder)
     return manifest
 
 
@@ -291,9 +278,7 @@ def _write_all(
     if not first:
         raise InputError("there is no sample to write")
     fields = Fields([sample for _, sample in first], given)
-    writer = SampleWriter(
-        new, fields, given.compression_of(fields), limits, len(given.classes or ())
-    )
+    writer = SampleWriter(new, fields, given, limits)
     try:
         for number, (splits, sample) in enumerate(chain(first, stream)):
             writer.add(sample, number, splits)
@@ -364,7 +349,7 @@ def _write_parts(
             if job_folder.is_begun() and job_folder.record() != record:
                 if not overwrite:
                     raise InputError(
-                        "the first samples differ from those in the stopped call; overwrite=True "
+                        "the first samples differ from those of the stopped call; overwrite=True "
                         "starts over"
                     )
                 discard(folder)
@@ -406,7 +391,7 @@ def identity_of(
     None where nothing can tell: objects that cannot be pickled, code without a file.
     """
     codes = [type(dataset) for dataset in make.datasets] if isinstance(make, Stretches) else [make]
-    digest = _Digest()
+    digest = hashlib.sha256()  # a pickled dataset may be as large as the memory
     try:
         for code in codes:
             found = code_digest(
@@ -414,26 +399,11 @@ def identity_of(
             )
             if found is None:
                 return None
-            digest.write(found.encode())
-        digest.write(f"{__version__} {FORMAT_VERSION} {pa.__version__}".encode())
-        pickle.Pickler(digest, protocol=5).dump((make, list(parts), options))
+            digest.update(found.encode())
+        digest.update(f"{__version__} {FORMAT_VERSION} {pa.__version__}".encode())
+        pickle.Pickler(SimpleNamespace(write=digest.update), protocol=5).dump(
+            (make, list(parts), options)
+        )
     except Exception:  # noqa: BLE001 - a person's objects may raise anything when they are pickled
         return None
-    return digest.text
-
-
-class _Digest:
-    """Hashes what is written to it: a pickled dataset may be as large as the memory."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        """Hash some bytes."""
-        self._digest.update(data)
-        return memoryview(data).nbytes
-
-    @property
-    def text(self) -> str:
-        """The digest, 16 hex digits."""
-        return self._digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]

@@ -72,23 +72,20 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
     for name, said in (given or {}).items():
         if not isinstance(said, str | Mapping):
             raise UsageError(
-                f"roles: the role of {printable(str(name))} must be a name or a dict; it is "
-                f"{describe(said)}"
+                f"roles: {printable(str(name))} must be a name or a dict; it is {describe(said)}"
             )
         facts = {"role": said} if isinstance(said, str) else dict(said)
         usual = USUAL.get(str(facts.get("role")))
         if usual is None or name in OWN:
             raise UsageError(
-                f"roles: {printable(str(name))} cannot be {facts.get('role')!r}; fields other than "
-                f"{', '.join(OWN)} can be"
-                " objects, mask or tokens"
+                f"roles: {printable(str(name))} cannot be {facts.get('role')!r}; other fields than "
+                f"{', '.join(OWN)} can be objects, mask or tokens"
             )
         try:
             roles |= Roles.from_json({name: {**usual, **facts}}).by_name
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"roles: {printable(name)} is not as `shardctl help format` describes a role "
-                f"({error})"
+                f"roles: {printable(name)} is no role as in `shardctl help format` ({error})"
             ) from error
     return roles
 
@@ -142,8 +139,7 @@ def objects_value(
     )
     if odd is not None:
         raise UnfitValue(
-            f"a dict whose {odd} is {describe(lists[odd])}; it must be a list with an item for "
-            "each object"
+            f"a dict whose {odd} is {describe(lists[odd])}, and no list with an item per object"
         )
     areas = lists.get("area")
     if areas is not None:  # one that is not known is NaN where it is read
@@ -156,12 +152,12 @@ def objects_value(
     for place, box in enumerate(lists["bbox"] or ()):
         if min(box[2:]) < 0:
             raise UnfitValue(
-                f"a dict whose bbox[{place}] is {list(box)}: its width and height must be 0 or more"
+                f"a dict whose bbox[{place}] is {list(box)}, with a negative width or height"
             )
     try:
         pa.array([lists], type_)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise UnfitValue(f"a dict with values that objects cannot have ({error})") from error
+        raise UnfitValue(f"a dict that objects cannot be ({error})") from error
     for runs in lists.get("rle") or ():
         if runs is not None and size is not None:
             check_runs(runs, name, size)
@@ -177,9 +173,7 @@ def _unfit_members(lists: dict[str, Any], type_: pa.StructType) -> Iterator[str]
             for place, area in enumerate(items):
                 if area is not None and not are_finite(area):
                     yield (
-                        f"whose area[{place}] is {describe(area)}, {NOT_FINITE}; an area that "
-                        "is "
-                        "not known is None"
+                        f"whose area[{place}] is {describe(area)}, {NOT_FINITE}; an unknown one is None"
                     )
         if member.name == "rle" or _is_rounded(item):  # check_runs reads an RLE
             continue
@@ -221,17 +215,15 @@ def mask_value(
         )
         if not fits:
             raise InputError(
-                f"{who}: its mask is {describe(value)}; it must be a numpy array of shape (height, "
-                "width) and type uint8 or"
-                " uint16, or the bytes of an image file"
+                f"{who}: its mask is {describe(value)}; it must be a uint8 or uint16 array (height, "
+                "width), or the bytes of an image file"
             )
         values, target = value, io.BytesIO()
         PilImage.fromarray(np.ascontiguousarray(values)).save(target, "PNG")
         data = target.getvalue()
     if values.dtype.itemsize * 8 > role.bits:
         raise InputError(
-            f"{who}: its mask has 16 bits for each pixel; say so: "
-            f"roles={{…: {{'role': 'mask', 'bits': 16}}}}"
+            f"{who}: its mask has 16 bits; say so: roles={{…: {{'role': 'mask', 'bits': 16}}}}"
         )
     if size is not None and (values.shape[1], values.shape[0]) != size:
         shown = f"{values.shape[1]}x{values.shape[0]}"
@@ -331,17 +323,11 @@ class Fields:
         kept = isinstance(value, bytes)
         self._store = ImageEncoding.parse(store or ("source" if kept else "raw"))
         if self._store.name == "none":
-            raise UsageError(
-                "store none is for conversions; here, leave the field image out of the samples"
-            )
+            raise UsageError("store none is for conversions; leave image out of the samples")
         if kept != (self._store.name == "source") or (
             type_ is not None and raw != (self._store.name == "raw")
         ):
-            came = (
-                "encoded images are kept as they are (store source)"
-                if kept
-                else "pixels cannot be kept as source"
-            )
+            came = "encoded images are kept (source)" if kept else "pixels cannot be kept as source"
             raise UsageError(f"store {self._store} does not fit the field image: {came}")
         if self._store.name != "raw":
             return ENCODED_IMAGE
@@ -356,8 +342,7 @@ class Fields:
             return objects_column(name, values, given, role)
         if given is not None and not given.equals(ENCODED_IMAGE):
             raise UsageError(
-                f"roles: {printable(name)} is a mask and needs the type {ENCODED_IMAGE}; the "
-                f"schema says {given}"
+                f"roles: {printable(name)} is a mask, of type {ENCODED_IMAGE}; the schema says {given}"
             )
         return ENCODED_IMAGE
 
@@ -371,9 +356,7 @@ class Fields:
         if self._store is None and any(
             isinstance(role, Objects | Mask) for role in self._roles.values()
         ):
-            raise UsageError(
-                "roles: objects and masks are in an image, but the samples have no image"
-            )
+            raise UsageError("roles: objects and masks need an image, and the samples have none")
 
     def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
         """Return the row of a sample. Raises InputError."""
@@ -381,8 +364,7 @@ class Fields:
         key = sample.get("key", f"{number:09d}")
         if not isinstance(key, str) or not key or not is_text(key):
             raise InputError(
-                f"sample {number:,}: its key is {describe(key)}; it must be a string that can be "
-                "written as UTF-8"
+                f"sample {number:,}: its key is {describe(key)}; it must be a string of UTF-8"
             )
         who = f"sample {number:,} ({printable(key)})"
         odd = next((name for name in sample if name not in self._names), None)
@@ -390,7 +372,7 @@ class Fields:
             known = (
                 "the schema does not have"
                 if self._schema is not None
-                else "the first samples do not have; give a schema"
+                else "the first samples lack; give a schema"
             )
             raise InputError(f"{who} has a field {printable(str(odd))}, which {known}")
         return (
@@ -436,8 +418,7 @@ class Fields:
         if self._store.name == "raw":
             if value.shape != self._shape:
                 raise InputError(
-                    f"{who}: its image is {describe(value)}, others are {self._shape}; store raw "
-                    "needs one size"
+                    f"{who}: its image is {describe(value)}; store raw needs one size, {self._shape}"
                 )
             return value
         return self._store.encode(value), (key.rpartition(".")[0] or key) + self._store.suffix
@@ -467,8 +448,7 @@ class Fields:
 def _refuse_no_sample(sample: Any, number: int) -> None:
     if not isinstance(sample, dict) or not all(isinstance(name, str) for name in sample):
         raise InputError(
-            f"sample {number:,} is {describe(sample)}; a sample is a dict of field name to value, "
-            f"as in {{'label': 1}}"
+            f"sample {number:,} is {describe(sample)}; it must be a dict, such as {{'label': 1}}"
         )
     if not sample:
         raise InputError(f"sample {number:,} is an empty dict; give it fields")
@@ -482,17 +462,15 @@ def _refuse_no_pixels(value: Any, who: str) -> None:
     )
     if not fits or value.ndim != 3 or value.shape[2] != 3 or not value.size:
         raise InputError(
-            f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, "
-            "width, 3) and type uint8. Or"
-            " give the bytes of an image file in all samples"
+            f"{who}: its image is {describe(value)}; it must be a uint8 array (height, width, 3), "
+            "or in all samples the bytes of an image file"
         )
 
 
 def _refuse_no_tokens(field: pa.Field) -> None:
     if not is_list_of_whole_numbers(field.type):
         raise UsageError(
-            f"roles: {printable(field.name)} is of type {field.type}; tokens are lists of whole "
-            "numbers"
+            f"roles: {printable(field.name)} is of type {field.type}, and no list of whole numbers"
         )
 
 
@@ -514,33 +492,12 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
             for value in plain:
                 check_fit(value, type_)
             return type_
-    raise InputError(_why_no_type(name, values))
-
-
-def _why_no_type(name: str, values: list[Any]) -> str:
-    """Say which value no column holds, or which two values no column holds together."""
-    kinds: dict[Any, str] = {}
+    kinds: dict[type, str] = {}
     for number, value in enumerate(values):
-        try:
-            plain = plain_value(value)
-            type_ = column_type(pa.array([plain]).type)
-            check_fit(plain, type_)
-        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
-            exact = (
-                " without a schema, such as pa.timestamp('ns')"
-                if hasattr(value, "nanosecond")
-                else ""
-            )
-            return (
-                f"sample {number:,}: the field {printable(name)} is {describe(value)}, which "
-                "no "
-                f"column holds{exact}"
-            )
         if value is not None:
-            kinds.setdefault((type(value), str(type_)), f"{describe(value)} in sample {number:,}")
-    several = " and ".join(list(kinds.values())[:2])
-    return (
-        f"the field {printable(name)} has values of several types, {several}; give a schema, "
-        "or "
-        "make them one type"
+            kinds.setdefault(type(value), f"{describe(value)} in sample {number:,}")
+    which = " and ".join(list(kinds.values())[:2])
+    raise InputError(
+        f"the field {printable(name)} has values that no column holds, {which}; give a schema, "
+        "or make them one type"
     )

@@ -26,10 +26,8 @@ from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.build.write.samples import Names, named, part_of
 from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit
 from shardctl.errors import DatasetError, InputError, ShardctlError, WorkerError
-from shardctl.format.layout import Layout
 from shardctl.format.names import is_file_name, shard_name
-from shardctl.format.shard import Compression
-from shardctl.format.shard_copy import Copied, Run, copy_shard
+from shardctl.format.shard_copy import Run, copy_shard
 from shardctl.format.tables import ShardEntry
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
 from shardctl.system.folders import LocalFolder
@@ -109,13 +107,7 @@ class PartsJob:
             if folder.exists():
                 remove_tree(folder, self.folder.path)  # of a process that was killed
             folder.mkdir(parents=True)
-        writer = SampleWriter(
-            folder,
-            fields,
-            self.given.compression_of(fields),
-            self.limits,
-            len(self.given.classes or ()),
-        )
+        writer = SampleWriter(folder, fields, self.given, self.limits)
         part = self.parts[number]
         try:
             for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
@@ -142,10 +134,13 @@ class PartsJob:
         }
         self.folder.mark_done(_name(number), record)
 
-    def copy(self, layout: Layout, compression: Compression, copy: Copy) -> Copied:
-        """Put a shard of the dataset together. Raises DatasetError, StorageError."""
-        path = self.folder.path / NEW_FOLDER / shard_name(copy.split, copy.number)
-        return copy_shard(path, layout, copy.split, copy.number, compression, copy.runs)
+    def copy(self, fields: Fields, split: str, number: int, runs: Sequence[Run]) -> ShardEntry:
+        """Put a shard of the dataset together of runs of rows of the parts' shards. Raises
+        DatasetError, StorageError."""
+        path = self.folder.path / NEW_FOLDER / shard_name(split, number)
+        compression = self.given.compression_of(fields)
+        copied = copy_shard(path, fields.layout, split, number, compression, runs)
+        return ShardEntry.of_written(split, path.name, copied.facts)
 
     @cached_property
     def _splits(self) -> set[str]:
@@ -198,15 +193,6 @@ def _name(number: int) -> str:
     return f"{number:05d}"
 
 
-@dataclass(frozen=True)
-class Copy:
-    """A shard of the dataset: the runs of rows of shards of parts that it is put together of."""
-
-    split: str
-    number: int
-    runs: tuple[Run, ...]
-
-
 Do = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
 """Returns what a method of the job returns for each task. Raises what it raises, WorkerError if a
 process ends meanwhile."""
@@ -230,9 +216,8 @@ def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
             return pool.run([(method, *task) for task in tasks])
         except Ended:
             raise WorkerError(
-                "a process that made samples ended in the middle of a part: it was killed (out of "
-                "memory?), or its code"
-                " ended it"
+                "a process ended in the middle of a part: it was killed (out of memory?), or its "
+                "code ended it"
             ) from None
 
     try:
@@ -261,12 +246,21 @@ def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[
     for number in range(len(job.parts)):
         for each in job.written(fields, number):
             by_split.setdefault(each.split, []).append(each)
-    copies = {split: _copies(job, split, written) for split, written in by_split.items()}
-    compression = job.given.compression_of(fields)
-    tasks = [(fields.layout, compression, copy) for several in copies.values() for copy in several]
+    copies = {split: _copies(job, written) for split, written in by_split.items()}
+    tasks = [
+        (fields, split, number, runs)
+        for split, several in copies.items()
+        for number, runs in enumerate(several)
+    ]
     made = iter(do(PartsJob.copy, tasks))
     return [
-        _joined(split, written, len(copies[split]), made) for split, written in by_split.items()
+        WrittenSplit(
+            split,
+            tuple(islice(made, len(copies[split]))),
+            np.concatenate([each.hashes for each in written]),
+            np.sum([each.labels for each in written], axis=0),
+        )
+        for split, written in by_split.items()
     ]
 
 
@@ -289,31 +283,17 @@ def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
         raise type(error)(f"{error} ({said})") from error
 
 
-def _joined(
-    split: str, written: list[WrittenSplit], shards: int, made: Iterator[Copied]
-) -> WrittenSplit:
-    """Return the shards of a split of the dataset."""
-    entries = [
-        ShardEntry.of_written(split, shard_name(split, number), next(made).facts)
-        for number in range(shards)
-    ]
-    hashes = np.concatenate([each.hashes for each in written])
-    return WrittenSplit(
-        split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0)
-    )
-
-
-def _copies(job: PartsJob, split: str, written: list[WrittenSplit]) -> list[Copy]:
+def _copies(job: PartsJob, written: list[WrittenSplit]) -> list[list[Run]]:
     """Put the shards of the parts together: full ones stay, and what is left over of parts is
     joined until a shard is full."""
-    copies: list[Copy] = []
+    copies: list[list[Run]] = []
     held: list[Run] = []
     rows = size = 0
 
     def flush() -> None:
         nonlocal rows, size
         if held:
-            copies.append(Copy(split, len(copies), tuple(held)))
+            copies.append(held.copy())
         held.clear()
         rows = size = 0
 

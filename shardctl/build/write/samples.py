@@ -37,8 +37,7 @@ def elements_of(samples: Any) -> Iterable[Any]:
     """
     if isinstance(samples, str | Path):
         raise UsageError(
-            f"samples are dicts, and {str(samples)!r} is a path; shardctl.convert makes a dataset "
-            "of files"
+            f"samples are dicts, and {str(samples)!r} is a path; shardctl.convert reads files"
         )
     if how := _DICTS_OF.get(type(samples).__module__.partition(".")[0]):
         raise UsageError(
@@ -132,8 +131,8 @@ def _sample(element: Any, names: Names, number: int, where: str) -> Any:
         element = dict(zip(names, element, strict=True))
     if isinstance(element, tuple):
         raise InputError(
-            f"{where}sample {number:,} is a tuple of {len(element)} values; name them: "
-            "fields=('image', 'label') for instance"
+            f"{where}sample {number:,} is a tuple of {len(element)} values; name them, as in "
+            "fields=('image', 'label')"
         )
     if isinstance(element, dict) and not all(
         type(value) in AS_THEY_ARE for value in element.values()
@@ -191,7 +190,6 @@ def part_of(make: Callable[[Any], Iterable[Any]], part: Any) -> Iterable[Any]:
     made = make(part)
     if made is None:
         raise ValueError(
-            "the function of the parts returned None; it yields samples, or returns an iterable of "
-            "them"
+            "the function of the parts returned None; it yields samples, or returns an iterable"
         )
     yield from elements_of(made)

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import secrets
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.build.commit import publish
+from shardctl.build.commit.staging import REPAIR_PREFIX, discard
 from shardctl.build.options import check_shards
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.plan.splits import Draw, SplitRule
-from shardctl.build.write.fields import Fields
+from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, shard_name
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
 from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
@@ -101,17 +105,12 @@ class SampleWriter:
         self,
         folder: Path,
         fields: Fields,
-        compression: Compression,
+        given: WriteSchema,
         limits: ShardLimits,
-        classes: int,
     ) -> None:
-        self._folder, self._fields, self._compression, self._limits = (
-            folder,
-            fields,
-            compression,
-            limits,
-        )
-        self._classes = classes
+        self._folder, self._fields, self._limits = folder, fields, limits
+        self._compression = given.compression_of(fields)
+        self._classes = len(given.classes or ())
         self._series: dict[str, ShardSeries] = {}
         self._keys: dict[str, Keys] = {}
         self._labels: dict[str, npt.NDArray[np.int64]] = {}
@@ -128,9 +127,9 @@ class SampleWriter:
             self._labels[split][label] += 1
 
     def _begin(self, split: str) -> None:
-        layout, limits = self._fields.layout, self._limits
+        layout = self._fields.layout
         self._series[split] = ShardSeries(
-            self._folder, layout, split, self._compression, limits.bytes, limits.samples
+            self._folder, layout, split, self._compression, self._limits
         )
         self._keys[split] = new_keys(self._fields)
         self._labels[split] = np.zeros(self._classes, np.int64)
@@ -232,9 +231,8 @@ class Keys:
                 )
                 if name in seen:
                     raise InputError(
-                        f"sample {first + row:,} has the key {printable(key)}, and sample "
-                        f"{seen[name]:,} has it too; give every"
-                        " sample a key of its own (those without one have their number)"
+                        f"the samples {seen[name]:,} and {first + row:,} have the key "
+                        f"{printable(key)}; give each a key of its own"
                     )
                 seen[name] = first + row
             first += block.num_rows
@@ -253,16 +251,10 @@ class ShardSeries:
         layout: Layout,
         split: str,
         compression: Compression,
-        most_bytes: int,
-        most_samples: int,
+        limits: ShardLimits,
     ) -> None:
-        self._folder, self._layout, self._split, self._compression = (
-            folder,
-            layout,
-            split,
-            compression,
-        )
-        self._most_bytes, self._most_samples = most_bytes, most_samples
+        self._folder, self._layout, self._split = folder, layout, split
+        self._compression, self._limits = compression, limits
         self._sink: StreamedFile | None = None
         self._writer: ShardWriter | None = None
         self._rows = self._raw_bytes = 0
@@ -282,8 +274,8 @@ class ShardSeries:
             # a shard may be smaller than a block
             waiting = self._raw_bytes - self._writer.raw_bytes
             full = (
-                self._rows >= self._most_samples
-                or max(self._sink.tell(), waiting) >= self._most_bytes
+                self._rows >= self._limits.samples
+                or max(self._sink.tell(), waiting) >= self._limits.bytes
             )
         if full:
             self.close()
@@ -314,22 +306,27 @@ class ShardSeries:
         return self._folder / shard_name(self._split, len(self.entries))
 
 
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder for a dataset that is to take the place of the one at `target`: `new` in a
+    folder of its staging folder. Nothing is left of that in the end. The caller holds the lease."""
+    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+    try:
+        with naming_the_path(folder):
+            (folder / NEW_FOLDER).mkdir(parents=True)
+        yield folder / NEW_FOLDER
+    finally:
+        # otherwise it may hold the only copy of some data
+        if folder.exists() and not publish.is_committing(folder):
+            with contextlib.suppress(OSError):  # the next one that writes deletes it
+                discard(folder)
+
+
 def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
     """Return what stands for the samples of a dataset without a source in its fingerprint."""
     return hashlib.sha256(
         json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()
     ).hexdigest()[:32]
-
-
-def making_of(
-    layout: Layout,
-    fields: dict[str, Any],
-    recipe: dict[str, Any],
-    settings: dict[str, Any],
-    parts: dict[str, str],
-) -> Making:
-    """Return how a dataset without a source was made."""
-    return Making(layout.to_json(), fields, recipe, settings, parts)
 
 
 def write_tables(
@@ -370,7 +367,7 @@ def finish(
     }
     parts = {WRITTEN_PART: digest_of_shards(entries)}
     files = write_tables(
-        folder, entries, making_of(layout, layout.fields(), recipe, settings, parts)
+        folder, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
     samples = sum(entry.rows for entry in entries)
     manifest = Manifest(
@@ -380,7 +377,7 @@ def finish(
         bytes=sum(entry.bytes for entry in entries),
         inputs=samples,
         rejected=0,
-        splits=tuple(_splits(entries)),
+        splits=splits_of(entries),
         schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=layout.fields(),
         recipe=recipe,
@@ -389,7 +386,7 @@ def finish(
         fingerprint_parts=parts,
         sources=(),
         files=files,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         shardctl_version=__version__,
         class_counts=class_counts,
     )
@@ -397,9 +394,20 @@ def finish(
     return manifest
 
 
-def _splits(entries: Sequence[ShardEntry]) -> Iterator[SplitFacts]:
-    for name in dict.fromkeys(entry.split for entry in entries):
+def splits_of(
+    entries: Sequence[ShardEntry], names: Iterable[str] | None = None
+) -> tuple[SplitFacts, ...]:
+    """Return what a manifest says of the splits with these names (None: all there are)."""
+    if names is None:
+        names = dict.fromkeys(entry.split for entry in entries)
+    found = []
+    for name in names:
         own = [entry for entry in entries if entry.split == name]
-        yield SplitFacts(
-            name, sum(entry.rows for entry in own), len(own), sum(entry.bytes for entry in own)
-        )
+        rows, size = sum(entry.rows for entry in own), sum(entry.bytes for entry in own)
+        found.append(SplitFacts(name, rows, len(own), size))
+    return tuple(found)
+
+
+def now() -> str:
+    """Return the time as a manifest has it."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

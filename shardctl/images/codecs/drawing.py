@@ -7,6 +7,7 @@ smooth and a pixel on which nothing was drawn stays exactly as it was.
 
 from __future__ import annotations
 
+import colorsys
 import io
 import itertools
 import math
@@ -167,9 +168,6 @@ MOST_NUMBERS = 256
 BACKGROUND = frozenset(("background", "_background_", "__background__", "bg"))
 """Names of a class of a mask that is left as it is."""
 
-_FIRST: Colour = (255, 45, 60)
-"""The colour of category 0."""
-
 _FILL, _SHADE, _COVER = 60, 110, 0.45
 """How much a filled polygon hides of the picture and the dark edge of a line (0 to 255), and a mask
 (0 to 1)."""
@@ -246,35 +244,17 @@ def overlay(size: Size, annotations: Annotations) -> Pixels | None:
     return layer
 
 
-def colour_of(number: int) -> Colour:
-    """Return the colour of a category, or of a class of a mask: always the same one, another for
-    each of 256 numbers."""
-    colours = _palette()
-    return colours[number % len(colours)]
-
-
 @cache
-def _palette() -> list[Colour]:
-    """Return 256 colours, each as far as possible from those before it: the first few are the
-    easiest to tell apart.
+def colour_of(number: int) -> Colour:
+    """Return the colour of a category, or of a class of a mask: always the same one. Those of the
+    first few numbers are easy to tell apart."""
+    hue = number % 256 * _GOLDEN % 1
+    red, green, blue = colorsys.hsv_to_rgb(hue, 1 - number % 3 * 0.22, 1 - number // 3 % 2 * 0.3)
+    return round(red * 255), round(green * 255), round(blue * 255)
 
-    Distances are those of https://www.compuphase.com/cmetric.htm, in whole numbers: every machine
-    finds the same colours.
-    """
-    levels = np.arange(0, 256, 15, dtype=np.int64)
-    every = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
-    bright, vivid = every.max(axis=1) >= 150, every.max(axis=1) - every.min(axis=1) >= 90
-    candidates = every[bright & vivid]
-    chosen = [_FIRST]
-    nearest_one = np.full(len(candidates), np.iinfo(np.int64).max)
-    while len(chosen) < 256:
-        differences = candidates - chosen[-1]
-        red = (candidates[:, 0] + chosen[-1][0]) // 2
-        weights = np.stack([512 + red, np.full_like(red, 1024), 767 - red], axis=1)
-        nearest_one = np.minimum(nearest_one, (weights * differences**2).sum(axis=1))
-        red_part, green_part, blue_part = candidates[int(nearest_one.argmax())].tolist()
-        chosen.append((red_part, green_part, blue_part))
-    return chosen
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+"""The part of the circle from hue to hue: by it, new ones fall between those before them."""
 
 
 def name_of(category: Any, names: Sequence[str] | None) -> str:
@@ -324,24 +304,30 @@ def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
     has no classes, and is not drawn.
     """
     fitted = nearest(numbers, (pixels.shape[1], pixels.shape[0]))
-    values, places = np.unique(fitted, return_inverse=True)
-    if len(values) > MOST_NUMBERS:
+    shown = _classes(fitted, role)
+    if shown is None:
         return pixels
-    places = places.reshape(fitted.shape)
-    classes = [int(value) for value in values]
-    drawn = np.array(
-        [number != role.ignore and not _is_background(number, role) for number in classes]
-    )
-    if not drawn.any() and role.ignore not in classes:
+    colours, drawn = shown
+    cover = np.where(drawn, np.where(_edges(fitted), 0.9, _COVER), 0.0).astype(np.float32)
+    cover[hatched := _hatched(fitted, role)] = 0.85
+    if not cover.any():
         return pixels
-    colours = np.array([colour_of(number) for number in classes], np.float32)
-    cover = np.where(drawn[places], np.where(_edges(fitted), 0.9, _COVER), 0.0).astype(np.float32)
-    layer = colours[places]
-    if role.ignore in classes:
-        hatched = _hatched(fitted, role)
-        layer[hatched], cover[hatched] = _HATCHED, 0.85
+    layer = colours.astype(np.float32)
+    layer[hatched] = _HATCHED
     mixed = pixels + (layer - pixels) * cover[:, :, None]
     return np.where(cover[:, :, None] > 0, np.round(mixed), pixels).astype(np.uint8)
+
+
+def _classes(numbers: npt.NDArray[Any], role: Mask) -> tuple[Pixels, npt.NDArray[np.bool_]] | None:
+    """Return the colour of each pixel of a mask (height, width, 3), and whether it is of a class
+    that is no background; None for a mask that has no classes."""
+    values, places = np.unique(numbers, return_inverse=True)
+    if len(values) > MOST_NUMBERS:
+        return None
+    classes, places = values.tolist(), places.reshape(numbers.shape)
+    drawn = [number != role.ignore and not _is_background(number, role) for number in classes]
+    colours = np.array([colour_of(number) for number in classes], np.uint8)
+    return colours[places], np.array(drawn)[places]
 
 
 def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | None:
@@ -351,17 +337,11 @@ def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | 
     None for a mask that has no classes.
     """
     fitted = nearest(numbers, size)
-    values, places = np.unique(fitted, return_inverse=True)
-    if len(values) > MOST_NUMBERS:
+    shown = _classes(fitted, role)
+    if shown is None:
         return None
-    shown = [
-        (int(number), _is_background(int(number), role) or number == role.ignore)
-        for number in values
-    ]
-    colours = np.array(
-        [_DARK if is_plain else colour_of(number) for number, is_plain in shown], np.uint8
-    )
-    picture = colours[places.reshape(fitted.shape)]
+    picture, drawn = shown
+    picture[~drawn] = _DARK
     picture[_hatched(fitted, role)] = _HATCHED
     return picture
 
@@ -569,10 +549,6 @@ def _font(height: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
     return ImageFont.load_default(height if features.check("freetype2") else None)
 
 
-_Rectangle = tuple[float, float, float, float]
-"""Left, top, right, bottom."""
-
-
 def _write_names(
     picture: Image.Image,
     marked: Sequence[tuple[npt.NDArray[np.float64], int]],
@@ -582,57 +558,35 @@ def _write_names(
     """Write the names of categories beside their boxes, above if possible, where they hide no name
     and little of any box."""
     font = _font(min(_MOST_FONT, max(_LEAST_FONT, max(picture.size) // _FONT_SIDE)))
-    pen = ImageDraw.Draw(picture)
-    scale = np.array([picture.width / size[0], picture.height / size[1]] * 2)
-    corners = np.array([(*box[:2], *(box[:2] + box[2:])) for box, _ in marked]) * scale
-    corners = np.clip(corners, 0, np.array(picture.size * 2))
-    written: list[_Rectangle] = []
-    for (left, top, right, bottom), (_, category) in zip(corners, marked, strict=True):
+    high = math.ceil(font.getbbox("Ag")[3]) + 4
+    pen, scale = ImageDraw.Draw(picture), np.array(picture.size * 2) / (size * 2)
+    boxes = np.array([(*box[:2], *(box[:2] + box[2:])) for box, _ in marked]) * scale
+    boxes = np.clip(boxes, 0, np.array(picture.size * 2))
+    free = _LABEL_COVERS * (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    written = np.zeros((0, 4))
+    for (left, top, right, bottom), (_, category) in zip(boxes.tolist(), marked, strict=True):
         # all that the font knows
         name = name_of(category, role.names).encode("latin-1", "replace").decode("latin-1")
-        wide, high = math.ceil(font.getlength(name)) + 4, math.ceil(sum(_heights(font))) + 2
+        wide = math.ceil(font.getlength(name)) + 4
         at = min(left, picture.width - wide)
-        candidates = [(at, top - high), (at, bottom), (left, top), (right - wide, bottom - high)]
-        for x, y in candidates:
-            place = (round(x), round(y), round(x) + wide, round(y) + high)
-            inside = (
-                place[0] >= 0
-                and place[1] >= 0
-                and place[2] <= picture.width
-                and place[3] <= picture.height
-            )
-            if (
-                inside
-                and not any(_common(place, other) for other in written)
-                and _hides_little(place, corners)
-            ):
+        for x, y in ((at, top - high), (at, bottom), (left, top), (right - wide, bottom - high)):
+            place = np.array([round(x), round(y), round(x) + wide, round(y) + high])
+            inside = (place >= 0).all() and (place[2:] <= picture.size).all()
+            little = (_common(place, boxes) <= free).all() and not _common(place, written).any()
+            if inside and little:
                 colour = colour_of(category)
-                pen.rectangle((place[0], place[1], place[2] - 1, place[3] - 1), fill=colour)
+                pen.rectangle((*place[:2], *(place[2:] - 1)), fill=colour)
                 pen.text((place[0] + 2, place[1] + 1), name, fill=_ink_on(colour), font=font)
-                written.append(place)
+                written = np.append(written, [place], axis=0)
                 break
 
 
-def _heights(font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> tuple[float, float]:
-    """Return how far letters reach above and below their line."""
-    return (
-        font.getmetrics()
-        if isinstance(font, ImageFont.FreeTypeFont)
-        else (font.getbbox("Ag")[3], 0)
-    )
-
-
-def _common(a: _Rectangle, b: _Rectangle) -> float:
-    """Return the area that two rectangles have in common."""
-    wide, high = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    return max(0.0, wide) * max(0.0, high)
-
-
-def _hides_little(place: _Rectangle, corners: npt.NDArray[np.float64]) -> bool:
-    left, top, right, bottom = corners.T
-    wide = np.maximum(0, np.minimum(right, place[2]) - np.maximum(left, place[0]))
-    high = np.maximum(0, np.minimum(bottom, place[3]) - np.maximum(top, place[1]))
-    return bool((wide * high <= _LABEL_COVERS * (right - left) * (bottom - top)).all())
+def _common(place: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the area that a rectangle (left, top, right, bottom) has in common with each of others
+    (n, 4), (n,)."""
+    sides = np.minimum(place[2:], others[:, 2:]) - np.maximum(place[:2], others[:, :2])
+    area: npt.NDArray[Any] = sides.clip(0).prod(axis=1)
+    return area
 
 
 def _ink_on(colour: Colour) -> Colour:

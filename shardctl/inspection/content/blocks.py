@@ -20,7 +20,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.system.folders import Folder
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import lacks
 
 MOST_LISTED = 1 << 20

@@ -3,37 +3,41 @@ command line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.counts import jpeg_costs, step_lines
 from shardctl.format.dataset_location import DatasetLocation, open_location, refuse_part_of_dataset
-from shardctl.format.roles import Roles, Sample
-from shardctl.inspection.content.objects import mask_statistics, object_statistics
+from shardctl.format.manifest import Manifest
+from shardctl.format.roles import Sample
+from shardctl.format.tables import reason_lines
+from shardctl.inspection.content.objects import (
+    MaskStatistics,
+    ObjectStatistics,
+    mask_statistics,
+    object_statistics,
+)
 from shardctl.inspection.content.overview import (
     Overview,
     ShardOverview,
     column_bytes,
     describe_shard,
     overview,
+    recipe_in_words,
 )
 from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
-from shardctl.inspection.content.tokens import token_statistics
+from shardctl.inspection.content.tokens import TokenCount, TokenStatistics, token_statistics
 from shardctl.loader.dataset import open_dataset
-from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
 from shardctl.system.arguments import truth
 from shardctl.system.folders import Folder
-from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
-from shardctl.system.sequences import evenly_spaced
-from shardctl.system.text import counted, format_bytes
-
-if TYPE_CHECKING:
-    from shardctl.inspection.content.objects import MaskStatistics, ObjectStatistics
-    from shardctl.inspection.content.tokens import TokenStatistics
-
+from shardctl.system.permutation import evenly_spaced
+from shardctl.system.report import Section, Table, in_a_notebook
+from shardctl.system.text import counted, format_bytes, printable
 
 INPUTS = 32
 """Inputs, from all over the dataset, whose variants are compared."""
@@ -152,39 +156,8 @@ class Inspection(Overview):
         )
 
     def _repr_html_(self) -> str:
-        """Return the splits, columns, classes and rejects, for a notebook."""
-        m, classes = self.manifest, self.classes or {}
-        faults = [
-            f"{len(self.statistics.faults)} of the blocks looked at",
-            *self.statistics.faults[:1],
-        ]
-        sizes = {
-            each.name: (round(each.raw_bytes), round(each.stored_bytes))
-            for each in self.statistics.columns
-        }
-        rejects = [
-            (count, reason, each.key, each.message)
-            for (reason, count), each in zip(
-                self.reject_reasons.items(), self.reject_examples, strict=True
-            )
-        ]
-        return in_notebook(
-            f"{self.location}: {self.size}",
-            lines_in_notebook(
-                [f"made {m.created} by shardctl {m.shardctl_version}; fingerprint {m.fingerprint}"]
-            ),
-            lines_in_notebook(faults if self.statistics.faults else (), marked("DAMAGED", BAD)),
-            splits_in_notebook(self.splits),
-            columns_in_notebook(m, sizes, ("bytes in a sample", "as stored")),
-            rows_in_notebook(
-                "classes", sorted(classes.items(), key=lambda each: -each[1]), ("class", "samples")
-            ),
-            rows_in_notebook(
-                f"{counted(m.rejected, 'input')} rejected",
-                rejects,
-                ("inputs", "reason", "for instance", ""),
-            ),
-        )
+        """Return what `shardctl inspect` prints, for a notebook."""
+        return in_a_notebook(dataset_report(self))
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data, as `shardctl inspect --json` prints it:
@@ -226,58 +199,269 @@ def inspect(
         return describe_shard(place.folder, place.lone, check=stats)
 
 
-def inspect_dataset(place: DatasetLocation, split: str | None, stats: bool) -> Inspection:
-    """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError,
-    UsageError."""
+def inspect_dataset(
+    place: DatasetLocation, split: str | None, stats: bool = False, blocks: int = BLOCKS
+) -> Inspection:
+    """Return what is in a dataset that is open, or in one of its splits, from so many blocks, or
+    with `stats` from all. Raises DatasetError, UsageError."""
     found = overview(place.folder, split)
-    roles = found.manifest.roles
+    roles, some = found.manifest.roles, None if stats else blocks
+    has_masks = any(role.name == "mask" for role in roles.images.values())
+    masks: dict[str, MaskStatistics] | None = None
+    if stats or blocks > BLOCKS:
+        masks = mask_statistics(place, MASKS if stats else blocks, split) if has_masks else {}
+    images = None if stats else blocks * IMAGES // BLOCKS
+    try:
+        variants = variant_statistics(place.folder, split) if "variant" in found.schema else None
+    except DatasetError:
+        variants = None  # a shard is damaged, and all the rest can be shown
     return Inspection(
         **vars(found),
         location=place.shown,
-        statistics=statistics_of(place, ALL_BLOCKS if stats else BLOCKS, split),
-        objects=_objects(place, roles, split, stats),
-        tokens=_tokens(place, roles, split, stats),
-        masks=_masks(place, roles, split) if stats else None,
+        statistics=statistics_of(place, ALL_BLOCKS if stats else blocks, split),
+        objects=object_statistics(place, some, images, split) if roles.objects else {},
+        tokens=token_statistics(place, some, split) if roles.tokens else {},
+        masks=masks,
         column_bytes=column_bytes(place.folder, split) if stats else None,
-        variants=_variants(place, found, split),
+        variants=variants,
     )
 
 
-# Most datasets have none of what follows, and need not wait for the imports.
+SHOWN = 12
+"""Classes, categories and tokens that a terminal shows."""
+
+POINTS = 30
 
 
-def _objects(
-    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
-) -> dict[str, ObjectStatistics]:
-    if not roles.objects:
-        return {}
+def dataset_report(found: Inspection) -> Iterator[Section]:
+    """Yield what is known of a dataset or a split."""
+    m = found.manifest
+    took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
+    of = f" from {', '.join(printable(s) for s in m.sources)}" if m.sources else ""
+    of_split = f"split {found.split} of " if found.split else ""
+    low, median, high = (format_bytes(size) for size in found.shard_bytes)
+    yield Section(
+        f"{of_split}{found.location}: {found.size}",
+        (
+            f"made {m.created}{took} by shardctl {m.shardctl_version}{of}",
+            f"shards: {low} to {high}, {median} at the median; {found.compressed}",
+            f"recipe: {recipe_in_words(m.recipe)}",
+            f"fingerprint: {m.fingerprint}",
+        ),
+    )
+    splits = [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits]
+    yield Section("splits:", (Table(splits, ("split", "samples", "shards", "size")),))
+    yield from _statistics(found.statistics, m)
+    for cost in jpeg_costs(m.jpeg, m.samples):
+        yield Section(f"note: {cost}")
+    yield from _classes(found)
+    if lines := step_lines(m.steps or ()):
+        yield Section("steps, in all splits:", list(map(printable, lines)))
+    if m.rejected:
+        everywhere = " (of all splits)" if found.split else ""
+        yield Section(
+            f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in "
+            "rejects.jsonl",
+            [
+                line.removeprefix("  ")
+                for line in reason_lines(found.reject_reasons, found.reject_examples)
+            ],
+        )
+    for name, objects in found.objects.items():
+        yield Section(_title(name, objects.objects, "object", found), list(_object_parts(objects)))
+    for name, masks in (found.masks or {}).items():
+        yield _mask_section(name, masks)
+    for name, tokens in found.tokens.items():
+        yield Section(_title(name, tokens.tokens, "token", found), list(_token_parts(tokens)))
+    if (variants := found.variants) is not None:
+        differ = (
+            ""
+            if variants.difference is None
+            else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
+        )
+        yield Section(
+            f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that "
+            f"were compared: {differ}{variants.alike:,} of them have two that are the same"
+        )
+    if found.column_bytes:
+        columns = Table(list(found.column_bytes.items()))
+        yield Section("bytes of each column in all shards, uncompressed:", (columns,))
 
-    return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
+
+def _statistics(statistics: Statistics, manifest: Manifest) -> Iterator[Section]:
+    if statistics.faults:
+        yield Section(f"DAMAGED: {_damage(statistics.faults, 'the blocks looked at')}")
+    if not statistics.columns:
+        return
+    rows = [
+        (
+            each.name,
+            f"{each.raw_bytes:,.1f}",
+            f"{each.stored_bytes:,.1f}",
+            manifest.type_in_words(each.name, each.type),
+        )
+        for each in statistics.columns
+    ]
+    parts: list[str | Table] = [Table(rows, ("column", "uncompressed", "stored", "type"))]
+    parts += [each.table("samples") for each in statistics.distributions if each.says_something]
+    if statistics.formats:
+        formats = ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())
+        images = counted(sum(statistics.formats.values()), "image")
+        parts.append(f"image formats (of {images}): {formats}")
+    of = counted(statistics.samples, "sample")
+    yield Section(f"columns, average bytes in a sample (of {of}):", parts)
 
 
-def _masks(place: DatasetLocation, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
-    if all(role.name != "mask" for role in roles.images.values()):
-        return {}
-
-    return mask_statistics(place, MASKS, split)
+def _damage(faults: tuple[str, ...], of: str = "the blocks") -> str:
+    return f"{len(faults)} of {of}; run shardctl verify. {faults[0]}"
 
 
-def _tokens(
-    place: DatasetLocation, roles: Roles, split: str | None, stats: bool
-) -> dict[str, TokenStatistics]:
-    if not roles.tokens:
-        return {}
+def _classes(found: Inspection) -> Iterator[Section]:
+    totals, by_split = found.classes, found.classes_by_split
+    if not totals or by_split is None:
+        return
+    least, most = min(totals.values()), max(totals.values())
+    each = counted(most, "sample") if least == most else f"{least:,} to {most:,} samples"
+    splits = list(by_split) if len(by_split) > 1 else []
+    rows = [
+        (name, count, *(by_split[split].get(name, 0) for split in splits))
+        for name, count in sorted(totals.items(), key=lambda item: -item[1])
+    ]
+    drawn = range(2, 2 + len(splits)) if splits else (1,)
+    table = Table(rows, ("class", "samples", *splits), SHOWN, drawn)
+    yield Section(f"classes: {len(totals):,}, {each} each", (table,))
 
-    return token_statistics(place, None if stats else BLOCKS, split)
+
+def _title(name: str, count: int, what: str, found: Inspection) -> str:
+    """Return the title of what was counted in a column, in all of it or in some blocks."""
+    statistics = found.objects[name] if what == "object" else found.tokens[name]
+    packed = what == "token" and found.tokens[name].packed
+    of = counted(statistics.samples, "block" if packed else "sample")
+    whole = "" if found.column_bytes is not None else "; --stats reads all"
+    return f"{printable(name)}: {counted(count, what)} (of {of}{whole})"
 
 
-def _variants(
-    place: DatasetLocation, found: Overview, split: str | None
-) -> VariantStatistics | None:
-    if "variant" not in found.schema:
-        return None
+def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:
+    if found.faults:
+        yield f"DAMAGED: {_damage(found.faults)}"
+    yield (
+        f"not annotated: {counted(found.not_annotated, 'image')}; annotated and empty: "
+        f"{found.without_objects:,}"
+    )
+    flags = {
+        "crowds": found.crowds,
+        "difficult": found.difficult,
+        "truncated": found.truncated,
+    }
+    if said := [f"{what}: {count:,}" for what, count in flags.items() if count is not None]:
+        yield ", ".join(said)
+    if found.per_image.counts:
+        yield found.per_image.table("images")
+    if not found.objects:
+        return
+    sizes = found.sizes
+    yield (
+        f"boxes: {sizes['small']:,} small (under 32x32 pixels), {sizes['medium']:,} medium (under "
+        f"96x96), {sizes['large']:,} large; {found.degenerate:,} without an area"
+    )
+    if found.shares.counts:
+        yield found.shares.table("boxes")
+        images = counted(found.sized_images, "image")
+        yield f"boxes that reach out of their image: {found.outside:,} (of {images})"
+    used = [each for each in found.categories if each.objects]
+    splits = list(used[0].splits) if used and len(used[0].splits) > 1 else []
+    yield f"categories: {len(used):,} of {len(found.categories):,} have objects"
+    rows = [
+        (each.name if each.name is not None else str(each.category), each.objects, each.images)
+        + tuple(each.splits[split]["objects"] for split in splits)
+        for each in used
+    ]
+    drawn = range(3, 3 + len(splits)) if splits else (1,)
+    yield Table(rows, ("category", "objects", "images", *splits), SHOWN, drawn)
+    if found.keypoints:
+        points = [
+            (number, each.name or "", each.visible, each.hidden, each.absent)
+            for number, each in enumerate(found.keypoints)
+        ]
+        yield Table(points, ("point", "name", "visible", "hidden", "not there"), POINTS, (2, 3, 4))
 
-    try:
-        return variant_statistics(place.folder, split)
-    except DatasetError:
-        return None  # a shard is damaged, and all the rest can be shown
+
+def _mask_section(name: str, found: MaskStatistics) -> Section:
+    used = [each for each in found.classes if each.pixels]
+    rows = [
+        (
+            str(each.number) if each.name is None else each.name,
+            each.pixels,
+            f"{each.pixels / found.pixels:.1%}",
+            each.masks,
+        )
+        for each in used
+    ]
+    lacking = (
+        (f"{found.missing:,} samples have no mask; {found.unreadable:,} masks cannot be read",)
+        if found.missing or found.unreadable
+        else ()
+    )
+    header = ("class", "pixels", "share", "masks with it")
+    return Section(
+        f"{printable(name)}: pixels of each class, of {counted(found.masks, 'mask')}; "
+        f"{found.ignored:,} pixels of no class",
+        (*lacking, Table(rows, header, SHOWN, (1,))),
+    )
+
+
+def _token_parts(found: TokenStatistics) -> Iterator[str | Table]:
+    if found.faults:
+        yield f"DAMAGED: {_damage(found.faults)}"
+    if found.packed:
+        cut = (
+            ""
+            if found.cut is None
+            else f", {found.cut:,} of them cut ({found.cut / max(1, found.documents):.1%})"
+        )
+        padding = f"{found.padding:,} tokens of padding, {found.padding_share:.2%} of the blocks"
+        yield f"{counted(found.documents, 'document')}{cut}; {padding}"
+    for spread, unit in ((found.lengths, "documents"), (found.per_block, "blocks")):
+        if spread is not None and spread.counts:
+            yield spread.table(unit)
+    if found.loss_tokens is not None:
+        yield (
+            f"loss mask: the loss of {counted(found.loss_tokens, 'token')} counts "
+            f"({_share(found.loss_tokens, found)})"
+        )
+    if found.bytes_per_token is not None:
+        of = "" if found.exact else f" (of {found.text_tokens:,} tokens that were decoded)"
+        yield f"text: {found.bytes_per_token:.2f} bytes per token{of}"
+    if found.outside:
+        yield (
+            f"DAMAGED: {counted(found.outside, 'token')} outside of the vocabulary; run shardctl "
+            "verify --level deep"
+        )
+    if found.vocabulary is not None:
+        yield (
+            f"vocabulary: {found.used:,} of {counted(found.vocabulary, 'token')} occur "
+            f"({found.coverage:.1%})"
+        )
+    if found.never_used and found.unused:
+        names = ", ".join(_named(token) for token in found.never_used[:8])
+        yield f"never used: {names}{', …' if found.unused > 8 else ''} ({found.unused:,} in all)"
+    if found.most_common:
+        yield "most common tokens:"
+        common = found.most_common[:SHOWN]
+        yield Table(
+            [(each.token, _named(each), each.count, _share(each.count, found)) for each in common],
+            bars=(2,),
+        )
+    if found.why_numbers is not None:
+        yield f"tokens are shown as numbers only: {printable(found.why_numbers)}"
+
+
+def _named(token: TokenCount) -> str:
+    if token.text is None:
+        return str(token.token)
+    name = printable(repr(token.text))
+    return name if len(name) <= 30 else f"{name[:29]}…"
+
+
+def _share(count: int, found: TokenStatistics) -> str:
+    return f"{count / max(1, found.tokens):.1%}"

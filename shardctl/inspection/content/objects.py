@@ -24,7 +24,7 @@ from shardctl.images.codecs.image import decode_mask, open_image
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 
 SMALL, MEDIUM = 32**2, 96**2
 """COCO's limits of small and medium objects, in pixels of the image; here of the area of their

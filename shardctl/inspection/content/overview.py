@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, count_reasons, read_rejects
 from shardctl.inspection.content.blocks import check_split, shards_of
 from shardctl.system.folders import Folder, FolderHere
-from shardctl.system.html import in_notebook, rows_in_notebook
+from shardctl.system.report import Section, Table, in_a_notebook
 from shardctl.system.text import counted, format_bytes
 
 
@@ -61,18 +62,7 @@ class ShardOverview:
 
     def _repr_html_(self) -> str:
         """Return the columns and the blocks, for a notebook."""
-        columns = [(name, type_, self.column_bytes.get(name, 0)) for name, type_ in self.columns]
-        blocks = [
-            (each.block, each.rows, each.raw_bytes, each.checksum, each.checked)
-            for each in self.blocks
-        ]
-        return in_notebook(
-            f"{self.name}: {self.size}",
-            rows_in_notebook("", columns, ("column", "type", "uncompressed bytes")),
-            rows_in_notebook(
-                "blocks", blocks, ("block", "rows", "uncompressed bytes", "checksum", "")
-            ),
-        )
+        return in_a_notebook(shard_report(self))
 
     @property
     def size(self) -> str:
@@ -82,6 +72,16 @@ class ShardOverview:
             f"{counted(len(self.blocks), 'block')}"
         )
         return f"{samples}, {format_bytes(self.bytes)}, {format_bytes(self.raw_bytes)} uncompressed"
+
+
+def shard_report(found: ShardOverview) -> Iterator[Section]:
+    """Yield what is known of one shard."""
+    yield Section(f"{found.name}: {found.size}")
+    columns = [(name, found.column_bytes.get(name, 0), type_) for name, type_ in found.columns]
+    yield Section("columns:", (Table(columns, ("column", "uncompressed bytes", "type")),))
+    blocks = [(b.block, b.rows, b.raw_bytes, b.checksum, b.checked) for b in found.blocks]
+    header = ("block", "rows", "uncompressed bytes", "checksum", "")
+    yield Section("blocks:", (Table(blocks, header),))
 
 
 def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverview:

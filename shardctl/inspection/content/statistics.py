@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from shardctl.format.shard import Compression
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
 from shardctl.inspection.content.blocks import some_blocks
 from shardctl.inspection.content.images import facts_of
+from shardctl.system.report import Table
+from shardctl.system.text import format_bytes
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""
@@ -50,6 +53,26 @@ class Distribution:
         as modes of images."""
         return self.low < self.high and not (
             self.what.endswith(", bytes") and self.high < WORD_BYTES
+        )
+
+    def table(self, unit: str) -> Table:
+        """Return the bins, each with how many `unit` are in it."""
+        share = self.high <= 1 and "share" in self.what
+        written = f"{{:{'.1%' if share else ',.0f'}}}".format
+        named = format_bytes if self.what.endswith(", bytes") else written
+        whole = not share and all(edge == int(edge) for edge in self.edges)
+        pairs = [(low, high - whole) for low, high in itertools.pairwise(self.edges)]
+        names = [
+            named(low) if low == high else f"{named(low)} to {named(high)}" for low, high in pairs
+        ]
+        exact = share or self.median == int(self.median) or self.median >= 1000
+        median = written(self.median) if exact else f"{self.median:.1f}"
+        spread = f"{written(self.low)} to {written(self.high)}, {median} at the median"
+        return Table(
+            list(zip(names, self.counts, strict=True)),
+            (self.what, unit),
+            bars=(1,),
+            line=f"{self.what}: {spread}",
         )
 
 
@@ -141,8 +164,6 @@ class _Tally:
         self, column: pa.StructArray, field: str, spreads: dict[str, Counter[Any]]
     ) -> None:
         """Count width, height, stored bytes and formats of some images of a field."""
-        # loads the decoders, which most datasets of text never need
-
         facts = [
             facts_of(data.as_py())
             for data in column.slice(0, self._images).field("bytes")

@@ -41,7 +41,7 @@ from shardctl.inspection.content.blocks import (
 )
 from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.system.folders import Folder, FolderHere
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.table import stored_tokenizer
 

@@ -1,5 +1,5 @@
 """The frame of a page: headings, figures, colours for light and for dark. Text and tables are those
-of system/html.py."""
+of system/report.py."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from shardctl.format.tables import Reject, read_rejects
 from shardctl.inspection.content.overview import Overview
 from shardctl.system.files import OutputFileType
 from shardctl.system.folders import FolderHere
-from shardctl.system.html import Html, table, text
 from shardctl.system.locations import is_url
 from shardctl.system.messages import entry_for
+from shardctl.system.report import Html, Section, table, text
 from shardctl.system.text import counted
 
 _STYLE = """
@@ -144,6 +144,28 @@ def bars(
     """
     columns = list(series.values())
     lengths = [[column[at] or 0.0 for column in columns] for at in range(len(names))]
+    rows = [
+        (name, *("" if column[at] is None else written(column[at] or 0) for column in columns))
+        for at, name in enumerate(names)
+    ]
+    several = f", {unit}" if unit and len(series) > 1 else ""
+    some = f" (the first {len(names)} of {total:,})" if total > len(names) else ""
+    heads = [Html(""), *(_head(name or unit, n, len(series)) for n, name in enumerate(series))]
+    return _chart(f"{title}{several}{some}", _with_bars(rows, heads, lengths, stacked))
+
+
+def _head(name: str, number: int, of: int) -> Html:
+    """Return the head of a column with bars, in their colour where there are several."""
+    return Html(f'<i class="c{number % COLOURS}"></i> {text(name)}' if of > 1 else text(name))
+
+
+def _with_bars(
+    rows: Sequence[Sequence[Any]],
+    header: Sequence[Any],
+    lengths: Sequence[Sequence[float]],
+    stacked: bool,
+) -> Html:
+    """Return a table with a bar behind each row, or several."""
     longest = max((sum(row) if stacked else max(row) for row in lengths), default=0.0) or 1.0
 
     def bar(row: Sequence[float]) -> Html:
@@ -154,18 +176,34 @@ def bars(
         ]
         return Html("".join(parts if stacked else (f"<div>{part}</div>" for part in parts)))
 
-    heads = [
-        Html(f'<i class="c{place % COLOURS}"></i> {text(name)}' if len(series) > 1 else text(unit))
-        for place, name in enumerate(series)
-    ]
-    numbers = [["" if each is None else written(each) for each in column] for column in columns]
-    rows = [
-        (name, *(column[at] for column in numbers), bar(lengths[at]))
-        for at, name in enumerate(names)
-    ]
-    several = f", {unit}" if unit and len(series) > 1 else ""
-    some = f" (the first {len(names)} of {total:,})" if total > len(names) else ""
-    return _chart(f"{title}{several}{some}", table(rows, (Html(""), *heads, Html(""))))
+    drawn = [(*row, bar(row_lengths)) for row, row_lengths in zip(rows, lengths, strict=True)]
+    return table(drawn, (*header, Html("")))
+
+
+def told(report: Section) -> Html:
+    """Return a section of a report as a part of the page."""
+    parts = []
+    for part in report.parts:
+        if isinstance(part, str):
+            parts.append(paragraph(part, "soft"))
+            continue
+        rows = part.rows[:LISTED]
+        if not part.bars:
+            parts.append(table(rows, part.header))
+            continue
+        heads: list[Any] = list(part.header or [""] * len(rows[0]))
+        for number, column in enumerate(part.bars):
+            heads[column] = _head(heads[column], number, len(part.bars))
+        lengths = [[row[column] for column in part.bars] for row in rows]
+        some = f"the first {LISTED} of {len(part.rows):,}" if len(part.rows) > LISTED else ""
+        parts.append(_chart(part.line or some, _with_bars(rows, heads, lengths, True)))
+    charts = [part for part in parts if "<figure" in part.text]
+    others = [part for part in parts if "<figure" not in part.text]
+    return section(report.title.rstrip(":"), *others, *([figures(*charts)] if charts else []))
+
+
+LISTED = 500
+"""Rows of a table that a page has."""
 
 
 def histogram(

@@ -30,7 +30,7 @@ from shardctl.images.codecs.drawing import (
 from shardctl.images.codecs.image import Pixels, decode_mask
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import is_encoded_image, is_objects
-from shardctl.system.html import Html, jpeg_image, text
+from shardctl.system.report import Html, jpeg_image, text
 
 SIDE, MARKED_SIDE = 160, 256
 """The longer side of a picture, and of one in which something is marked, in pixels."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.dataset_tables import Numbers
+from shardctl.format.arrays import Indices
 from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
 from shardctl.loader.blocks.column import Column
@@ -118,7 +118,7 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
             yield int(owners[place]), "has an RLE without a size or without counts"
 
 
-def _lengths(lists: pa.Array) -> Numbers:
+def _lengths(lists: pa.Array) -> Indices:
     return np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
 
 
@@ -131,7 +131,7 @@ def _not_finite(boxes: pa.Array) -> npt.NDArray[np.bool_]:
     return wrong
 
 
-def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
+def _owners_of_not_finite(lists: pa.Array, owners: Indices) -> list[int]:
     """Return the owners, one for each object, of lists of lists with a number that is missing, or
     that is not finite."""
     inner = lists.flatten()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardctl.system.html import (
+from shardctl.system.report import (
     BAD,
     GOOD,
     WARNING,

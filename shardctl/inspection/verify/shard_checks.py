@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.dataset_tables import MOST, Numbers
+from shardctl.format.arrays import Indices
+from shardctl.format.dataset_tables import MOST
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
 from shardctl.format.roles import Image, Mask, Roles, Tokens
@@ -74,9 +75,9 @@ class _Rows:
     unit, -1 where no unit of the shard has it.
     """
 
-    unit: Numbers
-    record: Numbers
-    variant: Numbers
+    unit: Indices
+    record: Indices
+    variant: Indices
 
 
 class PlannedKeys:
@@ -193,7 +194,7 @@ class PlannedKeys:
         more = np.bincount(unit, minlength=len(self._units)) != self._units.samples
         return int(order[more[unit]].min()) if more.any() else None
 
-    def _variant(self, block: pa.RecordBatch) -> Numbers:
+    def _variant(self, block: pa.RecordBatch) -> Indices:
         if not self._numbered or not self._has_variants(block):
             return np.zeros(block.num_rows, np.int64)
         return np.from_dlpack(block.column("variant").fill_null(-1)).astype(np.int64)
@@ -214,7 +215,7 @@ class PlannedKeys:
         )
 
 
-def number_at_end(keys: pa.Array) -> Numbers:
+def number_at_end(keys: pa.Array) -> Indices:
     """Return the number that the last digits of each key make, at most 18 of them; 0 if there are
     none. (n,) int64.
 
@@ -240,7 +241,7 @@ def number_at_end(keys: pa.Array) -> Numbers:
     return numbers
 
 
-def _keys(paths: pa.Array, records: Numbers) -> pa.Array:
+def _keys(paths: pa.Array, records: Indices) -> pa.Array:
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(paths, pa.array(records).cast(pa.string()), "#")

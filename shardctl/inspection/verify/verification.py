@@ -51,10 +51,10 @@ from shardctl.inspection.verify.result import (
 )
 from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
 from shardctl.system.folders import hash_file, is_regular_file
+from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.processes.worker_state import FATAL_KILLS, Death, Deaths
 from shardctl.system.progress import counting
-from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, printable, unknown
 
 LIMITS = Limits(memory=8 << 30, seconds=600.0)

@@ -23,10 +23,10 @@ from shardctl.sources.export_description import Field
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.options import Word, declared_in
+from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.processes.worker_state import Death, Deaths, WorkerProgress
-from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, did_you_mean, printable, unknown
 
 TURNED = "turned"

@@ -27,14 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.arrays import dtype_of
+from shardctl.format.arrays import Indices, dtype_of
 from shardctl.format.roles import Tokens
 from shardctl.format.token_columns import (
     DOCUMENT_COLUMNS,
     DOCUMENT_KEYS,
     LOSS_MASK,
     TOKENS,
-    Numbers,
     Rows,
     documents_in,
     is_list_of_whole_numbers,
@@ -58,7 +57,7 @@ from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY
 
 Values = npt.NDArray[Any]
 
-Documents = tuple[int, Values, Numbers]
+Documents = tuple[int, Values, Indices]
 """The rows of a block, and documents one behind the other: tokens (n,) of any type of whole
 numbers, lengths (documents,)."""
 
@@ -252,7 +251,7 @@ def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
         )
 
 
-def ended(tokens: Values, lengths: Numbers, eos: int | None) -> tuple[Values, Numbers]:
+def ended(tokens: Values, lengths: Indices, eos: int | None) -> tuple[Values, Indices]:
     """Return documents and their lengths without the empty ones, each with `eos` behind it where it
     does not end so; None adds nothing."""
     lengths = lengths[lengths > 0]
@@ -266,7 +265,7 @@ def ended(tokens: Values, lengths: Numbers, eos: int | None) -> tuple[Values, Nu
 # --- documents that were packed into blocks: a document may be cut, and its pieces may lie anywhere
 # in its shard ---
 
-Pieces = Numbers
+Pieces = Indices
 """The pieces of documents in blocks of fixed length, in the order in which they are stored: (6,
 pieces) int64.
 
@@ -319,8 +318,8 @@ def joined_blocks(shard: Shard, name: str) -> Iterator[Documents]:
 
 
 def _whole(
-    tokens: Values, pieces: Pieces, place: Numbers, held: dict[int, list[tuple[int, Values]]]
-) -> tuple[Values, Numbers]:
+    tokens: Values, pieces: Pieces, place: Indices, held: dict[int, list[tuple[int, Values]]]
+) -> tuple[Values, Indices]:
     """Return the documents that the pieces of a block complete; the other pieces are kept in
     `held`, by their document, each with its start."""
     _, _, length, start, documents, total = pieces
@@ -350,7 +349,7 @@ def _whole(
 def _pieces_of(shard: Shard, size: int) -> Pieces:
     """Read which pieces a shard has. Raises DatasetError if that cannot be."""
     keys: list[pa.Array] = []
-    numbers: list[list[Numbers]] = [[np.zeros(0, np.int64)] for _ in range(4)]
+    numbers: list[list[Indices]] = [[np.zeros(0, np.int64)] for _ in range(4)]
     first = 0
     for block in shard.blocks_of(DOCUMENT_COLUMNS):
         columns = {name: block.column(name) for name in DOCUMENT_COLUMNS}
@@ -385,8 +384,8 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
 
 
 def _documents(
-    shard: Shard, keys: pa.ChunkedArray, start: Numbers, length: Numbers
-) -> tuple[Numbers, Numbers]:
+    shard: Shard, keys: pa.ChunkedArray, start: Indices, length: Indices
+) -> tuple[Indices, Indices]:
     """Return the document of each piece, as the number of its first piece, and the tokens of this
     document."""
     document, total = np.arange(len(start)), length.copy()

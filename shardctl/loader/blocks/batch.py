@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
+from shardctl.format.arrays import Array, Bools, Bytes, Indices
 from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
-from shardctl.loader.blocks.column import Bools, Column, Lists, Spec, numbers_of, with_none
+from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of, with_none
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import (
     LEAST_ALONE,
-    Bytes,
     Located,
     adjoining,
     gather,
@@ -26,18 +26,12 @@ from shardctl.loader.blocks.gather import (
     gather_into,
     in_array,
 )
-from shardctl.loader.blocks.locate import (
-    Array,
-    BlockSources,
-    GatherOptions,
-    Samples,
-    Storage,
-)
+from shardctl.loader.blocks.locate import BlockSources, GatherOptions, Samples, Storage
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.objects import ObjectReader, member_types
 from shardctl.loader.blocks.pictures import PictureReader, encoded_images, missing_images
-from shardctl.loader.blocks.shards import Indices, Shards
-from shardctl.loader.blocks.stages import DECODE, GATHER, Stages
+from shardctl.loader.blocks.shards import Shards
+from shardctl.loader.blocks.stages import DECODE, GATHER, STAGE, Stages
 from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.system.mmap import mended
@@ -109,13 +103,14 @@ class BatchReader:
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
         read = [*columns, *self._objects.hidden, *self._derived.hidden]
         self._storage = Storage(shards, read, options, self.stages)
-        self._pictures = PictureReader(shards, transforms, options.cache_bytes)
+        self._pictures = PictureReader(shards, transforms, options.cache)
         self.skipped = 0
 
-    def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses of blocks and decoded images, and the numbers of skipped
-        samples and cut objects."""
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses of blocks and decoded images, the numbers of skipped
+        samples and cut objects, and the seconds of each stage."""
         return {
+            **{f"{STAGE}{name}": seconds for name, seconds in self.stages.seconds().items()},
             **self._storage.counts(),
             **self._pictures.counts(),
             "objects_cut": self._objects.cut,
@@ -143,7 +138,7 @@ class BatchReader:
                 with self.stages.stage(GATHER):
                     return self._gather(Samples(self.shards, numbers[left], epoch), memory), there
             except DamageError as damage:
-                if not self._options.skip or not len(damage.places):
+                if not self._options.skips or not len(damage.places):
                     raise
                 there[left[damage.places]] = False
                 self.skipped += len(damage.places)
@@ -174,7 +169,7 @@ class BatchReader:
             wanted = Samples(self.shards, numbers)
             located = BlockSources(self._storage, wanted, counted=False).locate(found[0])
         except DamageError:
-            if not self._options.skip:
+            if not self._options.skips:
                 raise
             # the readable ones are found when they are read, in any order
             return np.zeros(len(numbers), np.int64)
@@ -333,7 +328,7 @@ class BatchReader:
             # A view may lose its file after it was handed out, which cannot be skipped then.
             found = (
                 adjoining(located, column.width)
-                if memory.views and not self._options.skip
+                if memory.views and not self._options.skips
                 else None
             )
             if found is None and memory.views and column.width < LEAST_ALONE:
@@ -470,13 +465,13 @@ def _spec(column: Column, transforms: Transforms) -> Spec:
         return Spec(
             "fixed" if shape else "ragged",
             shape or of_any_size,
-            transforms.dtype(column.name, column.pixel_dtype),
+            transforms.dtype_of(column.name, column.pixel_dtype),
         )
     if column.is_boolean:
         return Spec("fixed", (), np.dtype(bool))
     if column.dtype is None:
         return Spec("text" if column.is_text else "bytes" if column.kind == "variable" else "other")
-    dtype = transforms.dtype(column.name, column.dtype)
+    dtype = transforms.dtype_of(column.name, column.dtype)
     if column.is_ragged:
         fill, shape = transforms.pad.get(column.name), (-1,) * column.ndim
         return Spec("ragged", shape, dtype) if fill is None else Spec("padded", shape, dtype, fill)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 
 import pyarrow as pa
 
@@ -17,25 +18,6 @@ from shardctl.system.processes.fork import keep_renewed
 
 Faults = dict[int, DamageError]
 """What is wrong with blocks, by block."""
-
-
-class _Waiter:
-    """A block that another thread is reading, or its error."""
-
-    def __init__(self) -> None:
-        self.arrived = threading.Event()
-        self.loaded: Block | None = None
-        self.error: Exception | None = None
-
-    def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
-        """Store the block, or its damage. Raises the error where it could not be had: nothing is
-        wrong with it then."""
-        if self.loaded is not None:
-            found[block] = self.loaded
-        elif isinstance(self.error, DamageError):
-            faults[block] = self.error
-        else:
-            raise self.error or DatasetError(f"block {block} could not be read")
 
 
 class BlockCache:
@@ -79,7 +61,7 @@ class BlockCache:
         """Make a new lock, and forget the reads of other threads: a forked child does not have
         these threads."""
         self._lock = threading.Lock()
-        self._coming: dict[int, list[_Waiter]] = {}
+        self._coming: dict[int, Future[Block]] = {}
 
     def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, Block], Faults]:
         """Return these blocks, with the number of samples needed of each, and the errors of those
@@ -90,15 +72,17 @@ class BlockCache:
         """
         found: dict[int, Block] = {}
         faults: Faults = {}
-        waiting: dict[int, _Waiter] = {}
+        waiting: dict[int, Future[Block]] = {}
         with self._shards.wanted([block for block in blocks if not self._is_at_hand(block)]):
             for block in blocks:
                 if self._claim(block, found, waiting):
                     self._fetch(block, found, faults)
-        for block, waiter in waiting.items():
+        for block, coming in waiting.items():
             with self._stages.stage(WAITING):
-                waiter.arrived.wait()
-            waiter.hand_over(block, found, faults)
+                try:
+                    found[block] = coming.result()
+                except DamageError as error:
+                    faults[block] = error
         if self._limit_bytes < float("inf"):
             with self._lock:
                 for block, count in zip(blocks, counts, strict=True):
@@ -120,7 +104,9 @@ class BlockCache:
         dropped = self._ready.pop(block, None)
         self._bytes -= dropped.batch.nbytes if dropped is not None else 0
 
-    def _claim(self, block: int, found: dict[int, Block], waiting: dict[int, _Waiter]) -> bool:
+    def _claim(
+        self, block: int, found: dict[int, Block], waiting: dict[int, Future[Block]]
+    ) -> bool:
         """Take a cached block, or queue for one that is being read. Return whether this thread must
         read it itself."""
         with self._lock:
@@ -128,10 +114,9 @@ class BlockCache:
                 self._ready.move_to_end(block)
                 found[block] = self._ready[block]
             elif block in self._coming:
-                waiting[block] = _Waiter()
-                self._coming[block].append(waiting[block])
+                waiting[block] = self._coming[block]
             else:
-                self._coming[block] = []
+                self._coming[block] = Future()
                 self.misses += 1
                 return True
             self.hits += 1
@@ -139,8 +124,8 @@ class BlockCache:
 
     def _fetch(self, block: int, found: dict[int, Block], faults: Faults) -> None:
         """Read a block, for this thread and for those that wait for it."""
-        loaded: Block | None = None
-        why: Exception | None = None
+        coming, loaded = self._coming[block], None
+        why: BaseException = DatasetError(f"block {block} could not be read")
         try:
             with self._stages.stage(DECOMPRESS):
                 loaded = found[block] = self._read(block)
@@ -151,12 +136,13 @@ class BlockCache:
             raise
         finally:  # after any error, no thread waits without end
             with self._lock:
-                waiters = self._coming.pop(block, [])
+                self._coming.pop(block, None)
                 if loaded is not None:
                     self._keep(block, loaded)
-            for waiter in waiters:
-                waiter.loaded, waiter.error = loaded, why
-                waiter.arrived.set()
+            if loaded is not None:
+                coming.set_result(loaded)
+            else:
+                coming.set_exception(why)
 
     def _keep(self, block: int, loaded: Block) -> None:
         self._ready[block] = loaded

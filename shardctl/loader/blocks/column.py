@@ -12,13 +12,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import dtype_of, is_list
+from shardctl.format.arrays import Array, Bools, Indices, dtype_of, is_list
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Image, Mask, Objects, Plain, Role
-from shardctl.loader.blocks.gather import Indices, Located, gather
+from shardctl.loader.blocks.gather import Located, gather
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ class Flat:
 
     rows: int
     data: pa.Buffer
-    offsets: npt.NDArray[Any] | None
+    offsets: Array | None
 
 
 def flatten(array: pa.Array, column: Column) -> Flat | None:
@@ -278,9 +277,6 @@ class Spec:
     fill: float = 0
 
 
-Bools = npt.NDArray[np.bool_]
-
-
 @dataclass(frozen=True)
 class Lists:
     """The lists of n samples: `numbers` one behind the other, and how long the lists of every depth
@@ -292,7 +288,7 @@ class Lists:
     (n,), or empty if none is. `original` is the Arrow array that they came in.
     """
 
-    numbers: npt.NDArray[Any]
+    numbers: Array
     lengths: list[Indices]
     missing: Bools | None = None
     lacking: Bools = field(default_factory=lambda: np.empty(0, bool))
@@ -337,7 +333,7 @@ class Lists:
         """Return the sample that each of these numbers is of."""
         return _owners(self.lengths, places)
 
-    def with_numbers(self, numbers: npt.NDArray[Any]) -> Lists:
+    def with_numbers(self, numbers: Array) -> Lists:
         """Return the same lists of other numbers."""
         return replace(self, numbers=numbers)
 
@@ -385,9 +381,7 @@ class Lists:
             np.maximum.at(found[:, depth], owners, lengths)
         return found
 
-    def padded(
-        self, fill: float, memory: Callable[[tuple[int, ...]], npt.NDArray[Any]]
-    ) -> npt.NDArray[Any]:
+    def padded(self, fill: float, memory: Callable[[tuple[int, ...]], Array]) -> Array:
         """Return one array (n, longest, …) of `memory`, filled up with `fill`."""
         longest = (
             self.sizes().reshape(len(self.lengths[0]), len(self.lengths)).max(axis=0, initial=0)
@@ -412,10 +406,10 @@ def _owners(lengths: list[Indices], places: Indices) -> Indices:
     return places
 
 
-def _plain(array: pa.Array) -> npt.NDArray[Any]:
+def _plain(array: pa.Array) -> Array:
     """Return the values of an array without missing ones, (n,), writable: a tensor may share
     them."""
-    plain: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    plain: Array = array.to_numpy(zero_copy_only=False)
     return plain if plain.flags.writeable else plain.copy()
 
 
@@ -424,7 +418,7 @@ def is_missing(array: pa.Array) -> Bools:
     return _plain(array.is_null())
 
 
-def numbers_of(array: pa.Array, column: Column) -> tuple[npt.NDArray[Any], Bools | None]:
+def numbers_of(array: pa.Array, column: Column) -> tuple[Array, Bools | None]:
     """Return the numbers of a "fixed" column, (n, *shape), and which of them are missing; None if
     none is."""
     inner = array.storage if isinstance(array, pa.ExtensionArray) else array
@@ -440,7 +434,7 @@ def numbers_of(array: pa.Array, column: Column) -> tuple[npt.NDArray[Any], Bools
     return numbers, missing.reshape(shape) if missing.any() else None
 
 
-def with_none(numbers: npt.NDArray[Any], missing: Bools) -> list[Any]:
+def with_none(numbers: Array, missing: Bools) -> list[Any]:
     """Return one value for each sample, None if it is missing as a whole; where a part is, it is a
     list."""
     lacking = missing.reshape(len(missing), -1)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Array
 from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.locate import Array, Samples
+from shardctl.loader.blocks.locate import Samples
 from shardctl.loader.blocks.transforms import Normalization, Transforms, range_of
 from shardctl.system.permutation import key_of, mix64
 
@@ -41,7 +42,7 @@ class Converter:
         """`stored` is the type of the stored numbers. Images and masks are those of the samples
         `wanted`."""
         name, is_picture = column.name, column.picture is not None
-        self.dtype = transforms.dtype(name, stored)
+        self.dtype = transforms.dtype_of(name, stored)
         self._transforms = transforms
         normalization = transforms.normalize.get(name)
         self._affine = (

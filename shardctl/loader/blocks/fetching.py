@@ -63,18 +63,18 @@ class Ahead:
         self.state = np.zeros(blocks, np.uint8)
         self.queue: deque[int] = deque()
         self.held: dict[int, _Coming[Any]] = {}
+        self._epoch = 0
 
-    def expect(self, blocks: Iterable[int]) -> None:
-        """Say that these blocks will be needed after all those before. Each counts once until
-        `forget_seen`."""
+    def expect(self, blocks: Iterable[int], epoch: int = 0) -> None:
+        """Say that these blocks will be needed after all those before. Each counts once in an
+        epoch."""
+        if epoch != self._epoch:
+            self.state[self.state == _DONE] = _UNKNOWN
+            self._epoch = epoch
         new = [block for block in blocks if self.state[block] == _UNKNOWN]
         self.state[new] = _EXPECTED
         if new:
             self._fetcher.queue_up(self, new)
-
-    def forget_seen(self) -> None:
-        """Begin to count anew: in the next epoch, each block is needed once more."""
-        self.state[self.state == _DONE] = _UNKNOWN
 
     @property
     def is_short(self) -> bool:

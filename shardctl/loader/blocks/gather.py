@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Indices = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
+from shardctl.format.arrays import Array, Bytes, Indices
 
 _VIEW = np.dtype([("length", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("start", "<i4")])
 """A view of more than _INLINE bytes.
@@ -193,7 +190,7 @@ def _windows(located: Located) -> Bytes:
     return result
 
 
-def _views(located: Located) -> tuple[npt.NDArray[Any], list[pa.Buffer]]:
+def _views(located: Located) -> tuple[Array, list[pa.Buffer]]:
     """Return views of these values, and the buffers that they are of. No value is longer than
     _STRETCH."""
     which, start, buffers = located.which, located.start, located.buffers
@@ -223,7 +220,7 @@ def _one_by_one(located: Located) -> pa.Array:
     )
 
 
-def _cast(views: npt.NDArray[Any], buffers: list[pa.Buffer]) -> pa.Array:
+def _cast(views: Array, buffers: list[pa.Buffer]) -> pa.Array:
     """Copy what the views show. Arrow does not check views: each value must lie in its buffer."""
     # By the module that array.cast() calls in the end: to import pyarrow.compute takes 27 ms of the
     # time to the first batch.

@@ -10,11 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import Array, Indices, column_of
 from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
@@ -24,7 +23,7 @@ from shardctl.loader.blocks.block_cache import (
     other_rows,
 )
 from shardctl.loader.blocks.column import Block, Column, Flat, flatten
-from shardctl.loader.blocks.gather import Indices, Located, gather_fixed
+from shardctl.loader.blocks.gather import Located, gather_fixed
 from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
@@ -32,8 +31,6 @@ from shardctl.system.mmap import mended, was_mended, watch
 CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock,
 twice; 7 % at full speed."""
-
-Array = npt.NDArray[Any]
 
 
 class Samples:
@@ -363,19 +360,25 @@ class GatherOptions:
 
     `mmap` False reads blocks into memory instead of mapping files (for network file systems),
     `preload` keeps everything that was read. If blocks cannot be read in place, at most `blocks` of
-    them and `block_bytes` bytes are kept in memory. `cache_bytes` limits the memory for decoded
-    images. `checksums` compares each block with its checksum when it is first read. `skip` leaves
-    out samples that cannot be read, and counts them. `profile` measures the time of each stage.
+    them and `block_bytes` bytes are kept in memory. `cache` limits the bytes of decoded images that
+    are kept. `checksums` compares each block with its checksum when it is first read. `on_error`
+    "skip" leaves out samples that cannot be read, and counts them; "raise" does not. `profile`
+    measures the time of each stage.
     """
 
     mmap: bool = True
     preload: bool = False
     blocks: int = 64
     block_bytes: float = 1e9
-    cache_bytes: int = 0
+    cache: int = 0
     checksums: bool = False
-    skip: bool = False
+    on_error: str = "raise"
     profile: bool = False
+
+    @property
+    def skips(self) -> bool:
+        """Whether samples that cannot be read are left out."""
+        return self.on_error == "skip"
 
     def in_place(self, shards: Shards) -> bool:
         """Return whether samples can be read one by one: uncompressed, and mapped or loaded."""

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Array, Bytes
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.system.machine import memory_bytes
 from shardctl.system.mmap import was_mended
@@ -44,7 +44,7 @@ class BatchMemory:
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
 
-    def array(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def array(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return an array for the values of a field, whatever is in it: where the last one lay, if
         there is room for it."""
         count = int(np.prod(shape, dtype=np.int64))
@@ -71,7 +71,7 @@ A forked child begins with none."""
 os.register_at_fork(after_in_child=_free.clear)
 
 
-def _leased(size: int) -> npt.NDArray[np.uint8]:
+def _leased(size: int) -> Bytes:
     """Return memory of `size` bytes or more. When no array refers to it any more, it is kept for
     the next call.
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import leaf_of
+from shardctl.format.arrays import Array, Bools, Indices, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
@@ -32,30 +31,22 @@ from shardctl.images.object_geometry import (
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
 from shardctl.loader.blocks.convert import Views
-from shardctl.loader.blocks.gather import Indices, Located
+from shardctl.loader.blocks.gather import Located
 from shardctl.loader.blocks.locate import BlockSources, Samples
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 
-Floats = npt.NDArray[np.float64]
 
-
-class Unmovable(Exception):
-    """The image at `place` is too small for the crop, or too large."""
-
-    def __init__(self, place: int, why: str) -> None:
-        super().__init__(why)
-        self.place = place
-
-
-def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> Moves:
+def moves_of(
+    transforms: Transforms, wanted: Samples, image: Column, sizes: Sequence[Size]
+) -> Moves:
     """Return what the transforms do to the images of these samples, whose stored sizes are (width,
     height) each.
 
-    Raises Unmovable for an image that the crop does not fit in, and one that is resized to too many
-    pixels.
+    Raises DamageError for an image that the crop does not fit in, and one that is resized to too
+    many pixels.
     """
     views = Views(transforms, wanted)
     scales, shifts, lows, highs = [], [], [], []
@@ -67,7 +58,7 @@ def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> 
             left, top, right, bottom = views.box(*resized, place)
             transforms.bounded(View.whole((right - left, bottom - top)))
         except DatasetError as error:
-            raise Unmovable(place, str(error)) from error
+            raise wanted.unreadable(place, f"{image.name}: {error}") from error
         across, down = resized[0] / width, resized[1] / height
         if views.mirrored(place):
             scales.append((-across, down))
@@ -83,8 +74,7 @@ def moves_of(transforms: Transforms, wanted: Samples, sizes: Sequence[Size]) -> 
     )
 
 
-Numbers = npt.NDArray[Any]
-Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]
+Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Returns an array for a member, of this shape and type, whatever is in it."""
 
 BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
@@ -178,7 +168,7 @@ def _depth(type_: pa.DataType) -> int:
     return depth if pa.types.is_floating(leaf) or pa.types.is_integer(leaf) else 0
 
 
-Member = Numbers | Polygons | list[Any]
+Member = Array | Polygons | list[Any]
 """(T, …) numbers, or a list of T values."""
 
 
@@ -191,7 +181,7 @@ class Marked:
     """
 
     counts: Indices
-    annotated: npt.NDArray[np.bool_]
+    annotated: Bools
     members: dict[str, Member]
     types: dict[str, MemberType]
 
@@ -345,7 +335,7 @@ def _member(name: str, values: pa.Array, type_: MemberType, counts: Indices) -> 
     return found
 
 
-def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Numbers:
+def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Array:
     """Return the points of T objects, (T, points, 3); those that an object lacks are 0, 0, 0: not
     there."""
     lengths = _lengths(values)
@@ -383,7 +373,7 @@ def _owner(counts: Indices, number: int) -> int:
     return int(np.searchsorted(np.cumsum(counts), number, side="right"))
 
 
-def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
+def _selected(member: Member, kept: Bools) -> Member:
     if isinstance(member, Polygons):
         return member.only(kept)
     if isinstance(member, np.ndarray):
@@ -486,9 +476,8 @@ class ObjectReader:
         name = layout.roles.main_image
         if name is None:
             raise UsageError(
-                f"resize, crop and flip move {column.name} with the main image, and the dataset "
-                f"has {len(layout.roles.images)} columns"
-                f" of images, none of them called image; leave {column.name} out with columns="
+                f"{column.name} moves with the main image, and none of {len(layout.roles.images)} columns "
+                f"of images is called image; leave {column.name} out with columns="
             )
         image = Column.of(layout.columns.field(name), layout.roles.images[name])
         self._transforms.check_crop(image)
@@ -509,9 +498,11 @@ class ObjectReader:
                 found = found.with_categories(np.array(transforms.relabel[column.name], np.int64))
             if self._image is not None:
                 before = int(found.counts.sum())
-                moves = self._moves(self._image, sources)
+                sizes = self._sizes(self._image, sources)
+                moves = moves_of(transforms, wanted, self._image, sizes)
                 found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
-                self.cut += before - int(found.counts.sum())
+                gone = before - int(found.counts.sum())
+                self.cut += gone  # no call comes in between, in which another thread could add
         except Malformed as malformed:
             why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
             raise wanted.unreadable(malformed.place, why) from malformed
@@ -519,12 +510,6 @@ class ObjectReader:
         if column.name not in transforms.pad:
             return {column.name: found.samples()}
         return found.padded(column.name, transforms.pad[column.name], memory.array)
-
-    def _moves(self, image: Column, sources: BlockSources) -> Moves:
-        try:
-            return moves_of(self._transforms, sources.wanted, self._sizes(image, sources))
-        except Unmovable as small:
-            raise sources.wanted.unreadable(small.place, f"{image.name}: {small}") from small
 
     def _sizes(self, image: Column, sources: BlockSources) -> list[Size]:
         """Return the stored size of each image, upright: (width, height)."""

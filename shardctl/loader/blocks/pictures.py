@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
+from shardctl.format.arrays import Array, Bytes, Indices
 from shardctl.format.roles import Mask, Roles
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
@@ -18,10 +18,10 @@ from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column, is_missing
 from shardctl.loader.blocks.convert import Converter, Misfit
-from shardctl.loader.blocks.gather import Bytes, Located, in_array
-from shardctl.loader.blocks.locate import Array, Samples
+from shardctl.loader.blocks.gather import Located, in_array
+from shardctl.loader.blocks.locate import Samples
 from shardctl.loader.blocks.memory import BatchMemory
-from shardctl.loader.blocks.shards import Indices, Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 
 
@@ -35,11 +35,11 @@ class DecodedImageCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._left = limit
-        self._kept: dict[tuple[str, int], npt.NDArray[np.uint8]] = {}
+        self._kept: dict[tuple[str, int], Bytes] = {}
         self._lock = threading.Lock()
         self.hits = self.misses = 0
 
-    def get(self, field: str, sample: int) -> npt.NDArray[np.uint8] | None:
+    def get(self, field: str, sample: int) -> Bytes | None:
         """Return the decoded image of a field of a sample, None if it is not kept."""
         if not self._limit:
             return None
@@ -50,7 +50,7 @@ class DecodedImageCache:
             self.hits += 1
         return found
 
-    def keep(self, field: str, sample: int, pixels: npt.NDArray[np.uint8]) -> None:
+    def keep(self, field: str, sample: int, pixels: Bytes) -> None:
         """Keep a copy of a decoded image if there is room."""
         if self._left < pixels.nbytes:
             return

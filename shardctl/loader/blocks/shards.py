@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Generation, Manifest, beside, folder_of
 from shardctl.format.names import MANIFEST, SHARDS
@@ -47,7 +47,6 @@ from shardctl.system.text import lacks, printable
 if TYPE_CHECKING:
     from shardctl.loader.blocks.fetching import Ahead
 
-Indices = npt.NDArray[np.int64]
 
 SETTLING_SECONDS = 0.5
 """How long a dataset that takes the place of another one may take to have its kept generations
@@ -208,7 +207,7 @@ class Shards:
             ) from None
 
     @cached_property
-    def plain_images(self) -> npt.NDArray[np.bool_] | None:
+    def plain_images(self) -> Bools | None:
         """Which of the main images are known to be plain JPEG, (samples,); None if that is not
         recorded."""
         jpegs = self._table.jpegs

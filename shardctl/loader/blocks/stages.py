@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
 NETWORK, CACHE = "network", "cache"
+STAGE = "stage "
+"""What the names of stages begin with among other counts."""
+
 STAGES = (DISK, DECOMPRESS, DECODE, GATHER, WAITING, NETWORK, CACHE)
 """`disk` is time without the processor in a stretch that read from storage, `waiting` that for a
 block that another thread is fetching, `network` that for a block from a store; in `cache`, blocks

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Array, Indices
 from shardctl.format.roles import Tokens
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of
-from shardctl.loader.blocks.gather import Indices, Located, gather
+from shardctl.loader.blocks.gather import Located, gather
 from shardctl.loader.blocks.locate import BlockSources
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
@@ -107,9 +108,7 @@ class BlockLayout:
         the other, and the end."""
         return np.concatenate([[0], np.cumsum(self.segments)]).astype(np.int32)
 
-    def labels(
-        self, tokens: npt.NDArray[Any], mask: npt.NDArray[Any] | None, found: npt.NDArray[np.int64]
-    ) -> None:
+    def labels(self, tokens: Array, mask: Array | None, found: Indices) -> None:
         """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same
         document, or where the `mask` (n, width) of it is 0: (n, width)."""
         ends = np.cumsum(self.segments) - 1
@@ -232,7 +231,7 @@ class Deriver:
                 layout.document_ids(found)
         return made
 
-    def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: BlockSources) -> BlockLayout:
+    def _layout(self, batch: Batch, tokens: Array, sources: BlockSources) -> BlockLayout:
         if self._lengths is None:
             lengths = (
                 batch[f"{self._tokens.name}_length"]
@@ -253,9 +252,7 @@ class Deriver:
             )
         return layout
 
-    def _mask_of(
-        self, column: Column, shape: tuple[int, ...], sources: BlockSources
-    ) -> npt.NDArray[Any]:
+    def _mask_of(self, column: Column, shape: tuple[int, ...], sources: BlockSources) -> Array:
         """Return the loss mask of a batch, (n, width), 0 at padding."""
         assert column.dtype is not None, "whole numbers"
         if not column.is_ragged:

@@ -37,7 +37,7 @@ class Transforms:
     to `crop` (height, width) at the centre or (`crop_from` "random") at a random place, then
     mirrored with the probability `flip`. Random choices depend only on (seed, epoch, sample), so
     that all images and masks of a sample that have one size are cut and mirrored alike.
-    `channels_first` returns images as (3, height, width); masks stay (height, width). `dtypes`
+    `channels_first` returns images as (3, height, width); masks stay (height, width). `dtype`
     converts columns, `normalize` computes (x - mean) / std of columns, as float32 or as the
     requested dtype. `pad` has a fill value for each ragged column of numbers to pad; a column
     NAME_length then has the original lengths. `fill` has the values that replace missing numbers;
@@ -53,7 +53,7 @@ class Transforms:
     crop_from: str = "center"
     flip: float = 0.0
     pad: Mapping[str, float] = field(default_factory=dict)
-    dtypes: Mapping[str, str] = field(default_factory=dict)
+    dtype: Mapping[str, str] = field(default_factory=dict)
     normalize: Mapping[str, Normalization] = field(default_factory=dict)
     seed: int = 0
     resize: Resize | None = None
@@ -70,7 +70,7 @@ class Transforms:
         by_name = {column.name: column for column in columns}
         named = {
             "pad": self.pad,
-            "dtype": self.dtypes,
+            "dtype": self.dtype,
             "normalize": self.normalize,
             "fill": self.fill or {},
         }
@@ -85,13 +85,13 @@ class Transforms:
                 raise UsageError(
                     f"pad: {name} is not a ragged column of numbers, nor one of objects"
                 )
-        for name in (*self.dtypes, *self.normalize):
+        for name in (*self.dtype, *self.normalize):
             column = by_name[name]
             if column.dtype is None and not (column.is_encoded_picture and self.decode):
                 raise UsageError(f"{name} holds no numbers to convert or normalise")
         for name, normalization in self.normalize.items():
             _check_normalization(name, normalization, by_name[name])
-        for name, kind in self.dtypes.items():
+        for name, kind in self.dtype.items():
             _check_dtype(name, kind, by_name[name], name in self.normalize)
         for option, values in (("pad", self.pad), ("fill", self.fill or {})):
             for name, value in values.items():
@@ -122,7 +122,7 @@ class Transforms:
             if column.dtype is None
             else column.dtype
         )
-        dtype = self.dtype(column.name, stored)
+        dtype = self.dtype_of(column.name, stored)
         if dtype.kind == "f":
             return
         least, most = (0, 1) if dtype.kind == "b" else range_of(dtype)
@@ -136,10 +136,8 @@ class Transforms:
         if self.flip and "keypoints" in column.object_members and column.objects.flip is None:
             raise UsageError(
                 f"flip: the keypoints of {column.name} do not say which points change places in a "
-                "mirrored image. Convert them"
-                " with the flips of their points, or leave them out: columns=[…, "
-                f"'{column.name}.bbox',"
-                f" '{column.name}.category']"
+                f"mirrored image; leave them out: columns=[…, '{column.name}.bbox', "
+                f"'{column.name}.category']"
             )
 
     @property
@@ -207,7 +205,7 @@ class Transforms:
         return (
             view
             or column.name in self.relabel
-            or column.name in self.dtypes
+            or column.name in self.dtype
             or column.name in self.normalize
         )
 
@@ -220,9 +218,9 @@ class Transforms:
             and not isinstance(column.picture, Mask)
         )
 
-    def dtype(self, name: str, stored: Any) -> np.dtype[Any]:
+    def dtype_of(self, name: str, stored: Any) -> np.dtype[Any]:
         """Return the type that a column's numbers get."""
-        return np.dtype(self.dtypes.get(name, "float32" if name in self.normalize else stored))
+        return np.dtype(self.dtype.get(name, "float32" if name in self.normalize else stored))
 
     def resized_view(self, width: int, height: int) -> View:
         """Return what `resize` makes of an image of this size."""
@@ -329,15 +327,15 @@ def range_of(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     )
 
 
-def crop_size(crop: Any) -> tuple[int, int] | None:
+def crop_size(name: str, crop: Any) -> tuple[int, int] | None:
     """Return (height, width) from one number, from two, or from "WIDTHxHEIGHT"."""
     if crop is None:
         return None
-    size = _size("crop", crop)
+    size = _size(name, crop)
     return (size, size) if isinstance(size, int) else size
 
 
-def _size(option: str, value: Any) -> int | tuple[int, int]:
+def _size(name: str, value: Any) -> int | tuple[int, int]:
     """Return one number, or (height, width)."""
     if isinstance(value, str):
         from shardctl.transforms.settings import Sides
@@ -345,46 +343,44 @@ def _size(option: str, value: Any) -> int | tuple[int, int]:
         try:
             parsed = Sides().read(value)
         except ValueError as error:
-            raise UsageError(f"{option} {error}; it is {value!r}") from None
+            raise UsageError(f"{name} {error}; it is {value!r}") from None
         return parsed if isinstance(parsed, int) else parsed[::-1]
     if isinstance(value, list | tuple):
         if len(value) != 2:
-            raise UsageError(f"{option} takes one number or (height, width); it is {value!r}")
-        height, width = (whole_number(option, side) for side in value)
+            raise UsageError(f"{name} takes one number or (height, width); it is {value!r}")
+        height, width = (whole_number(name, side) for side in value)
         return height, width
-    return whole_number(option, value)
+    return whole_number(name, value)
 
 
-def resize_step(resize: Any) -> Resize | None:
+def resize_step(name: str, resize: Any) -> Resize | None:
     """Return the same transform as in a conversion, where width comes before height."""
     if resize is None:
         return None
     from shardctl.transforms.image.views import Resize  # 20 ms, which most loaders never need
 
-    size = _size("resize", resize)
+    size = _size(name, resize)
     step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])
     return step
 
 
-def kept_objects(keep: Any) -> float | str:
+def kept_objects(name: str, keep: Any) -> float | str:
     """Return the share of an object that must be inside of a moved image, or "center"."""
     if isinstance(keep, str) and keep == CENTRE:
         return keep
-    share = math.nan if isinstance(keep, str) else real_number("keep_objects", keep)
+    share = math.nan if isinstance(keep, str) else real_number(name, keep)
     if not 0 <= share <= 1:
-        raise UsageError(
-            f"keep_objects is a share of the area from 0 to 1, or 'center'; it is {keep!r}"
-        )
+        raise UsageError(f"{name} is a share of the area from 0 to 1, or 'center'; it is {keep!r}")
     return share
 
 
-def probability(flip: Any) -> float:
+def probability(name: str, flip: Any) -> float:
     """Return the probability of mirroring an image."""
     if isinstance(flip, bool | np.bool_):
         return 0.5 if flip else 0.0
-    share = real_number("flip", flip)
+    share = real_number(name, flip)
     if not 0 <= share <= 1:
         raise UsageError(
-            f"flip is True (for half of the images), or a probability from 0 to 1; it is {flip!r}"
+            f"{name} is True (for half of the images), or a probability from 0 to 1; it is {flip!r}"
         )
     return share

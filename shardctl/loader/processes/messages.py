@@ -1,42 +1,30 @@
 """What a loader and its worker processes send to each other, over a Unix socket for each thread of
 a worker.
 
-A question is one object (system/processes/channel.py). An answer: ANSWER (bytes of the small
-arrays, of the message, of the batch), these three, and then the descriptors of new segments of
-shared memory, up to DESCRIPTORS with a byte each time. The message and the batch are pickles.
+A question is one object (system/processes/channel.py), and so is an answer: what was found, and the
+pickle of the batch. The descriptors of new segments of shared memory follow it, up to DESCRIPTORS
+with a byte each time.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks.gather import Indices
+from shardctl.format.arrays import Bools, Indices
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS, allow_open_files
-from shardctl.system.processes.channel import Ended, fill, receive_bytes
-
-ANSWER = struct.Struct("<QQQ")
+from shardctl.system.processes.channel import Ended, receive, send
 
 DESCRIPTORS = 64
 """The most descriptors in one message: Linux allows 253."""
 
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
-ALIGNED = 64
-"""Arrays begin at multiples of so many bytes, as Arrow's do."""
-
-INLINE = -1
-"""In the place of the number of a segment: the array is among the small ones, which come with the
-answer."""
-
+CPU_S = "processes_cpu_s"
+"""Among the counts of a process: its processor time in seconds."""
 
 Place = tuple[int, int, int]
 """The number of a segment, the first byte in it, and the number of bytes."""
@@ -59,59 +47,36 @@ class Found:
 
     `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays`
     has, for each array of the batch that is not in its pickle, the number of the segment, the first
-    byte in it, and the size. `pickled` is the same for the pickle itself, if it is not sent with
-    the answer. `segments` are the numbers and sizes of new segments, `dropped` the numbers of those
-    that are no longer used. `counts` and `stages` are those of the process so far, `cpu_s` its
-    processor time in seconds.
+    byte in it, and the size. `segments` are the numbers and sizes of new segments, `dropped` the numbers of those
+    that are no longer used. `counts` are those of the process so far, with CPU_S.
     """
 
     failed: bool
-    there: npt.NDArray[np.bool_] | None = None
+    there: Bools | None = None
     arrays: list[Place] = field(default_factory=list)
-    pickled: Place | None = None
     segments: list[tuple[int, int]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-    stages: dict[str, float] = field(default_factory=dict)
-    cpu_s: float = 0.0
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 def send_answer(
-    channel: socket.socket,
-    found: Found,
-    batch: bytes,
-    small: Sequence[memoryview],
-    descriptors: Sequence[int],
+    channel: socket.socket, found: Found, batch: bytes, descriptors: Sequence[int]
 ) -> None:
     """Send an answer. Raises OSError."""
-    message = pickle.dumps(found, protocol=5)
-    size = sum(array.nbytes for array in small)
-    channel.sendall(b"".join([ANSWER.pack(size, len(message), len(batch)), *small, message, batch]))
+    send(channel, (found, batch))
     for first in range(0, len(descriptors), DESCRIPTORS):
         socket.send_fds(channel, [b"d"], descriptors[first : first + DESCRIPTORS])
 
 
-def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryview, list[int]]:
-    """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new
-    segments.
+def receive_answer(channel: socket.socket) -> tuple[Found, bytes, list[int]]:
+    """Return what is known of a batch, its pickle, and the descriptors of new segments.
 
     Raises Ended, and WorkerError where this process may have no more descriptors. The channel is of
     no more use then.
     """
-    sizes = ANSWER.unpack(receive_bytes(channel, ANSWER.size))
-    space = np.empty(sum(sizes) + ALIGNED, np.uint8)
-    begin = -space.ctypes.data % ALIGNED
-    content = space[begin : begin + sum(sizes)].data
-    fill(channel, content)
-    first, second = sizes[0], sizes[0] + sizes[1]
-    small, message, batch = content[:first], content[first:second], content[second:]
-    found: Found = pickle.loads(message)
-    return (
-        found,
-        batch,
-        small,
-        _receive_descriptors(channel, len(found.segments)) if found.segments else [],
-    )
+    found, batch = receive(channel)
+    count = len(found.segments)
+    return found, batch, _receive_descriptors(channel, count) if count else []
 
 
 def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:

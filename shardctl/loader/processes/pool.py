@@ -19,30 +19,19 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks.gather import Indices
+from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.memory import Batch
-from shardctl.loader.processes.messages import (
-    INLINE,
-    Found,
-    Question,
-    no_shared_memory,
-    receive_answer,
-)
-from shardctl.loader.stream import Stream
-from shardctl.system.machine import allow_open_files
+from shardctl.loader.processes.messages import Found, Question, no_shared_memory, receive_answer
+from shardctl.loader.stream import Stream, sums
+from shardctl.system.machine import NO_THREADS, allow_open_files
 from shardctl.system.mmap import SharedPages
 from shardctl.system.processes.channel import Ended, packed, raise_again, receive, send
 from shardctl.system.processes.fork import environment, not_started, start_python
 from shardctl.system.processes.worker_state import await_end
-from shardctl.system.startup import NO_THREADS
 
 WORKER = "shardctl.loader.processes.worker"
 """The module that makes batches in worker processes."""
@@ -61,7 +50,7 @@ class Processes:
     def __init__(self, stream: Stream, count: int, threads: int) -> None:
         self._stream, self._count, self._threads = stream, count, threads
         self._workers: list[_Worker] = []
-        self._past = Tally()
+        self._past: dict[str, float] = {}
         self._renew()
         _ALIVE.add(self)
 
@@ -99,7 +88,7 @@ class Processes:
                 raise
             self._workers = workers
 
-    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present, as Stream.gather does: large arrays are in
         shared memory.
 
@@ -124,9 +113,9 @@ class Processes:
                     return worker, worker.idle.pop()
                 self._changed.wait()
 
-    def tally(self) -> Tally:
+    def counts(self) -> dict[str, float]:
         """Return what all processes together have done so far, those too that have ended."""
-        return sum((worker.tally for worker in list(self._workers)), self._past)
+        return sums([self._past, *(worker.counts for worker in list(self._workers))])
 
     @property
     def ids(self) -> list[int]:
@@ -139,7 +128,7 @@ class Processes:
             self._end()
 
     def _end(self) -> None:
-        self._past = self.tally()
+        self._past = self.counts()
         workers, self._workers = self._workers, []
         if workers:
             # to call it does nothing when the program ends and weakref has done its part of that
@@ -164,40 +153,6 @@ class Processes:
             worker.seen_by_others.update(worker.leases)
 
 
-@dataclass
-class Tally:
-    """Counts, the seconds of stages, and the processor time in seconds: those of one process, or
-    sums."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    stages: dict[str, float] = field(default_factory=dict)
-    cpu_s: float = 0.0
-
-    def note(self, found: Found) -> None:
-        """Take the totals of a process from an answer, unless a later one came first: they only
-        grow."""
-        self.counts = {
-            name: max(count, self.counts.get(name, 0)) for name, count in found.counts.items()
-        }
-        self.stages = {
-            name: max(seconds, self.stages.get(name, 0.0)) for name, seconds in found.stages.items()
-        }
-        self.cpu_s = max(self.cpu_s, found.cpu_s)
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            {
-                name: self.counts.get(name, 0) + other.counts.get(name, 0)
-                for name in {**self.counts, **other.counts}
-            },
-            {
-                name: self.stages.get(name, 0.0) + other.stages.get(name, 0.0)
-                for name in {**self.stages, **other.stages}
-            },
-            self.cpu_s + other.cpu_s,
-        )
-
-
 class _Worker:
     """One process, with a channel for each of its threads. `idle` are the channels that nobody
     waits at."""
@@ -206,7 +161,7 @@ class _Worker:
         self.name = name
         self._broken = self._closed = False
         self._why: str | None = None
-        self.tally = Tally()
+        self.counts: dict[str, float] = {}
         self._lock = threading.Lock()
         self._pages: dict[int, SharedPages] = {}
         self.leases: dict[int, weakref.ref[Any]] = {}
@@ -261,9 +216,7 @@ class _Worker:
         if error is not None:
             raise_again(error)
 
-    def ask(
-        self, channel: socket.socket, samples: Indices, epoch: int
-    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def ask(self, channel: socket.socket, samples: Indices, epoch: int) -> tuple[Batch, Bools]:
         """Have a batch made."""
         free: list[int] = []
         with contextlib.suppress(IndexError):  # other threads take some of them too
@@ -274,7 +227,7 @@ class _Worker:
             send(
                 channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up)
             )
-            found, batch, small, descriptors = receive_answer(channel)
+            found, batch, descriptors = receive_answer(channel)
             leases = self._leased(found, descriptors)
         except (Ended, OSError):
             self._broken = True
@@ -288,10 +241,6 @@ class _Worker:
         if found.failed:
             raise_again(pickle.loads(batch))
         assert found.there is not None
-        leases[INLINE] = small
-        if found.pickled is not None:
-            number, first, size = found.pickled
-            batch = leases[number][first : first + size]
         buffers = [leases[number][first : first + size] for number, first, size in found.arrays]
         return pickle.loads(batch, buffers=buffers), found.there
 
@@ -302,7 +251,10 @@ class _Worker:
         When nothing refers to the bytes of a segment any more, it is free.
         """
         with self._lock:
-            self.tally.note(found)
+            # unless a later answer came first: they only grow
+            self.counts = {
+                name: max(count, self.counts.get(name, 0)) for name, count in found.counts.items()
+            }
             try:
                 for (number, size), descriptor in zip(found.segments, descriptors, strict=True):
                     self._pages[number] = _mapped(descriptor, size)
@@ -313,9 +265,7 @@ class _Worker:
                 del self._pages[number]
                 self.seen_by_others.discard(number)
             leases = {}
-            for number in {
-                number for number, _, _ in [*found.arrays, *filter(None, [found.pickled])]
-            } - {INLINE}:
+            for number in {number for number, _, _ in found.arrays}:
                 # A new array of the pages each time: every array of the batch, and every view of
                 # one, refers to it.
                 whole = self._pages[number].bytes()

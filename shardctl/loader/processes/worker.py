@@ -23,14 +23,13 @@ from collections import OrderedDict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.arrays import Bytes
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.memory import Batch, BatchMemory, rounded
 from shardctl.loader.processes.messages import (
-    ALIGNED,
-    INLINE,
+    CPU_S,
     Found,
     Place,
     Question,
@@ -38,9 +37,9 @@ from shardctl.loader.processes.messages import (
     send_answer,
 )
 from shardctl.loader.stream import Stream
+from shardctl.system.machine import keep_pandas_out_of_arrow, reuse_memory
 from shardctl.system.mmap import SharedPages, mended
 from shardctl.system.processes.channel import Ended, portable, receive, send
-from shardctl.system.startup import keep_pandas_out_of_arrow, reuse_memory
 
 SMALL = 64 << 10
 """Bytes below which memory is not shared: to send so few takes 10 microseconds, and a segment a
@@ -152,7 +151,7 @@ class SharedMemory(BatchMemory):
     def _allocate(self, size: int) -> Any:
         return np.empty(size, np.uint8) if size < SMALL else self.take(size).bytes
 
-    def place_of(self, array: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
+    def place_of(self, array: Bytes) -> tuple[int, int] | None:
         """Return the number of the segment that these bytes are in, and the first byte; None if
         they are in none."""
         address = array.__array_interface__["data"][0]
@@ -195,6 +194,9 @@ def _unlinked() -> int:
     os.set_inheritable(descriptor, False)
     return descriptor
 
+
+ALIGNED = 64
+"""Arrays begin at multiples of so many bytes, as Arrow's do."""
 
 _IN_PICKLE = 2 << 10
 """Bytes of the largest array that is copied into the pickle of its batch."""
@@ -265,52 +267,36 @@ class _Worker:
     def _answer(self, channel: socket.socket, question: Question) -> None:
         self._pool.give_back(question.free, question.given_up)
         memory = SharedMemory(self._pool)
-        small: list[memoryview] = []
         arrays: list[Place] = []
-        pickled = there = None
+        there = None
         try:
             batch, there = self._stream.gather(question.samples, question.epoch, memory)
-            message, arrays, small = _packed(batch, memory)
-            if len(message) >= SMALL:
-                pickled, message = _put(message, memory), b""
+            message, arrays = _packed(batch, memory)
             failed = False
         except Exception as error:  # noqa: BLE001 - the loader's process raises it
             message, failed = pickle.dumps(_sent(error), protocol=5), True
-            arrays, small, pickled = [], [], None
-        used = memory.keep({segment for segment, _, _ in [*arrays, *filter(None, [pickled])]})
+            arrays = []
+        used = memory.keep({segment for segment, _, _ in arrays})
         new = [segment for segment in used if segment.descriptor is not None]
         found = Found(
             failed,
             there,
             arrays,
-            pickled,
             [(segment.number, segment.size) for segment in new],
             self._pool.dropped(),
-            self._stream.counts(),
-            self._stream.stages(),
-            time.process_time(),
+            {**self._stream.counts(), CPU_S: time.process_time()},
         )
         descriptors = [segment.handed_over() for segment in new]
         try:
-            send_answer(channel, found, message, small, descriptors)
+            send_answer(channel, found, message, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
 
-def _put(data: bytes, memory: SharedMemory) -> Place:
-    """Copy bytes into shared memory, and return where they are."""
-    segment = memory.take(len(data))
-    segment.bytes[: len(data)] = np.frombuffer(data, np.uint8)
-    return segment.number, 0, len(data)
-
-
-def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], list[memoryview]]:
-    """Return the pickle of a batch without its large arrays, where these are, and those that are
-    sent with it.
-
-    Arrays that are not in shared memory yet are copied there, unless they are few bytes together.
-    """
+def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place]]:
+    """Return the pickle of a batch without its large arrays, and where these are. Those that are
+    not in shared memory yet are copied there."""
     before, outside = mended(), []
 
     def leave_in(buffer: pickle.PickleBuffer) -> bool:
@@ -321,28 +307,21 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], lis
         return False
 
     message = pickle.dumps(batch, protocol=5, buffer_callback=leave_in)
-    arrays: list[Place] = []
-    loose: list[tuple[int, npt.NDArray[np.uint8]]] = []
-    for array in outside:
-        place = memory.place_of(array)
-        if place is None:
-            loose.append((len(arrays), array))
-        arrays.append((*(place or (INLINE, 0)), array.nbytes))
-    first, starts = 0, []
-    for _, array in loose:
-        starts.append(first)
-        first += -(-array.nbytes // ALIGNED) * ALIGNED
-    segment = memory.take(first) if first >= SMALL else None
-    small: list[memoryview] = []
-    for (at, array), start in zip(loose, starts, strict=True):
-        arrays[at] = (segment.number if segment else INLINE, start, array.nbytes)
-        if segment is not None:
-            segment.bytes[start : start + array.nbytes] = array
-        else:
-            small += [array.data, memoryview(bytes(-array.nbytes % ALIGNED))]
+    found = [memory.place_of(array) for array in outside]
+    sizes = [-(-array.nbytes // ALIGNED) * ALIGNED for array in outside]
+    room = sum(size for size, place in zip(sizes, found, strict=True) if place is None)
+    segment, first = memory.take(room) if room else None, 0
+    places: list[Place] = []
+    for array, size, place in zip(outside, sizes, found, strict=True):
+        if place is None and segment is not None:
+            place = segment.number, first
+            segment.bytes[first : first + array.nbytes] = array
+            first += size
+        assert place is not None
+        places.append((*place, array.nbytes))
     if mended() != before:  # a mapped file shrank, perhaps one of those that were copied now
         raise DatasetError(f"a shard was cut short while it was copied; {VERIFY_ADVICE}")
-    return message, arrays, small
+    return message, places
 
 
 def _sent(error: BaseException) -> BaseException:

@@ -33,11 +33,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import StorageError
+from shardctl.format.arrays import Bools, Bytes, Indices
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
@@ -158,7 +158,7 @@ class Cache:
                 found = CachedDataset(self, folder)
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return found
-        if os.path.lexists(folder) and not (_is_cached(folder) or _has_nothing_of_ours(folder)):
+        if os.path.lexists(folder) and not _is_ours(folder):
             raise StorageError(
                 f"{printable(str(folder))}: the cache needs this name, but a link or other files "
                 "have it; move them away, or"
@@ -229,8 +229,13 @@ class Cache:
     def _make_room(self, size: int, keep: Path) -> bool:
         """Return whether there is room, after datasets were removed that nobody uses. To be called
         with the lock."""
-        if not self._has_room(size):
-            self._evict(size, keep)
+        for folder in sorted(self.folders(), key=opened_at):
+            if self._disk_has_room(size) and self._is_within_limit(size):
+                return True
+            if folder != keep and _is_ours(folder):
+                with unused(folder / IN_USE) as free:
+                    if free:
+                        _remove(folder)
         if not self._disk_has_room(size):
             self.note_full()
             return False
@@ -256,9 +261,6 @@ class Cache:
                 stacklevel=2,
             )
 
-    def _has_room(self, size: int) -> bool:
-        return self._disk_has_room(size) and self._is_within_limit(size)
-
     def _disk_has_room(self, size: int) -> bool:
         facts = os.statvfs(self.folder)
         return facts.f_bavail * facts.f_frsize - size >= KEPT_FREE * facts.f_blocks * facts.f_frsize
@@ -277,25 +279,10 @@ class Cache:
                 if each.is_dir(follow_symlinks=False) and _is_name(each.name)
             ]
 
-    def _evict(self, size: int, keep: Path) -> None:
-        """Remove datasets that nobody uses until there is room for `size` bytes."""
-        for folder in sorted(self.folders(), key=opened_at):
-            if folder == keep or not _is_removable(folder):
-                continue
-            with unused(folder / IN_USE) as free:
-                if free:
-                    _remove(folder)
-            if self._has_room(size):
-                return
-
     def entries(self) -> list[Entry]:
         """Return what is here, the one that was opened last first."""
-        found = [
-            entry
-            for entry in map(_entry, filter(_has_dataset, self.folders()))
-            if entry is not None
-        ]
-        return sorted(found, key=lambda entry: -entry.opened)
+        found = map(_entry, filter(_has_dataset, self.folders()))
+        return sorted(filter(None, found), key=lambda entry: -entry.opened)
 
     def clear(self, url: str | None = None) -> tuple[list[Entry], list[Entry]]:
         """Remove the datasets of a URL, or all. Return those that were removed, and those that stay
@@ -308,7 +295,7 @@ class Cache:
         if not self.folders():  # perhaps no cache at all: then no lock is left in it
             return removed, kept
         with locked(self.folder / LOCK):
-            for folder in filter(_is_removable, self.folders()):
+            for folder in filter(_is_ours, self.folders()):
                 entry = _entry(folder)
                 if url is not None and (entry is None or entry.url != url):
                     continue
@@ -336,7 +323,7 @@ class CachedDataset:
             self._use.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         os.utime(folder / IN_USE)
-        self._state: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._state: Bytes = np.empty(0, np.uint8)
         self._tails = 0
 
     def __del__(self) -> None:
@@ -395,9 +382,9 @@ class CachedDataset:
         """Whether a block is here."""
         return bool(self._state[self._tails + block] == THERE)
 
-    def missing(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def missing(self, blocks: Indices) -> Bools:
         """Return which of these blocks are not here."""
-        missing: npt.NDArray[np.bool_] = self._state[self._tails + blocks] != THERE
+        missing: Bools = self._state[self._tails + blocks] != THERE
         return missing
 
     def keep_tail(
@@ -446,13 +433,11 @@ class CachedDataset:
 
     def forget_tail(self, shard: int) -> None:
         """Have a footer fetched anew: it cannot be read."""
-        self._forget(shard)
+        self.forget(shard - self._tails)
 
     def forget(self, block: int) -> None:
         """Have a block fetched anew: it is not what was written."""
-        self._forget(self._tails + block)
-
-    def _forget(self, place: int) -> None:
+        place = self._tails + block
         with self._locks.held(place) as mine:
             if mine and self._state[place] == THERE:
                 self._state[place] = RESERVED
@@ -598,8 +583,9 @@ def _entry(folder: Path) -> Entry | None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of a dataset, if a cache has made it."""
-    if _is_removable(folder):
+    """Remove the folder of a dataset, unless links or other files have the place of what a cache
+    puts there."""
+    if _is_ours(folder):
         _delete(folder)
 
 
@@ -621,58 +607,29 @@ def _delete(folder: Path) -> None:
         folder.rmdir()
 
 
-def _is_removable(folder: Path) -> bool:
-    """Return whether a cache has made a folder, certainly: then what is its own there may be
-    deleted."""
-    return _has_dataset(folder) or _is_cached(folder)
-
-
 def _has_dataset(folder: Path) -> bool:
-    """Return whether a folder has a whole dataset: it says which, and has its name. Systems put
-    files of their own there."""
+    """Return whether a folder has a whole dataset: it says which, and has its name."""
     about = about_of(folder)
-    if about is None or folder.name != f"{_hash_of(about.url)}-{about.digest[:16]}":
-        return False
-    entries = _entries_of(folder)
-    return entries is not None and all(
-        _is_of_cache(entry) for entry in entries if _is_name_of_ours(entry.name)
-    )
+    named = about is not None and folder.name == f"{_hash_of(about.url)}-{about.digest[:16]}"
+    return named and _is_ours(folder)
 
 
-def _is_cached(folder: Path) -> bool:
-    """Return whether a folder, and no link to one, has only what a cache puts there: two folders
-    and some ordinary files."""
-    entries = _entries_of(folder)
-    return entries is not None and all(map(_is_of_cache, entries))
-
-
-def _has_nothing_of_ours(folder: Path) -> bool:
-    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset has
-    room beside it."""
-    entries = _entries_of(folder)
-    return entries is not None and not any(_is_name_of_ours(entry.name) for entry in entries)
-
-
-def _entries_of(folder: Path) -> list[os.DirEntry[str]] | None:
-    """Return what is in a folder; None if it is a link, or cannot be listed."""
+def _is_ours(folder: Path) -> bool:
+    """Return whether this is a folder, and each name in it that a cache gives is of what a cache
+    puts there, and no link. Systems put files of their own there."""
     if not is_folder(folder):
-        return None
+        return False
     try:
         with os.scandir(folder) as entries:
-            return list(entries)
+            return all(
+                each.is_dir(follow_symlinks=False)
+                if each.name in _OWN_FOLDERS
+                else each.is_file(follow_symlinks=False)
+                for each in entries
+                if each.name in _OWN_FOLDERS or _OWN_FILE.fullmatch(each.name)
+            )
     except OSError:
-        return None
-
-
-def _is_name_of_ours(name: str) -> bool:
-    return name in _OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
-
-
-def _is_of_cache(entry: os.DirEntry[str]) -> bool:
-    """Return whether this may be what a cache has put there: no link."""
-    if entry.name in _OWN_FOLDERS:
-        return entry.is_dir(follow_symlinks=False)
-    return _is_name_of_ours(entry.name) and entry.is_file(follow_symlinks=False)
+        return False
 
 
 def _hash_of(url: str) -> str:

@@ -16,7 +16,6 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,14 @@ from shardctl.errors import (
     UsageError,
     WrongAnswerError,
 )
+from shardctl.format.arrays import Indices
 from shardctl.format.dataset_location import missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.shard import BlockFile, Opener, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead
-from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
+from shardctl.loader.blocks.shards import OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
@@ -87,16 +87,6 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
     return Cache(Path(folder), None if limit is None else size_of(limit, of))
 
 
-@dataclass(frozen=True)
-class DatasetHandle:
-    """What opens the same dataset again, in another process too. On this machine, its tables lie in
-    `tables`."""
-
-    about: About
-    cache: Cache | None
-    tables: str
-
-
 def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError,
     InstallError, UsageError."""
@@ -111,33 +101,24 @@ def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     raise AssertionError("unreachable")
 
 
-def open_again(handle: DatasetHandle) -> RemoteDataset:
-    """Open the same dataset in another process. Raises DatasetError if another one has taken its
-    place."""
-    about = handle.about
-    if handle.cache is not None:
-        with handle.cache.looking_up(about.url):
-            kept = handle.cache.find(about.url, about.version)
+def open_again(about: About, cache: Cache | None, tables: Path) -> RemoteDataset:
+    """Open the same dataset in another process, whose tables may be of this machine. Raises
+    DatasetError if another one has taken its place."""
+    if cache is not None:
+        with cache.looking_up(about.url):
+            kept = cache.find(about.url, about.version)
             if kept is not None and (found := _from_cache(about, kept)) is not None:
                 return found
-    manifest = Path(handle.tables) / MANIFEST
+    manifest = tables / MANIFEST
     # of the process that handed this one over
     if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:
-        return RemoteDataset(
-            about, Manifest.load(LocalFolder(Path(handle.tables))).base, Path(handle.tables), None
-        )
-    opened = open_remote(about.url, handle.cache)
+        return RemoteDataset(about, Manifest.load(LocalFolder(tables)).base, tables, None)
+    opened = open_remote(about.url, cache)
     if opened.about.digest != about.digest:
         raise DatasetError(
             f"{printable(about.url)}: replaced by another dataset while it was read; open it again"
         )
     return opened
-
-
-def handle_of(dataset: RemoteDataset) -> DatasetHandle:
-    """Return what opens a dataset again."""
-    cache = dataset.cached.cache if dataset.cached is not None else None
-    return DatasetHandle(dataset.about, cache, str(dataset.tables))
 
 
 def fetch_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
@@ -291,7 +272,9 @@ class RemoteShards(Shards):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Open the same dataset when it is unpickled, with a client of its own."""
-        return _reopened, (handle_of(self.dataset), self.split)
+        cached = self.dataset.cached
+        cache = cached.cache if cached is not None else None
+        return _reopened, (self.dataset.about, cache, self.dataset.tables, self.split)
 
     is_local = False
 
@@ -415,5 +398,5 @@ def _removed(path: Path) -> DatasetError:
     )
 
 
-def _reopened(handle: DatasetHandle, split: str | None) -> RemoteShards:
-    return RemoteShards(open_again(handle), split)
+def _reopened(about: About, cache: Cache | None, tables: Path, split: str | None) -> RemoteShards:
+    return RemoteShards(open_again(about, cache, tables), split)

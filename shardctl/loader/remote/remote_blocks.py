@@ -7,18 +7,18 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
-from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file
+from shardctl.format.arrays import Indices
+from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file, once_more
 from shardctl.format.stretches import (
     END_BYTES,
     TAIL,
@@ -93,7 +93,10 @@ class RemoteDataset:
         self._versions: dict[int, str] = {}
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._tail_bytes = TAIL
-        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(*_weakly(self), blocks)
+        there = weakref.proxy(self)  # the fetcher goes with it
+        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(
+            lambda block: there.fetch(block), lambda block: there.cost(block), blocks
+        )
         self._table = table
         self.renew()
         keep_renewed(self)
@@ -145,7 +148,7 @@ class RemoteDataset:
         by others."""
         return self._fetcher.ahead(keeps)
 
-    def missing(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def missing(self, blocks: Indices) -> Indices:
         """Return those of these blocks that must come over the network."""
         return blocks if self.cached is None else blocks[self.cached.missing(blocks)]
 
@@ -162,11 +165,7 @@ class RemoteDataset:
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
-        try:
-            return self._read(block, fields, waiting)
-        except DatasetError:
-            self._forget(block)
-        return self._read(block, fields, waiting)
+        return once_more(lambda: self._read(block, fields, waiting), lambda: self._forget(block))
 
     def settle(self, block: int, waiting: Waiting) -> bool:
         """Return whether a block is in its place in the local file, whole; False where it passes
@@ -176,11 +175,7 @@ class RemoteDataset:
         """
         if self.cached is None or (self.keeps_no_more and not self._is_here(block)):
             return False
-        try:
-            return self._settle(block, waiting)
-        except DatasetError:
-            self._forget(block)
-        return self._settle(block, waiting)
+        return once_more(lambda: self._settle(block, waiting), lambda: self._forget(block))
 
     def _read(
         self, block: int, fields: Fields, waiting: Waiting
@@ -343,32 +338,24 @@ class RemoteDataset:
 
     def _opened(self, shard: int) -> _OpenShard:
         """Look at a shard. A footer that is not what was written is fetched once more."""
-        try:
-            return self._looked_at(shard)
-        except DatasetError:
+
+        def look() -> _OpenShard:
+            cached, tail = self.cached, None
+            if cached is None:
+                tail = self._fetched_tail(shard)
+            elif not cached.has_tail(shard):
+                name, size = self.table.names[shard], int(self.table.sizes[shard])
+                blocks, get = int(self.table.block_counts[shard]), self._fetched_tail
+                tail = cached.keep_tail(shard, name, size, blocks, partial(get, shard))
+            found = self._tail_here(shard) if tail is None else tail
+            held = HeldFile(int(self.table.sizes[shard]), found)
+            return _OpenShard(self._extents(shard, found), held, in_cache=tail is None)
+
+        def forget() -> None:
             if self.cached is not None:
                 self.cached.forget_tail(shard)
-        return self._looked_at(shard)
 
-    def _looked_at(self, shard: int) -> _OpenShard:
-        tail = self._fetched_tail(shard) if self.cached is None else self._kept_tail(shard)
-        return self._made(
-            shard, self._tail_here(shard) if tail is None else tail, in_cache=tail is None
-        )
-
-    def _made(self, shard: int, tail: bytes, in_cache: bool) -> _OpenShard:
-        return _OpenShard(
-            self._extents(shard, tail), HeldFile(int(self.table.sizes[shard]), tail), in_cache
-        )
-
-    def _kept_tail(self, shard: int) -> bytes | None:
-        """Bring the footer of a shard into the cache (None), or into memory for want of room."""
-        assert self.cached is not None
-        if self.cached.has_tail(shard):
-            return None
-        blocks = int(self.table.block_counts[shard])
-        name, size = self.table.names[shard], int(self.table.sizes[shard])
-        return self.cached.keep_tail(shard, name, size, blocks, lambda: self._fetched_tail(shard))
+        return once_more(look, forget)
 
     def _tail_here(self, shard: int) -> bytes:
         """Return the footer of a shard that is in the cache. Raises DatasetError if it is not there
@@ -427,18 +414,3 @@ class RemoteDataset:
                 )
             opened.readers[(mapped, fields)] = found
         return found
-
-
-def _weakly(
-    dataset: RemoteDataset,
-) -> tuple[Callable[[int], pa.Buffer | None], Callable[[int], int]]:
-    """Return what fetches a block, and what says its size, without keeping the dataset alive
-    between calls."""
-    reference = weakref.ref(dataset)
-
-    def there() -> RemoteDataset:
-        found = reference()
-        assert found is not None  # its fetcher goes with it
-        return found
-
-    return lambda block: there().fetch(block), lambda block: there().cost(block)

@@ -13,7 +13,7 @@ from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, 
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.files import begin_of, exists, is_folder
 from shardctl.system.files import near_path
-from shardctl.system.locations import is_stored
+from shardctl.system.locations import is_stored, normal
 from shardctl.system.text import printable, similar
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
@@ -29,10 +29,27 @@ def format_of(name: str) -> AnnotationFormat:
     return form
 
 
+_SOURCE = re.compile(
+    r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL
+)
+
+
 def parse_source(text: str) -> Source | None:
     """Read what `--labels` says; None if it does not begin with the name of a format. Raises
     UsageError."""
-    return Source.parse(text, FORMATS, format_of)
+    found = _SOURCE.fullmatch(text)
+    if found is None or found["format"] not in FORMATS:
+        return None
+    form = format_of(found["format"])
+    options = tuple(
+        (name, value)
+        for name, _, value in (part.partition("=") for part in found["options"].split("+")[1:])
+    )
+    for name, value in options:
+        form.check_option(name, value)
+    if not found["path"] and form.needs_path:
+        raise UsageError(f"--labels {text}: it needs a path, {form.name}:PATH")
+    return Source(form.name, normal(found["path"]) if found["path"] else "", options)
 
 
 _MEMBERS_OF_COCO = re.compile(rb'"(images|annotations)"\s*:\s*\[')
@@ -96,7 +113,12 @@ def read_annotations(
         of_format = [source for source in sources if source.format == name]
         if not of_format:
             continue
-        read = format_of(name).read(of_format, inputs, rule, scratch)
+        form = format_of(name)
+        if len(of_format) > 1 and not form.takes_several:
+            raise UsageError(
+                f"give --labels {name}:PATH once, with the folder that has all of them"
+            )
+        read = form.read(of_format, inputs, rule, scratch)
         for field in read.fields:
             if field.name in given:
                 raise UsageError(

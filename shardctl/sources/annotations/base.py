@@ -3,11 +3,11 @@ becomes of them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,8 @@ import pyarrow as pa
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
-from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.annotations.told_splits import ToldSplits
-from shardctl.system.locations import normal
+from shardctl.sources.annotations.inputs import Inputs, ToldSplits
 from shardctl.system.options import Word
-
-_SOURCE = re.compile(
-    r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL
-)
 
 
 @dataclass(frozen=True)
@@ -38,27 +32,6 @@ class Source:
     format: str
     path: str
     options: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def parse(
-        cls, text: str, formats: Collection[str], format_of: Callable[[str], AnnotationFormat]
-    ) -> Source | None:
-        """Read what `--labels` says; None if it does not begin with the name of a format. Raises
-        UsageError."""
-        found = _SOURCE.fullmatch(text)
-        if found is None or found["format"] not in formats:
-            return None
-        form = format_of(found["format"])
-        given = [part.partition("=")[::2] for part in found["options"].split("+")[1:]]
-        for name, value in given:
-            form.check_option(name, value)
-        if not found["path"] and form.needs_path:
-            raise UsageError(f"--labels {text}: it needs a path, {form.name}:PATH")
-        return cls(
-            form.name,
-            normal(found["path"]) if found["path"] else "",
-            tuple((name, value) for name, value in given),
-        )
 
     def __str__(self) -> str:
         options = "".join(
@@ -99,14 +72,6 @@ class AnnotationRule:
             for name, value in rule.items()
             if value is not None and value != plain[name]
         }
-
-
-@dataclass(frozen=True)
-class InputPlace:
-    """An input: the path or the URL by which it is opened, and the folder of its source."""
-
-    opened: str
-    folder: str
 
 
 @dataclass(frozen=True)
@@ -197,16 +162,21 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-class AnnotationFormat(Protocol):
+class AnnotationFormat(ABC):
     """A way in which annotations are written. `needs_path` says that there is nothing to look for
-    without a path."""
+    without a path, `takes_several` that several may be given."""
 
     name: ClassVar[str]
-    needs_path: ClassVar[bool]
+    needs_path: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = False
 
     def check_option(self, name: str, value: str) -> None:
         """Raise UsageError for an option that the format does not have."""
+        raise UsageError(
+            f"{self.name} annotations have no option {name!r}; use --labels {self.name}:PATH"
+        )
 
+    @abstractmethod
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
     ) -> Annotations:
@@ -214,13 +184,6 @@ class AnnotationFormat(Protocol):
 
         Raises InputError for what cannot be read, and where it is not clear which input is meant.
         """
-
-
-def no_options(form: AnnotationFormat, name: str) -> None:
-    """Raise UsageError: the format has no options, and this one was given."""
-    raise UsageError(
-        f"{form.name} annotations have no option {name!r}; use --labels {form.name}:PATH"
-    )
 
 
 BAD = "bad-annotation"

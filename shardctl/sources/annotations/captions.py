@@ -6,16 +6,21 @@ import csv
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, said_of_absent, stem
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.inputs import (
+    Inputs,
+    none_among_inputs,
+    reading,
+    said_of_absent,
+    stem,
+)
 from shardctl.sources.annotations.objects import Others, others_in, said_of_others_in
 from shardctl.sources.annotations.per_image import (
     Beside,
@@ -24,6 +29,7 @@ from shardctl.sources.annotations.per_image import (
     match_files,
     read_small,
     refuse_no_match,
+    rejecting,
     said_of_others,
     walked,
 )
@@ -37,83 +43,58 @@ from shardctl.system.text import printable
 SUFFIXES = (".txt", ".json")
 
 
-class Captions:
+class Captions(AnnotationFormat):
     """Text files (the whole text is the caption) or JSON files of the same name as the image,
     beside it or in a folder."""
 
     name: ClassVar[str] = "captions"
     needs_path: ClassVar[bool] = False
 
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError: it has none."""
-        no_options(self, name)
-
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
     ) -> Annotations:
         """Read all files. One that is wrong rejects its image."""
-        if len(sources) > 1:
-            raise UsageError(
-                "give --labels captions:PATH once, with the folder that has all captions"
-            )
         path = sources[0].path
+        faults: dict[int, Rejection] = {}
         of_files = path == "" or is_folder(path)
-        found = _of_files(path, inputs) if of_files else _of_lines(path, inputs)
-        rows = np.full(len(inputs), -1, np.int64)
-        rows[list(found.captions)] = np.arange(len(found.captions))
-        values: list[Any] = list(found.captions.values())
-        if found.several:
-            column = pa.field("captions", pa.list_(pa.string()))
-        else:
-            column, values = (
-                pa.field("caption", pa.string()),
-                [each[0] if each else None for each in values],
-            )
-        said = [
-            *found.notices,
-            *said_of_others(
-                [], len(inputs) - len(found.captions), inputs, "caption", "it is null there"
-            ),
-        ]
-        table = pa.table({column.name: pa.array(values, column.type)})
-        return Annotations(
-            table, rows, (column,), (found.digest,), faults=found.faults, notices=tuple(said)
+        found, several, digest, notices = (
+            _of_files(path, inputs, faults) if of_files else _of_lines(path, inputs)
         )
+        rows = np.full(len(inputs), -1, np.int64)
+        rows[list(found)] = np.arange(len(found))
+        values: list[Any] = list(found.values())
+        column = pa.field("captions", pa.list_(pa.string()))
+        if not several:
+            column = pa.field("caption", pa.string())
+            values = [each[0] if each else None for each in values]
+        without = len(inputs) - len(found)
+        notices += said_of_others([], without, inputs, "caption", "it is null there")
+        table = pa.table({column.name: pa.array(values, column.type)})
+        return Annotations(table, rows, (column,), (digest,), faults=faults, notices=tuple(notices))
 
 
-@dataclass
-class _Found:
-    """The captions by input, in the order of the inputs; whether an image may have several."""
-
-    captions: dict[int, list[str]]
-    several: bool
-    digest: str
-    faults: dict[int, Rejection] = field(default_factory=dict)
-    notices: list[str] = field(default_factory=list)
+Found = tuple[dict[int, list[str]], bool, str, list[str]]
+"""The captions by input, in the order of the inputs; whether an image may have several; the digest
+of what was read, and notices."""
 
 
-def _of_files(path: str, inputs: Inputs) -> _Found:
+def _of_files(path: str, inputs: Inputs, faults: dict[int, Rejection]) -> Found:
     matched, lost = _matched(path, inputs)
-    digest, result, others = Digest(), _Found({}, False, ""), Others()
+    digest, others, captions, several = Digest(), Others(), dict[int, list[str]](), False
     fetch_all(file.opened for file in matched)
     for file in matched:
-        found: str | list[str] | None = []
-        try:
+        captions[file.row] = []
+        with rejecting(file, faults):
             data = read_small(file.opened)
             digest.add(str(file.row), data)
             found = parse(data, suffix_of(name_of(file.opened)), others)
-        except (OSError, ValueError) as error:
-            result.faults[file.row] = fault(
-                f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}"
-            )
-        result.several |= isinstance(found, list) and file.row not in result.faults
-        result.captions[file.row] = [found] if isinstance(found, str) else found or []
-    result.digest = digest.hex()
-    result.notices = [
+            several |= isinstance(found, list)
+            captions[file.row] = [found] if isinstance(found, str) else found or []
+    notices = [
         *said_of_others(lost, 0, inputs, "caption", ""),
         *said_of_others_in("JSON files", others),
     ]
-    return result
+    return captions, several, digest.hex(), notices
 
 
 NAMES, TEXTS = (*FILE_COLUMNS, "image_name"), ("caption", "comment", "text")
@@ -123,11 +104,11 @@ and a text."""
 _NUMBER = re.compile(r"#\d+$")
 
 
-def _of_lines(path: str, inputs: Inputs) -> _Found:
+def _of_lines(path: str, inputs: Inputs) -> Found:
     """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises
     InputError."""
     shown, of_name, others = printable(path), dict[str, list[str]](), Others()
-    try:
+    with reading(path):
         with open(local_copy(path), encoding="utf-8-sig", newline="", opener=ordinary) as file:
             begin = file.readline()
             file.seek(0)
@@ -164,10 +145,6 @@ def _of_lines(path: str, inputs: Inputs) -> _Found:
                     )
                 )
         digest = sha256_of(Path(local_copy(path)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error
     names = pa.array(of_name, pa.large_string())
     rows = inputs.by_path.find(
         names, shown, [(path, len(names))], [(resolved(parent_of(path)), names)]
@@ -180,7 +157,7 @@ def _of_lines(path: str, inputs: Inputs) -> _Found:
     )
     captions = {int(rows[place]): texts[place] for place in order}
     said = [*said_of_absent(shown, names, rows), *said_of_others_in(shown, others)]
-    return _Found(captions, any(len(each) > 1 for each in texts), digest, notices=said)
+    return captions, any(len(each) > 1 for each in texts), digest, said
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:

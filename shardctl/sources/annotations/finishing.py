@@ -7,7 +7,8 @@ The image is opened before, and its pixels are not needed: only those of masks a
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,16 +16,20 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from shardctl.errors import Rejection
+from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Mask, Role, Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_image, turned
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import cut_to
 from shardctl.images.polygons import Polygons
-from shardctl.sources.annotations.base import BAD
+from shardctl.sources.annotations.base import BAD, Annotations
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
+from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
+from shardctl.system.locations import follow, is_stored
+from shardctl.system.permutation import evenly_spaced
+from shardctl.system.text import counted, printable
 
 Size = tuple[int, int]
 """(width, height)."""
@@ -350,3 +355,148 @@ def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes
     with Image.open(io.BytesIO(data)) as image:
         numbers = values > 0 if image.mode == "1" else values
     return mask_png(np.asarray(turned(Image.fromarray(numbers), orientation)), data)
+
+
+LOOKED_AT = 4096
+"""Images of a source whose first bytes `convert` looks at. All others follow what these say, or
+become rejects."""
+
+
+ITS_OWN = (0, 0)
+"""Stands for the size of a mask that has an EXIF orientation of its own, which says nothing of
+others."""
+
+_WHOLE = 1 << 26
+"""Bytes of a file of which the first ones do not say its size."""
+
+_JPEG = b"\xff\xd8"
+
+
+@dataclass
+class Evidence:
+    """Images that EXIF turns: the paths of those that say a frame, and how many do not, with a size
+    and without."""
+
+    stored: list[str] = field(default_factory=list)
+    upright: list[str] = field(default_factory=list)
+    unclear: int = 0
+    unsized: int = 0
+
+    def add(self, shown: str, stored: Size, upright: Size, said: Size | None) -> None:
+        """Add an image, whose size as it is stored and upright is known, and the size that its
+        annotations say, if they do."""
+        if said is None:
+            self.unsized += 1
+        elif stored == upright:
+            self.unclear += said == stored
+        elif said == stored:
+            self.stored.append(shown)
+        elif said == upright:
+            self.upright.append(shown)
+
+    def frame(self) -> str | None:
+        """Return the frame that the images tell, None for none; upright where sizes do not tell
+        it."""
+        if self.stored:
+            return "stored"
+        return "upright" if self.upright or self.unclear else None
+
+    def notices(self, name: str, among: str) -> tuple[str, ...]:
+        """Say how many images do not tell the frame of the annotations `name`, and which one is
+        taken.
+
+        `among` says which images were looked at, "" for all. Raises InputError where sizes say both
+        frames.
+        """
+        stored, upright, unclear = len(self.stored), len(self.upright), self.unclear + self.unsized
+        if stored and upright:
+            raise InputError(
+                f"{name}: EXIF turns some images, and the sizes in the annotations disagree: for "
+                f"{counted(stored, 'image')} they fit the stored image "
+                f"({printable(self.stored[0])}), for {upright:,} the upright one "
+                f"({printable(self.upright[0])}); convert them separately, or give "
+                "--annotation-frame stored or upright, which rejects the others"
+            )
+        if not unclear:
+            return ()
+        why = "as others say" if stored or upright else "--annotation-frame stored changes that"
+        return (
+            f"{name}: EXIF turns {counted(unclear, 'image')}{among} whose size does not tell the "
+            "frame; the annotations are taken as those of the "
+            f"{'stored' if stored else 'upright'} image ({why})",
+        )
+
+
+def settled(
+    found: Annotations, frame: str, place_of: Callable[[Sequence[int]], list[tuple[str, str]]]
+) -> Annotations:
+    """Return annotations with the frame that some images tell for all, and with a notice on those
+    that do not tell it.
+
+    `frame` is the user's: only for `auto` are images looked at. `place_of` returns by what an input
+    is opened, and the folder of its source. Raises InputError where sizes say both frames.
+    """
+    if frame != "auto" or not {ANNOTATED, MASK_FILE}.intersection(found.columns.column_names):
+        return found
+    annotated = np.flatnonzero(found.rows >= 0)
+    looked_at = annotated[evenly_spaced(len(annotated), LOOKED_AT)].tolist()
+    evidence = Evidence()
+    places = zip(looked_at, place_of(looked_at), strict=True)
+    for row, (opened, folder) in begins_ahead(
+        places, lambda each: each[1][0] if is_stored(each[1][0]) else None
+    ):
+        if (sizes := _turn(opened)) is not None:
+            evidence.add(opened, *sizes, _annotated_size(found, int(found.rows[row]), folder))
+    is_whole = len(looked_at) == len(annotated)
+    among = "" if is_whole else f" of the {len(looked_at):,} that were looked at"
+    said = evidence.notices(OBJECTS if ANNOTATED in found.columns.column_names else MASK, among)
+    if is_whole and not said:  # the rows tell all
+        return found
+    return replace(found, frame=evidence.frame(), notices=(*found.notices, *said))
+
+
+def _turn(path: str) -> tuple[Size, Size] | None:
+    """Return the size of an image that EXIF turns, as it is stored and upright; None for one that
+    it does not turn.
+
+    None also for one whose first bytes do not tell: the worker rejects it if its size does not tell
+    either.
+    """
+    try:
+        data = begin_of(path, BEGIN_BYTES)
+        if not may_be_turned(data):
+            return None
+        opened = _opened(data) if data.startswith(_JPEG) else None
+        opened = opened or open_image(begin_of(path, _WHOLE))
+    except (OSError, Rejection):
+        return None  # the worker says what is wrong with it
+    if opened.orientation == 1:
+        return None
+    return (opened.size[::-1] if opened.orientation >= 5 else opened.size), opened.size
+
+
+def _opened(data: bytes) -> Opened | None:
+    try:
+        return open_image(data)
+    except Rejection:
+        return None
+
+
+def _annotated_size(found: Annotations, row: int, folder: str) -> Size | None:
+    """Return the size that annotations say an image has, None if they do not; of a mask it is that
+    of its pixels."""
+    if ANNOTATED in found.columns.column_names:
+        how = found.columns[ANNOTATED][row].as_py()
+        known = (
+            how is not None
+            and not how["relative"]
+            and how["width"] is not None
+            and how["height"] is not None
+        )
+        return (how["width"], how["height"]) if known else None
+    file = found.columns[MASK_FILE][row].as_py()
+    try:
+        mask = open_image(begin_of(follow(folder, file["path"]), _WHOLE))
+    except (OSError, Rejection):
+        return None
+    return mask.size if mask.orientation == 1 else ITS_OWN

@@ -14,7 +14,7 @@ import xxhash
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import Inputs, stem
 from shardctl.sources.annotations.per_image import (
     Digest,
@@ -26,7 +26,7 @@ from shardctl.sources.annotations.per_image import (
 )
 from shardctl.sources.files import begin_of, resolved, version_of
 from shardctl.system.locations import name_of, relative
-from shardctl.system.sequences import evenly_spaced
+from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import printable
 
 MASK = "mask"
@@ -51,19 +51,18 @@ SUFFIX, IMAGE_SUFFIX = "suffix", "image-suffix"
 """What the names of masks have at their end, and those of their images: 1_mask.png beside 1.jpg."""
 
 
-class Masks:
+class Masks(AnnotationFormat):
     """A folder with a PNG of the same name for each image. The worker reads them, each beside its
     image."""
 
     name: ClassVar[str] = "masks"
-    needs_path: ClassVar[bool] = True
 
     def check_option(self, name: str, value: str) -> None:
         """Raise UsageError unless it is `ignore` with a number, or an end of names."""
         if name in (SUFFIX, IMAGE_SUFFIX) and value:
             return
         if name != IGNORE:
-            no_options(self, name)
+            super().check_option(name, value)
         if not value.isdecimal() or int(value) > 65535:
             raise UsageError(
                 f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in "
@@ -74,11 +73,6 @@ class Masks:
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
     ) -> Annotations:
         """Find the mask of each image. Their bytes are not read here."""
-        if len(sources) > 1:
-            raise UsageError(
-                "an image has one mask: give --labels masks:DIR once, with the folder that has all "
-                "of them"
-            )
         folder, options, digest = sources[0].path, dict(sources[0].options), Digest()
         end, image_end = options.get(SUFFIX, ""), options.get(IMAGE_SUFFIX, "")
         files = walked(folder, (".png", ".txt", ".names"), "masks")

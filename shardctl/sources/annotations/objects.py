@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.format.roles import Objects
+from shardctl.sources.annotations.base import AnnotationRule, Annotations
 from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import counted
@@ -127,7 +128,7 @@ class ObjectsWriter:
         self._objects: list[dict[str, list[Any]]] = []
         self._annotated: list[dict[str, Any]] = []
         self._members: set[str] = set()
-        self.outside = self.degenerate = 0
+        self._outside = self._degenerate = 0
 
     def add(self, objects: dict[str, list[Any]], size: tuple[int, int] | None) -> None:
         """Add the objects of an image, whose size (width, height) the annotations say to be
@@ -136,8 +137,8 @@ class ObjectsWriter:
         outside, degenerate = odd_boxes(
             objects["bbox"], (1, 1) if self._relative else size or (0, 0), self._relative
         )
-        self.outside += outside
-        self.degenerate += degenerate
+        self._outside += outside
+        self._degenerate += degenerate
         count = len(objects["bbox"])
         self._objects.append({name: objects.get(name) or _empty(name, count) for name in ITEMS})
         self._annotated.append(annotated(self._rule, size, self._relative))
@@ -145,15 +146,24 @@ class ObjectsWriter:
             self._flush()
 
     def finish(
-        self, categories: npt.NDArray[np.int64] | None = None
-    ) -> tuple[pa.Table, tuple[str, ...]]:
-        """Return the table, without what is not known of any object, and its members.
+        self,
+        rows: npt.NDArray[np.int64],
+        role: Objects,
+        categories: npt.NDArray[np.int64] | None = None,
+        **more: Any,
+    ) -> Annotations:
+        """Return the annotations, without what is not known of any object. `rows` has the row of
+        each input.
 
-        `categories` has the number that each category gets in the place of its own.
+        `categories` has the number that each category gets in the place of its own, and `more` has
+        other fields of the annotations.
         """
         self._flush()
         members = tuple(name for name in ITEMS if name in self._members or name in ALWAYS)
-        return trimmed(self._writer.finish(), members, categories), members
+        table = trimmed(self._writer.finish(), members, categories)
+        said = said_of_boxes(self._outside, self._degenerate, self._rule)
+        more["notices"] = (*more["notices"], *said)
+        return Annotations(table, rows, (objects_field(members),), roles={OBJECTS: role}, **more)
 
     def _flush(self) -> None:
         self._writer.write(
@@ -269,3 +279,59 @@ def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[s
         "drop": "dropped",
     }
     return [f"{' and '.join(parts)}; {done[rule.boxes]}"]
+
+
+COUNTED = (OBJECTS, "mask", "caption", "captions")
+"""The columns of annotations that are counted. Numbers of images and classes come with others."""
+
+
+def annotated_columns(annotations: Sequence[Annotations]) -> tuple[str, ...]:
+    """Return the names of the columns that mark images."""
+    names = {f.name for each in annotations for f in each.fields}
+    return tuple(name for name in COUNTED if name in names)
+
+
+def said_of_annotations(annotations: Sequence[Annotations], inputs: int) -> list[str]:
+    """Say how much was read, in one notice; in none without annotations. `inputs` is the number of
+    all images."""
+    parts = []
+    for each in annotations:
+        for name in annotated_columns([each]):
+            parts.append(
+                _of_objects(each, inputs)
+                if name == OBJECTS
+                else f"{name} of {counted(_there(each, name), 'image')}"
+            )
+    return [f"annotations: {'; '.join(parts)}"] if parts else []
+
+
+def _there(annotations: Annotations, name: str) -> int:
+    """Return how many images have a value. Masks become a column in the worker: until then, a row
+    is one that is there."""
+    if name not in annotations.columns.column_names:
+        return int((annotations.rows >= 0).sum())
+    column = annotations.columns[name]
+    return len(column) - int(column.null_count)
+
+
+def _of_objects(annotations: Annotations, inputs: int) -> str:
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
+
+    column, there = annotations.columns[OBJECTS], _there(annotations, OBJECTS)
+    categories = pc.struct_field(column, "category")
+    objects = pc.sum(pc.list_value_length(categories)).as_py() or 0
+    used, role = len(pc.unique(pc.list_flatten(categories))), annotations.roles[OBJECTS]
+    known = len(role.names) if isinstance(role, Objects) and role.names else used
+    of = (
+        f"{used:,} of the {known:,} categories"
+        if used != known
+        else counted(used, "category", "categories")
+    )
+    # Wrong ones have no objects here, null or an empty list by their format.
+    wrong = len(annotations.faults)
+    rows = annotations.rows[np.array(sorted(annotations.faults), np.int64)]
+    there -= pc.sum(column.is_valid().take(pa.array(rows[rows >= 0]))).as_py() or 0
+    missing = inputs - there - wrong
+    said = f"{counted(objects, 'object')} of {of} in {counted(there, 'image')}"
+    said += f", {counted(missing, 'image')} not annotated" if missing else ""
+    return said + (f", {counted(wrong, 'image')} whose annotations are wrong" if wrong else "")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError
-from shardctl.sources.annotations.inputs import FOLDERS, Inputs, stem
-from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.annotations.base import fault
+from shardctl.sources.annotations.inputs import FOLDERS, Inputs, reading, stem
+from shardctl.sources.annotations.objects import ObjectsWriter
+from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.files import ordinary
@@ -92,14 +96,9 @@ def names_of_classes(
 
 
 def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
-    try:
+    with reading(file):
         data = read_small(file)
         lines = data.decode("utf-8-sig").rstrip().split("\n")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"{printable(file)}: the names of the classes cannot be read ({reason})"
-        ) from error
     digest.add(name_of(file), data)
     names = [composed(line.strip()) for line in lines] if any(lines) else []
     for number, name in enumerate(names, 1):
@@ -211,3 +210,40 @@ class Digest:
     def hex(self) -> str:
         """Return the digest."""
         return self._sha256.hexdigest()
+
+
+@contextmanager
+def rejecting(file: Beside, faults: dict[int, Rejection]) -> Iterator[None]:
+    """Make what is wrong with a file a fault of its input."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        faults[file.row] = fault(f"{file.shown}: {reason}")
+
+
+Parse = Callable[[Beside, bytes], tuple[dict[str, list[Any]], tuple[int, int] | None]]
+"""Returns the objects of an image and its size, if the file says it. Raises ValueError."""
+
+
+def read_objects(
+    writer: ObjectsWriter,
+    rows: Iterable[int],
+    files: Sequence[Beside],
+    digest: Digest,
+    parse: Parse,
+) -> dict[int, Rejection]:
+    """Write the objects of some inputs, none for one without a file; return what is wrong with
+    files."""
+    by_row, faults = {file.row: file for file in files}, dict[int, Rejection]()
+    fetch_all(file.opened for file in files)
+    for row in rows:
+        objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+        size, file = None, by_row.get(row)
+        if file is not None:
+            with rejecting(file, faults):
+                data = read_small(file.opened)
+                digest.add(str(row), data)
+                objects, size = parse(file, data)
+        writer.add(objects, size)
+    return faults

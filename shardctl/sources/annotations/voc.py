@@ -10,17 +10,18 @@ from xml.parsers import expat
 
 import numpy as np
 
-from shardctl.errors import Rejection
 from shardctl.format.roles import Objects
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.base import (
+    AnnotationFormat,
+    AnnotationRule,
+    Annotations,
+    Source,
+)
+from shardctl.sources.annotations.inputs import Inputs, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
-    OBJECTS,
     ObjectsWriter,
     Others,
-    objects_field,
     others_in,
-    said_of_boxes,
     said_of_others_in,
 )
 from shardctl.sources.annotations.per_image import (
@@ -28,11 +29,11 @@ from shardctl.sources.annotations.per_image import (
     Digest,
     files_in,
     match_files,
+    read_objects,
     read_small,
     refuse_no_match,
     said_of_others,
 )
-from shardctl.sources.annotations.told_splits import lists_in, told_by_lists
 from shardctl.sources.files import fetch_all, is_folder
 from shardctl.sources.types import in_order
 from shardctl.sources.walk import FoundFile
@@ -57,16 +58,16 @@ _SETS = "ImageSets/Main"
 """Where lists of the images of each split are, beside the folder of the files."""
 
 
-class Voc:
+class Voc(AnnotationFormat):
     """The XML files of Pascal VOC, and of the tools that write such (LabelImg, CVAT, Roboflow)."""
 
     name: ClassVar[str] = "voc"
-    needs_path: ClassVar[bool] = True
+    takes_several: ClassVar[bool] = True
 
     def check_option(self, name: str, value: str) -> None:
         """Raise UsageError unless it is `zero-based`."""
         if name != ZERO_BASED or value:
-            no_options(self, name)
+            super().check_option(name, value)
 
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
@@ -87,68 +88,47 @@ class Voc:
             lost += others
             lists += lists_in(join(parent_of(folder), _SETS))
             offsets |= {file.row: int(source.path not in zero_based) for file in here}
-        by_row = {file.row: file for file in matched}
-        fetch_all(file.opened for file in matched)
-        writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
         classes: dict[str, int] = {}
-        digest, at_zero = Digest(), 0
-        faults: dict[int, Rejection] = {}
-        left_out = Others()
-        for row in sorted(by_row):
-            file = by_row[row]
-            try:
-                data = read_small(file.opened)
-                digest.add(str(row), data)
-                read = parse(data)
-                objects, zeros = _objects(read, classes, offsets[row])
-                size = read.size()
-                for record in read.objects:
-                    texts = {
-                        path.split("/")[2]: text
-                        for path, text in record.items()
-                        if text not in ("", UNSAID)
-                    }
-                    left_out.update(
-                        others_in(
-                            texts,
-                            [
-                                name
-                                for name in KNOWN
-                                if name not in FLAGS or texts.get(name) in SAID
-                            ],
-                        )
-                    )
-            except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else error
-                faults[row] = fault(f"{file.shown}: {reason}")
-                objects, zeros, size = {"category": [], "bbox": []}, 0, None
+        digest, left_out, at_zero = Digest(), Others(), 0
+
+        def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], Any]:
+            nonlocal at_zero
+            read = parse(data)
+            objects, zeros = _objects(read, classes, offsets[file.row])
             at_zero += zeros
-            writer.add(objects, size)
+            for record in read.objects:
+                texts = {
+                    path.split("/")[2]: text
+                    for path, text in record.items()
+                    if text not in ("", UNSAID)
+                }
+                known = [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]
+                left_out.update(others_in(texts, known))
+            return objects, read.size()
+
+        annotated = sorted(file.row for file in matched)
+        writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
+        faults = read_objects(writer, annotated, matched, digest, parsed)
         names = in_order(classes)
         number = np.zeros(len(names), np.int64)
         number[[classes[name] for name in names]] = np.arange(len(names))
-        table, members = writer.finish(number)
         rows = np.full(len(inputs), -1, np.int64)
-        rows[sorted(by_row)] = np.arange(len(by_row))
-        notices = said_of_others(
-            lost, len(inputs) - len(by_row), inputs, "XML file", "not annotated"
-        )
+        rows[annotated] = np.arange(len(annotated))
+        without = len(inputs) - len(annotated)
+        notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
         if at_zero:
             notices.append(
                 f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from "
-                "1: if these files count from"
-                f" 0, use --labels voc+{ZERO_BASED}:PATH"
+                f"1: if these files count from 0, use --labels voc+{ZERO_BASED}:PATH"
             )
-        notices += said_of_boxes(writer.outside, writer.degenerate, rule)
-        notices += said_of_others_in("XML files", left_out)
-        said, fields, role = (
-            tuple(notices),
-            (objects_field(members),),
+        return writer.finish(
+            rows,
             Objects(tuple(names) or None),
-        )
-        splits = told_by_lists(lists)
-        return Annotations(
-            table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=splits
+            number,
+            digests=(digest.hex(),),
+            faults=faults,
+            notices=[*notices, *said_of_others_in("XML files", left_out)],
+            splits=told_by_lists(lists),
         )
 
 

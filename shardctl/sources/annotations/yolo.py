@@ -13,30 +13,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shardctl.errors import InputError, InstallError, Rejection, UsageError
+from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
-from shardctl.sources.annotations.objects import (
-    BEYOND,
-    OBJECTS,
-    ObjectsWriter,
-    objects_field,
-    said_of_boxes,
-)
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, reading, stem
+from shardctl.sources.annotations.objects import BEYOND, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
     NAMES,
+    Beside,
     Digest,
     match_files,
     names_of_classes,
+    read_objects,
     read_small,
     refuse_no_match,
     said_of_others,
     walked,
 )
-from shardctl.sources.annotations.told_splits import Place, ToldSplits
-from shardctl.sources.files import exists, fetch_all, is_folder, resolved
+from shardctl.sources.files import exists, is_folder, resolved
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations import join, name_of, normal, parent_of, path_below
@@ -77,25 +72,16 @@ class Setup:
     splits: ToldSplits | None = None
 
 
-class Yolo:
+class Yolo(AnnotationFormat):
     """A data.yaml with the images' folders, or a folder of labels."""
 
     name: ClassVar[str] = "yolo"
-    needs_path: ClassVar[bool] = True
-
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError: it has none."""
-        no_options(self, name)
 
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
     ) -> Annotations:
         """Read the lines of all images. A wrong one rejects its image; an image without a file has
         no objects."""
-        if len(sources) > 1:
-            raise UsageError(
-                "give --labels yolo:PATH once, with the data.yaml or the folder of all labels"
-            )
         given, digest = sources[0].path, Digest()
         is_yaml = suffix_of(name_of(given)) in YAML
         setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, rule)
@@ -114,36 +100,20 @@ class Yolo:
             list(chain(*labelled.values())), inputs, printable(given), _name_of_image
         )
         refuse_no_match(matched, lost, inputs, given, "labels")
-        by_row = {file.row: file for file in matched}
         if is_yaml:
-            _refuse_unread(
-                inputs,
-                (row for row in range(len(inputs)) if row not in by_row),
-                setup.folders,
-                printable(given),
-            )
-        fetch_all(file.opened for file in matched)
+            others = set(range(len(inputs))).difference(file.row for file in matched)
+            _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
+
+        def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], None]:
+            try:
+                return parse(data, setup), None
+            except NineNumbersError as error:
+                raise InputError(f"{file.shown}: {error}") from None
+
+        rows = np.arange(len(inputs))
         writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
-        faults: dict[int, Rejection] = {}
-        for row in range(len(inputs)):
-            objects: dict[str, list[Any]] = {"category": [], "bbox": []}
-            if row in by_row:
-                file = by_row[row]
-                try:
-                    data = read_small(file.opened)
-                    digest.add(str(row), data)
-                    objects = parse(data, setup)
-                except NineNumbersError as error:
-                    raise InputError(f"{file.shown}, {error}") from None
-                except (OSError, ValueError) as error:
-                    faults[row] = fault(
-                        f"{file.shown}, {error}"
-                        if not isinstance(error, OSError)
-                        else f"{file.shown}: {error}"
-                    )
-            writer.add(objects, None)
-        table, members = writer.finish()
-        without = len(inputs) - len(by_row)
+        faults = read_objects(writer, rows.tolist(), matched, digest, parsed)
+        without = len(inputs) - len(matched)
         notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
         empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
         if empty:
@@ -152,24 +122,16 @@ class Yolo:
                 "object"
             )
         if not is_yaml and exists(told := join(given, "data.yaml")):
-            notices.append(
-                f"{printable(told)} is not read, as its folder is given; names and splits may be "
-                "in it"
-            )
-        notices += said_of_boxes(writer.outside, writer.degenerate, rule)
+            notices.append(f"{printable(told)} is not read, as its folder is given")
         role = Objects(
             setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None
         )
-        said, rows, fields = tuple(notices), np.arange(len(inputs)), (objects_field(members),)
-        return Annotations(
-            table,
+        return writer.finish(
             rows,
-            fields,
-            (digest.hex(),),
-            {OBJECTS: role},
-            None,
-            faults,
-            said,
+            role,
+            digests=(digest.hex(),),
+            faults=faults,
+            notices=notices,
             splits=setup.splits,
         )
 
@@ -384,12 +346,8 @@ def _of_folder(folder: str, rule: AnnotationRule) -> Setup:
 
 
 def _bytes_of(file: str) -> bytes:
-    try:
+    with reading(file):
         return read_small(file)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{printable(file)}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error
 
 
 def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:

@@ -92,24 +92,21 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     streamed = compressed or reading.encoding != "utf-8"
     if row.family is Family.TEXT:
         return _text_format(row, reading, streamed, SHUFFLED_UNIT_BYTES if shuffled else UNIT_BYTES)
-    made = _made(row, row.streamed if streamed and row.streamed else row.reader)
-    carrier = _CARRIERS.get(row.family)
-    form: Format = made if carrier is None else import_attribute(carrier)(made)
-    return form
-
-
-_CARRIERS = {
-    Family.CONTAINER: "framed:Framed",
-    Family.ROWS: "numbered:Numbered",
-    Family.ENTRIES: "framed:OneByOne",
-}
-"""What reads the formats of a family. Others read their files themselves."""
+    made = _imported(row, row.streamed if streamed and row.streamed else row.reader)
+    if row.family is Family.ROWS:
+        found: Format = import_attribute("numbered:Numbered")(made)
+    elif row.family is Family.OWN:
+        found = made()
+    else:
+        carrier = "Framed" if row.family is Family.CONTAINER else "OneByOne"
+        found = import_attribute(f"framed:{carrier}")(made, row.has_features)
+    return found
 
 
 def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes: int) -> Format:
     """Return what reads a text format: compressed or not in UTF-8 (`streamed`), or without a
     carrier, in one go."""
-    text: TextFormat = _made(row, row.reader).of(reading)
+    text: TextFormat = _imported(row, row.reader)().of(reading)
     if streamed or not row.carrier:
         found: Format = import_attribute("sequential:Sequential")(text)
     else:
@@ -117,14 +114,13 @@ def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes:
     return found
 
 
-def _made(row: InputFormat, reader: str) -> Any:
-    make = import_attribute(reader)
+def _imported(row: InputFormat, reader: str) -> Any:
     try:
-        return make()
+        for module in row.needs.modules if row.needs is not None else ():
+            import_module(module)
     except ImportError:
-        if row.needs is None:
-            raise
-        raise InstallError(row.needs.message) from None
+        raise InstallError(row.needs.message if row.needs is not None else "") from None
+    return import_attribute(reader)
 
 
 def check_file(suffix: str, path: str) -> None:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from array_record.python import array_record_module
+
 from shardctl.errors import Rejection, first_line
 from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
@@ -31,33 +33,22 @@ _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 """No threads, and nothing is read before it is asked for."""
 
 
-class ArrayRecord:
-    """Opens ArrayRecord files. Raises ImportError if the package is missing, InstallError if what
-    reads an Example is."""
-
-    has_features = True
-
-    def __init__(self) -> None:
-        from array_record.python import array_record_module
-
-        self._module = array_record_module
-        self._parse = example_parser()
-
-    @contextmanager
-    def open(self, path: str) -> Iterator[Examples]:
-        """Open a file for the block. Raises OSError, Rejection."""
-        check_magic(path, MAGIC, 0, "an ArrayRecord file", "not-array-record")
-        try:
-            reader = self._module.ArrayRecordReader(path, _OPTIONS)
-            if not reader.ok():
-                reader.close()  # which says why
-        except (RuntimeError, ValueError) as error:
-            raise _damaged("the file", error) from None
-        try:
-            yield Examples(reader, self._parse)
-        finally:
-            with suppress(RuntimeError):  # what was wrong has been said
-                reader.close()
+@contextmanager
+def opened(path: str) -> Iterator[Examples]:
+    """Open a file for the block. Raises OSError, Rejection; InstallError if what reads an Example
+    is missing."""
+    check_magic(path, MAGIC, 0, "an ArrayRecord file", "not-array-record")
+    try:
+        reader = array_record_module.ArrayRecordReader(path, _OPTIONS)
+        if not reader.ok():
+            reader.close()  # which says why
+    except (RuntimeError, ValueError) as error:
+        raise _damaged("the file", error) from None
+    try:
+        yield Examples(reader, example_parser())
+    finally:
+        with suppress(RuntimeError):  # what was wrong has been said
+            reader.close()
 
 
 class Examples:

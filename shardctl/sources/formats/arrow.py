@@ -32,24 +32,22 @@ FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 
 
-class Arrow:
-    """Opens Arrow IPC files and streams; which of them a file is, its first bytes say."""
-
-    def open(self, path: str) -> _File:
-        """Look at the beginning of a file. Raises OSError; Rejection if it is no Arrow file."""
-        version = version_of(path)
-        with open(path, "rb", opener=ordinary) as file:
-            start = file.read(len(FILE_MAGIC))
-        if start.startswith(_FEATHER_1):
-            message = (
-                "a file of Feather version 1, which is not read; write it again as version 2, with "
-                "pyarrow.feather"
-            )
-            raise Rejection("read", "feather-1", message)
-        try:
-            return (_File if start == FILE_MAGIC else _Stream)(path, version)
-        except FAULTS as error:
-            raise not_a_file("Arrow", error) from error
+def opened(path: str) -> _File:
+    """Open a file or a stream of Arrow IPC: which of them it is, its first bytes say. Raises
+    OSError; Rejection if it is neither."""
+    version = version_of(path)
+    with open(path, "rb", opener=ordinary) as file:
+        start = file.read(len(FILE_MAGIC))
+    if start.startswith(_FEATHER_1):
+        raise Rejection(
+            "read",
+            "feather-1",
+            "Feather version 1 is not read; write it again as version 2, with pyarrow.feather",
+        )
+    try:
+        return (_File if start == FILE_MAGIC else _Stream)(path, version)
+    except FAULTS as error:
+        raise not_a_file("Arrow", error) from error
 
 
 def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

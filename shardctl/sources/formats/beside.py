@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from shardctl.sources.export_description import DEEPEST, DESCRIPTION
 from shardctl.sources.files import exists, read_small
@@ -14,18 +14,6 @@ from shardctl.system.text import printable
 
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""
-
-
-class ExclusionRule(Protocol):
-    """Decides which files of a format are left out, and counts them. An object is for one walk."""
-
-    def excludes(self, file: FoundFile, name: str) -> bool:
-        """Return whether to leave out this file. `name` is the last part of its path."""
-        ...
-
-    def notices(self) -> Iterator[str]:
-        """Yield the notices about the files that were left out."""
-        ...
 
 
 def is_beside(file: FoundFile, name: str) -> bool:

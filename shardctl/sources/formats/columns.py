@@ -182,11 +182,11 @@ def not_a_file(kind: str, error: Exception) -> Rejection:
             "an encrypted Parquet file; decrypt it first, with pyarrow or Spark and its keys",
         )
     article = "an" if kind == "Arrow" else "a"
-    message = (
-        f"not {article} {kind} file that can be read ({reason}); it is damaged, or its name "
-        "has the wrong ending"
+    return Rejection(
+        "read",
+        f"not-{kind.lower()}",
+        f"not {article} {kind} file that can be read ({reason}); it is damaged, or has a wrong ending",
     )
-    return Rejection("read", f"not-{kind.lower()}", message)
 
 
 class _OtherKindError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
@@ -428,8 +428,7 @@ def rows_of(
             raise Rejection(
                 "read",
                 "changed",
-                "the file has fewer rows than its description says: it has changed, or is damaged; "
-                "make it again",
+                "the file has fewer rows than it says; it has changed, or is damaged: make it again",
             )
         first, stop = max(0, skip - current.row), min(len(batch), end - current.row)
         current.rest = batch.slice(stop) if stop < len(batch) else None

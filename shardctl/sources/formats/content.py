@@ -10,9 +10,10 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -32,21 +33,6 @@ there is data for it."""
 
 class Truncated(Exception):
     """The compressed file ends before its data does."""
-
-
-class _Decompressor(Protocol):
-    """What bz2 and lzma have, for one member of a file."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 class _Gzip:
@@ -84,20 +70,27 @@ class Compression:
     def refused(self, error: Exception) -> Rejection:
         """Return what the library means."""
         if "memory" in str(error).lower():
-            message = f"it takes over {WINDOW_BYTES >> 30} GiB of memory; compress it anew"
-            return Rejection("read", "needs-memory", message)
+            return Rejection(
+                "read",
+                "needs-memory",
+                f"it takes over {WINDOW_BYTES >> 30} GiB of memory; compress it anew",
+            )
         if "dictionary" in str(error).lower():
-            message = "it needs a dictionary; decompress it first, with zstd -d -D DICTIONARY"
-            return Rejection("read", "needs-dictionary", message)
+            return Rejection(
+                "read",
+                "needs-dictionary",
+                "it needs a dictionary; decompress it first, with zstd -d -D DICTIONARY",
+            )
         return self.damaged()
 
     def damaged(self) -> Rejection:
         """Return why nothing of a file is used. How far it could be read would differ with the
         version of the library."""
-        message = (
-            f"its {self.name} data is damaged; get it again, or save what {self.name} -dc can read"
+        return Rejection(
+            "read",
+            "damaged",
+            f"its {self.name} data is damaged; get it again, or save what {self.name} -dc can read",
         )
-        return Rejection("read", "damaged", message)
 
 
 _OTHER_CONTENT = {
@@ -121,8 +114,9 @@ def refuse_other_content(start: bytes) -> None:
     something else."""
     if start.startswith(_MAGICS):
         advice = next(advice for magic, advice in _OTHER_CONTENT.items() if start.startswith(magic))
-        message = f"it is no text, although its name says so; {advice}"
-        raise Rejection("read", "wrong-format", message)
+        raise Rejection(
+            "read", "wrong-format", f"it is no text, although its name says so; {advice}"
+        )
 
 
 def compression_of(start: bytes) -> str | None:
@@ -178,7 +172,7 @@ def _is_zstd(start: bytes) -> bool:
 
 
 def _members(
-    new: Callable[[], _Decompressor],
+    new: Callable[[], Any],
     faults: tuple[type[Exception], ...],
     file: BinaryIO,
     way: Compression,
@@ -215,8 +209,9 @@ def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
             break
         data = (data + more).lstrip(b"\0")
     if not _may_begin(data[: len(way.magic)], way):
-        message = f"something else follows its {way.name} data; get the file again"
-        raise Rejection("read", "damaged", message)
+        raise Rejection(
+            "read", "damaged", f"something else follows its {way.name} data; get the file again"
+        )
     return data
 
 
@@ -249,9 +244,8 @@ def _bzip2(file: BinaryIO, way: Compression) -> Iterator[bytes]:
 
 
 def _xz(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    return _members(
-        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, WINDOW_BYTES), (lzma.LZMAError,), file, way
-    )
+    new = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES)
+    return _members(new, (lzma.LZMAError,), file, way)
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -191,11 +191,10 @@ class Delimited(TextFormat):
         """Look at the beginning of a file, or all of a small one. Raises Rejection if it has no
         header that can be used."""
         mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
-        form = self.of(reading)
         refuse_wide(data, reading)
         if (said := _SEPARATOR.match(data, mark)) is not None:
             separator = said[1].decode()
-            if separator != form.delimiter:
+            if separator != self.delimiter:
                 shown = {"\t": "tab"}.get(separator, f"'{separator}'")
                 raise Rejection(
                     "read",
@@ -204,13 +203,13 @@ class Delimited(TextFormat):
                 )
             mark = said.end()
         if reading.columns:
-            _refuse_header(data[mark:HEAD_BYTES], reading.columns, form.delimiter)
+            _refuse_header(data[mark:HEAD_BYTES], reading.columns, self.delimiter)
             return Head(mark, reading.columns)
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
         rest = data[start : start + HEAD_BYTES]
         if not rest:
             raise Rejection("read", "empty", "has no row, not even a header; leave the file out")
-        ends, inside = _ends_from(np.frombuffer(rest, np.uint8), form.delimiter)
+        ends, inside = _ends_from(np.frombuffer(rest, np.uint8), self.delimiter)
         if not len(ends) and inside >= 0:
             raise Rejection(
                 "read",
@@ -224,7 +223,7 @@ class Delimited(TextFormat):
                 f"its first line is longer than {HEAD_BYTES} bytes; is it a CSV file?",
             )
         size = int(ends[0]) if len(ends) else len(rest)
-        return Head(start + size, _names(rest[:size], form.delimiter))
+        return Head(start + size, _names(rest[:size], self.delimiter))
 
     def complete(self, data: bytes) -> int:
         """Return how many bytes of `data` are records that end in it: 0 if not even the first one
@@ -242,7 +241,7 @@ class Delimited(TextFormat):
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         """Return the types of the columns of these records, of which the first has the number
         `first`."""
-        rows = self.of(reading)._rows(data, np.arange(0), first, head, reading)
+        rows = self._rows(data, np.arange(0), first, head, reading)
         return Types.of_cells(rows.batch, reading.label)
 
     def parse(
@@ -260,14 +259,13 @@ class Delimited(TextFormat):
         A column that the file does not have is null. Raises Misfit: a cell that does not fit its
         column, or a column that `schema` does not have.
         """
-        form = self.of(reading)
         numbers = np.arange(0)
         if choose is not None:
-            ends = find_records(data, form.delimiter).ends
+            ends = find_records(data, self.delimiter).ends
             numbers = np.arange(first, first + len(ends))
             wanted = choose(numbers)
             data, numbers = chosen_lines(data, ends, wanted)[0], numbers[wanted]
-        rows = form._rows(data, numbers, first, head, reading)
+        rows = self._rows(data, numbers, first, head, reading)
         return replace(rows, batch=_typed(rows.batch, rows.numbers, schema))
 
     def _rows(
@@ -321,10 +319,7 @@ def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> Non
     except csv.Error:  # what is wrong with the row is said where it is read
         return
     if tuple(first) == columns:
-        message = (
-            "its first row has the very names that --columns gives; leave out --columns, so "
-            "that it is read as the header"
-        )
+        message = "its first row has the names that --columns gives; leave out --columns, so that it is the header"
         raise Rejection(
             "read",
             "header",
@@ -340,11 +335,9 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     try:
         names = next(csv.reader(io.StringIO(line.decode(), newline=""), delimiter=delimiter), [])
     except UnicodeDecodeError as error:
-        message = (
-            f"the header is not UTF-8 at byte {error.start}; give the encoding with "
-            "--encoding, or recode the file"
-        )
-        raise Rejection("read", "not-utf8", message) from None
+        raise Rejection(
+            "read", "not-utf8", f"the header is not UTF-8 at byte {error.start}; {RECODE}"
+        ) from None
     except csv.Error as error:
         raise Rejection(
             "read", "no-header", f"the header cannot be read ({error}); is it a CSV file?"
@@ -424,12 +417,13 @@ def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
 
 def unclosed(place: int) -> Rejection:
     """Return why a row is rejected that has a quote, at `place`, which is never closed."""
-    message = (
+    return Rejection(
+        "decode",
+        "unclosed-quote",
         f'a quote (") at byte {place} of the row is never closed, up to the end of the '
         "file; "
-        "close it"
+        "close it",
     )
-    return Rejection("decode", "unclosed-quote", message)
 
 
 _REPEATED = Rejection(
@@ -457,8 +451,7 @@ def _wrong_columns(actual: int, names: Sequence[str], named: str) -> Rejection:
     """`named` says where the names come from."""
     columns = "1 column" if actual == 1 else f"{actual} columns"
     message = (
-        f"has {columns} where {named} {len(names)}; fix the row, or put quotes around cells "
-        "that hold the delimiter"
+        f"has {columns} where {named} {len(names)}; fix the row, or quote cells with the delimiter"
     )
     if separator := separator_in(names):
         message = f"has {columns} where {named} 1; use --delimiter {separator} if it separates them"
@@ -612,10 +605,9 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
         where = (
             "" if odd is None else f" in record {numbers[odd]} ({printable(values[odd].as_py())})"
         )
-        reason = (
+        raise Misfit(
             f"the column {printable(field.name)} is {field.type}, which a cell{where} does not fit"
-        )
-        raise Misfit(reason) from error
+        ) from error
     if places is None:
         if (
             pa.types.is_integer(field.type)
@@ -630,10 +622,7 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     else:
         fits = gives_back(values, typed, places.decode())
     if not fits:
-        raise Misfit(
-            f"the column {printable(field.name)} is {field.type}, but a cell would not be given "
-            "back as it is written"
-        )
+        raise Misfit(f"the column {printable(field.name)} is {field.type}, and a cell would change")
     return typed
 
 

@@ -80,7 +80,7 @@ class DelimitedFile(Format):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Look at a piece of a file, or at all of it: then what cannot be counted in pieces is read
         from start to end."""
-        form = self.form.of(reading)
+        form = self.form
         head = _head(path, form, reading).size
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             end = os.fstat(file.fileno()).st_size
@@ -108,10 +108,8 @@ class DelimitedFile(Format):
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the columns of a unit's records; what cannot be read is left out."""
-        data = _records_of(range_of(path, unit), unit, self.form.of(reading))
-        return self.form.types_of(
-            data, unit.first, _head(path, self.form.of(reading), reading), reading
-        )
+        data = _records_of(range_of(path, unit), unit, self.form)
+        return self.form.types_of(data, unit.first, _head(path, self.form, reading), reading)
 
     def read(
         self,
@@ -123,7 +121,7 @@ class DelimitedFile(Format):
         digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the records of a unit at once: it is about as large as it was cut."""
-        form = self.form.of(reading)
+        form = self.form
         data = range_of(path, unit)
         digest.update(data)
         data = _records_of(data, unit, form)
@@ -296,9 +294,8 @@ def _cuts(found: list[list[int]], head: int, size: int) -> Iterator[Cut]:
 
 
 def _too_large(size: int) -> Rejection:
-    message = (
-        f"the row has {size} bytes, more than the {RECORD_BYTES} that are read at once; is "
-        "a "
-        "quote missing in it?"
+    return Rejection(
+        "read",
+        "too-large",
+        f"the row has {size} bytes, more than the {RECORD_BYTES} that are read; is a quote missing?",
     )
-    return Rejection("read", "too-large", message)

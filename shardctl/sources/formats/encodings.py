@@ -81,8 +81,7 @@ def known_encoding(name: str) -> str:
         own = codec.name
         if own == "utf-7":
             raise UsageError(
-                "encoding utf-7 is not read; recode the files, for instance with iconv -f UTF-7 -t "
-                "UTF-8"
+                "encoding utf-7 is not read; recode the files with iconv -f UTF-7 -t UTF-8"
             )
         if own.replace("_", "-") in _NOT_FOR_FILES or not getattr(codec, "_is_text_encoding", True):
             raise LookupError
@@ -113,17 +112,20 @@ def resolve(encoding: str, start: bytes) -> tuple[str, int]:
     if named == "utf-8":
         if found and found[0] != "utf-8":
             family = found[0][:6].upper()
-            message = (
-                f"not UTF-8: it begins with the byte order mark of {family}; use --encoding "
-                f"{family.lower()}"
+            raise Rejection(
+                "decode",
+                "not-utf8",
+                f"not UTF-8: it has the byte order mark of {family}; use --encoding {family.lower()}",
             )
-            raise Rejection("decode", "not-utf8", message)
         return "utf-8", 0
     if found:
         return ("utf-8", 0) if found[0] == "utf-8" else found
     if named in ("utf-16", "utf-32"):
-        message = f"it has no byte order mark; use --encoding {named}-le or {named}-be"
-        raise Rejection("decode", "no-byte-order-mark", message)
+        raise Rejection(
+            "decode",
+            "no-byte-order-mark",
+            f"it has no byte order mark; use --encoding {named}-le or {named}-be",
+        )
     return named, 0
 
 
@@ -159,10 +161,11 @@ def undecoded(encoding: str, position: int | None, where: str = "") -> Rejection
     at = "" if position is None else f" at byte {position}{where}"
     if encoding == "utf-8":
         return Rejection("decode", "not-utf8", f"not UTF-8{at}; {OTHER_ENCODING}")
-    message = (
-        f"not {encoding}{at}; use --encoding with the encoding that it is in, or mend the file"
+    return Rejection(
+        "decode",
+        "wrong-encoding",
+        f"not {encoding}{at}; use --encoding with the encoding that it is in, or mend the file",
     )
-    return Rejection("decode", "wrong-encoding", message)
 
 
 class _Found(threading.local):
@@ -243,10 +246,11 @@ def detect(data: bytes, whole: bool = True) -> str:
         data = data[: data.rfind(b"\n") + 1] or data  # half a character at the end fits no encoding
     best = from_bytes(doubtful_lines(data), cp_isolation=_DETECTED, enable_fallback=False).best()
     if best is None:
-        message = (
-            "its encoding could not be found; name it with --encoding, or recode the file to UTF-8"
+        raise Rejection(
+            "decode",
+            "unknown-encoding",
+            "its encoding could not be found; name it with --encoding, or recode the file to UTF-8",
         )
-        raise Rejection("decode", "unknown-encoding", message)
     own = codecs.lookup(best.encoding).name
     return _WIDER.get(own, own)
 

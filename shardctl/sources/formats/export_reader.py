@@ -25,34 +25,65 @@ from shardctl.system.text import printable
 
 class ExportDecoder:
     """What shardctl.json says of the records of a file: the columns of the dataset that it was
-    exported from."""
+    exported from. `declared` has their types: raw images are PNG or JPEG by now, and other tensors
+    lists."""
 
     def __init__(self, export: Description) -> None:
-        self._export = export
-        self.declared = declared_by(export)
+        self._export, self._value = export, _VALUES[export.to]
+        names, named = [field.name for field in export.fields], export.layout.roles.names
+        self.declared = Declared(
+            pa.schema([(field.name, self._type_of(field)) for field in export.fields]),
+            {name: named[name] for name in names if name in named},
+        )
+
+    def _type_of(self, field: Field) -> pa.DataType:
+        type_ = _column_type(self._export, field)
+        is_coded = field.form == "png" or field.form.startswith("jpeg:")
+        if is_coded or self._is_raw_image(field):
+            return ENCODED_IMAGE
+        return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+    def _is_raw_image(self, field: Field) -> bool:
+        """Return whether a column has raw images, as arrays."""
+        return (
+            field.form == "value"
+            and field.name in self._export.layout.roles.images
+            and isinstance(_column_type(self._export, field), pa.FixedShapeTensorType)
+        )
 
     def decoded(self, found: Record) -> Record:
         """Return the columns of a record. Raises Rejection if one is not there as shardctl.json
         says."""
-        return restored(found, self._export)
+        made = Record()
+        for field in self._export.fields:
+            try:
+                value = self._without_tensor(field, self._value(field, found, self._export))
+                if self._export.version == 1 and type(value) is JsonForm:
+                    value = JsonForm(_with_characters(value.value))
+            except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+                raise Rejection(
+                    "decode",
+                    "not-as-described",
+                    f"its {printable(field.name)} is not as shardctl.json says ({error!r:.100}); "
+                    "export it again",
+                ) from None
+            made[field.name] = value
+        return made
 
+    def _without_tensor(self, field: Field, value: Any) -> Any:
+        """Return a value whose column is one of tensors as what a column of a conversion can hold:
+        PNG, or the flat numbers."""
+        type_ = _column_type(self._export, field)
+        if field.form != "value" or value is None or not isinstance(type_, pa.FixedShapeTensorType):
+            return value
+        items = value.items if isinstance(value, Feature) else value
+        numbers = np.asarray(items, dtype_of(type_.value_type))
+        if not self._is_raw_image(field):
+            return numbers.reshape(-1)
+        from shardctl.images.codecs.image import ImageEncoding  # Pillow, which few exports need
 
-def restored(found: Record, export: Description) -> Record:
-    """Return the columns of a record of an export. Raises Rejection if one is not there as
-    shardctl.json says."""
-    value, made = _VALUES[export.to], Record()
-    for field in export.fields:
-        try:
-            made[field.name] = _without_tensor(export, field, value(field, found, export))
-            if export.version == 1 and type(made[field.name]) is JsonForm:
-                made[field.name] = JsonForm(_with_characters(made[field.name].value))
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-            message = (
-                f"its {printable(field.name)} is not as shardctl.json describes it "
-                f"({error!r:.100}); export it again"
-            )
-            raise Rejection("decode", "not-as-described", message) from None
-    return made
+        pixels = numbers.reshape(type_.shape)
+        return {"bytes": ImageEncoding.parse("png").encode(pixels), "path": None}
 
 
 def _with_characters(value: Any) -> Any:
@@ -66,63 +97,6 @@ def _with_characters(value: Any) -> Any:
             else inner
         )
     return list(map(_with_characters, value)) if isinstance(value, list) else value
-
-
-def declared_by(export: Description) -> Declared:
-    """Return the types of the columns of an export, and the names of the classes of those that are
-    labels."""
-    return Declared(schema_of(export), classes_of(export))
-
-
-def schema_of(export: Description) -> pa.Schema:
-    """Return the types of the columns of an export; raw images are PNG or JPEG by now, and other
-    tensors lists."""
-    columns = export.layout.columns
-    types = {field.name: _type_of(field, columns.field(field.name).type) for field in export.fields}
-    return pa.schema(
-        [
-            (f.name, ENCODED_IMAGE if _is_raw_image(export, f) else types[f.name])
-            for f in export.fields
-        ]
-    )
-
-
-def _type_of(field: Field, type_: pa.DataType) -> pa.DataType:
-    if field.form == "png" or field.form.startswith("jpeg:"):
-        return ENCODED_IMAGE
-    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
-
-
-def _is_raw_image(export: Description, field: Field) -> bool:
-    """Return whether a column has raw images, as arrays."""
-    type_ = export.layout.columns.field(field.name).type
-    return (
-        field.form == "value"
-        and field.name in export.layout.roles.images
-        and isinstance(type_, pa.FixedShapeTensorType)
-    )
-
-
-def _without_tensor(export: Description, field: Field, value: Any) -> Any:
-    """Return a value whose column is one of tensors as what a column of a conversion can hold: PNG,
-    or the flat numbers."""
-    type_ = export.layout.columns.field(field.name).type
-    if not isinstance(type_, pa.FixedShapeTensorType) or field.form != "value" or value is None:
-        return value
-    numbers = np.asarray(
-        value.items if isinstance(value, Feature) else value, dtype_of(type_.value_type)
-    )
-    if not _is_raw_image(export, field):
-        return numbers.reshape(-1)
-    from shardctl.images.codecs.image import ImageEncoding  # Pillow, which few exports need
-
-    return {"bytes": ImageEncoding.parse("png").encode(numbers.reshape(type_.shape)), "path": None}
-
-
-def classes_of(export: Description) -> dict[str, tuple[str, ...]]:
-    """Return the names of the classes of columns that are labels."""
-    names = {field.name for field in export.fields}
-    return {name: classes for name, classes in export.layout.roles.names.items() if name in names}
 
 
 def _of_members(field: Field, record: Record, export: Description) -> Any:

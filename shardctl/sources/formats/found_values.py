@@ -310,10 +310,15 @@ NOTHING_DECLARED = Declared(pa.schema([]), {})
 
 
 class Container(ABC):
-    """An open file of records, and its content."""
+    """An open file of records, and its content. The class is the format of such files."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, _path: str, _reading: Reading) -> None:
         self.content = content
+
+    @staticmethod
+    def is_plain(_start: bytes) -> bool:
+        """Tell of the beginning of a file that looks compressed whether it is not."""
+        return False
 
     @property
     def declared(self) -> Declared:
@@ -333,21 +338,6 @@ class Container(ABC):
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of the record that `frame` gave last, all its bytes given. Raises
         Rejection."""
-
-
-class ContainerFormat(ABC):
-    """A format of such files: it opens one. `has_features`: a features.json of TFDS beside a file
-    says more of its records."""
-
-    has_features = False
-
-    def is_plain(self, _start: bytes) -> bool:
-        """Tell of the beginning of a file that looks compressed whether it is not."""
-        return False
-
-    @abstractmethod
-    def open(self, content: Content, path: str, reading: Reading) -> Container:
-        """Return the records of a file. Raises OSError, Rejection."""
 
 
 def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
@@ -376,8 +366,8 @@ def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Reco
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
     """Return why a record is not read that is larger than records may be."""
-    message = (
-        f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read as "
-        "one; divide it"
+    return Rejection(
+        "read",
+        "too-large",
+        f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read; divide it",
     )
-    return Rejection("read", "too-large", message)

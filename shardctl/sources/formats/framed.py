@@ -33,7 +33,7 @@ from shardctl.sources.formats.content import open_content
 from shardctl.sources.formats.export_reader import ExportDecoder
 from shardctl.sources.formats.found_values import (
     NOTHING_DECLARED,
-    ContainerFormat,
+    Container,
     Declared,
     Frame,
     Record,
@@ -51,13 +51,15 @@ class Framed(Format):
     """Reads the records of a container. A plain file is cut between any of them; a compressed one
     is read in one go."""
 
-    def __init__(self, form: ContainerFormat, unit_bytes: int = UNIT_BYTES) -> None:
-        self._form, self._unit_bytes = form, unit_bytes
+    def __init__(
+        self, form: type[Container], has_features: bool = False, unit_bytes: int = UNIT_BYTES
+    ) -> None:
+        self._form, self._has_features, self._unit_bytes = form, has_features, unit_bytes
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units, [offset, size, records, (stage, error, message) of the reject or None];
         folders named as splits."""
-        with closing(_Opened(self._form, path, reading)) as opened:
+        with closing(_Opened(self._form, self._has_features, path, reading)) as opened:
             cuts = _Cuts(size, self._unit_bytes, opened.is_compressed)
             for frame in opened.frames():
                 cuts.add(frame)
@@ -74,7 +76,7 @@ class Framed(Format):
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, found part by part, as far as they
         can be read."""
-        with closing(_Opened(self._form, path, reading)) as opened:
+        with closing(_Opened(self._form, self._has_features, path, reading)) as opened:
             declared = opened.declared
         parts = self._parts(path, unit, reading, None, None)
         return types_beside(
@@ -99,7 +101,7 @@ class Framed(Format):
     ) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time."""
         kept = _KEPT.take(_key(self._form, path, reading), unit)
-        opened = kept or _Opened(self._form, path, reading, unit.offset)
+        opened = kept or _Opened(self._form, self._has_features, path, reading, unit.offset)
         try:
             opened.pass_records(unit.skip)
             first, left = unit.first, unit.records
@@ -136,26 +138,20 @@ class Entries(Protocol):
         ...
 
 
-class EntryFormat(Protocol):
-    """A format of such files: it opens one for a block. `has_features`: a features.json of TFDS
-    beside a file says more of its records."""
-
-    has_features: bool
-
-    def open(self, path: str) -> AbstractContextManager[Entries]:
-        """Return the records of a file. Raises OSError, Rejection."""
+Opener = Callable[[str], AbstractContextManager[Entries]]
+"""Opens a file of such a format for a block. Raises OSError, Rejection."""
 
 
 class OneByOne(Format):
     """Reads the records of such a format. What it costs to read one is not known, and taken for the
     same."""
 
-    def __init__(self, form: EntryFormat) -> None:
-        self._form = form
+    def __init__(self, opened: Opener, has_features: bool) -> None:
+        self._opened, self._has_features = opened, has_features
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
-        with self._form.open(path) as entries:
+        with self._opened(path) as entries:
             edges, count = entries.edges(size) if entries.count else [], entries.count
         places = [edge * size // count for edge in edges]
         return [
@@ -165,7 +161,7 @@ class OneByOne(Format):
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, part by part."""
-        decoder = _decoder_beside(path, self._form.has_features)
+        decoder = _decoder_beside(path, self._has_features)
         parts = self._parts(path, unit, None, None)
         records = ([record for _, record in part.records] for part in parts)
         return types_beside(decoder.declared if decoder else NOTHING_DECLARED, reading, records)
@@ -188,8 +184,8 @@ class OneByOne(Format):
     ) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be
         read."""
-        decoder = _decoder_beside(path, self._form.has_features)
-        with self._form.open(path) as entries:
+        decoder = _decoder_beside(path, self._has_features)
+        with self._opened(path) as entries:
             end = min(unit.first - 1 + unit.records, entries.count)
             if end < unit.first <= unit.first - 1 + unit.records:
                 raise changed()
@@ -297,16 +293,23 @@ class _Part(NamedTuple):
 class _Opened:
     """An open file, and where the next record of it begins; `passed` records are before that."""
 
-    def __init__(self, form: ContainerFormat, path: str, reading: Reading, start: int = 0) -> None:
+    def __init__(
+        self,
+        form: type[Container],
+        has_features: bool,
+        path: str,
+        reading: Reading,
+        start: int = 0,
+    ) -> None:
         self.key = _key(form, path, reading)
         content = open_content(path, form.is_plain)
         self.is_compressed = content.compression is not None
         self.passed = 0
         self._ended = False
         try:
-            self._decoder = _decoder_beside(path, form.has_features)
+            self._decoder = _decoder_beside(path, has_features)
             all_fields = isinstance(self._decoder, ExportDecoder)
-            self.container = form.open(content, path, Reading() if all_fields else reading)
+            self.container = form(content, path, Reading() if all_fields else reading)
             begin = self.container.begin()
         except BaseException:
             content.close()
@@ -398,5 +401,5 @@ _KEPT: KeptOpen[_Opened] = KeptOpen()
 """The compressed file that was read last."""
 
 
-def _key(form: ContainerFormat, path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
-    return type(form).__name__, path, version_of(path), reading
+def _key(form: type[Container], path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
+    return form.__name__, path, version_of(path), reading

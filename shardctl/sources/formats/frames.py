@@ -12,9 +12,15 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.images.codecs.backend import is_image
 from shardctl.images.codecs.image import frame_count, frames_of
 from shardctl.sources.formats.base import Choose, Cut, Digest, Format, Parsed, Reading, Unit
 from shardctl.sources.types import Types
+
+
+def begins(start: bytes) -> bool:
+    """Return whether a file that begins like this is an image."""
+    return is_image(start)
 
 
 class Frames(Format):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 
@@ -56,43 +57,35 @@ _FAULTS = (
 """What h5py raises for files that are damaged."""
 
 
-class Hdf5:
-    """Opens HDF5 files. Raises ImportError if h5py is missing."""
-
-    def __init__(self) -> None:
-        import h5py
-
-        self._h5py = h5py
-
-    def open(self, path: str) -> DataSets:
-        """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns
-        of records."""
-        # what h5py says of a lost file has no number
-        check_magic(path, MAGIC, 0, "an HDF5 file", "not-hdf5")
-        with ExitStack() as stack:
-            try:
-                file = stack.enter_context(self._h5py.File(path, "r", locking=False))
-                sets = DataSets(self._h5py, file, os.stat(path).st_size)  # noqa: PTH116 - see pyproject.toml
-            except _FAULTS as error:
-                raise _damaged(error) from None
-            stack.pop_all()
-            return sets
+def opened(path: str) -> DataSets:
+    """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns of
+    records."""
+    # what h5py says of a lost file has no number
+    check_magic(path, MAGIC, 0, "an HDF5 file", "not-hdf5")
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(h5py.File(path, "r", locking=False))
+            sets = DataSets(file, os.stat(path).st_size)  # noqa: PTH116 - see pyproject.toml
+        except _FAULTS as error:
+            raise _damaged(error) from None
+        stack.pop_all()
+        return sets
 
 
 def _damaged(error: Exception) -> Rejection:
-    message = (
-        f"it cannot be read ({printable(first_line(error))}); the file is damaged, write or "
-        "fetch it again"
+    return Rejection(
+        "read",
+        "damaged",
+        f"it cannot be read ({printable(first_line(error))}); it is damaged, get it again",
     )
-    return Rejection("read", "damaged", message)
 
 
 class DataSets(Rows):
     """The data sets of an open file that are columns."""
 
-    def __init__(self, h5py: Any, file: Any, size: int) -> None:
-        self._h5py, self._file = h5py, file
-        self._sets = _data_sets(h5py, file)
+    def __init__(self, file: Any, size: int) -> None:
+        self._file = file
+        self._sets = _data_sets(file)
         if not self._sets:
             raise Rejection(
                 "read",
@@ -104,12 +97,11 @@ class DataSets(Rows):
         first = next(iter(lengths))
         other = next((name for name in lengths if lengths[name] != lengths[first]), None)
         if other is not None:
-            message = (
-                f"its data set {printable(first)} has {lengths[first]:,} rows and "
-                f"{printable(other)} has {lengths[other]:,},"
-                " but all columns need the same number of rows; write them to files of their own"
+            raise Rejection(
+                "read",
+                "several-lengths",
+                f"its data sets {printable(first)} and {printable(other)} have {lengths[first]:,} and {lengths[other]:,} rows; write them to files of their own",
             )
-            raise Rejection("read", "several-lengths", message)
         enums = {  # whose numbers may be any: a path that is no column
             f"{name}.enum": {"_type": "ClassLabel", "names": list(map(str, sorted(enum.items())))}
             for name, each in self._sets.items()
@@ -119,21 +111,21 @@ class DataSets(Rows):
             list(types.items()), {HUGGING_FACE: json.dumps({"info": {"features": enums}})}
         )
         self._rows = lengths[first]
-        self._row_bytes = sum(_row_bytes(h5py, each) for each in self._sets.values())
+        self._row_bytes = sum(_row_bytes(each) for each in self._sets.values())
 
     def _column_type(self, name: str, found: Any, size: int) -> pa.DataType:
         """Return the type of a data set. Raises Rejection if it is no column, or has not the place
         that it should have."""
         what = f"the data set {printable(name)}"
         if found.shape is None or found.is_virtual or found.external:
-            message = (
-                f"{what} is empty, or made of data in other files, which are not opened; "
-                "write its values into this one"
+            raise Rejection(
+                "read",
+                "elsewhere",
+                f"{what} is empty, or made of data in other files; write its values into this one",
             )
-            raise Rejection("read", "elsewhere", message)
-        _row_bytes(self._h5py, found, what)
+        _row_bytes(found, what)
         _check_storage(found, size, what)
-        text = self._h5py.check_string_dtype(found.dtype)
+        text = h5py.check_string_dtype(found.dtype)
         if text is not None and (text.length is None or text.encoding == "utf-8"):
             return column_type(np.dtype("U1"), found.shape[1:], what)
         if found.dtype.metadata and "enum" in found.dtype.metadata:
@@ -164,7 +156,7 @@ class DataSets(Rows):
                 ),
                 values.shape,
             )
-        if self._h5py.check_string_dtype(found.dtype) is not None and _is_text(
+        if h5py.check_string_dtype(found.dtype) is not None and _is_text(
             self.schema.field(name).type
         ):
             return _nested(
@@ -192,18 +184,17 @@ def _check_storage(found: Any, size: int, what: str) -> None:
     chunk = math.prod(found.chunks or (0,)) * item
     most = stored if found.chunks is None else chunk + MOST_INFLATED * stored
     if stored > size or wanted > most or (offset is not None and offset + wanted > size):
-        message = (
-            f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is "
-            "cut, "
-            "or was not written to its end"
+        raise Rejection(
+            "read",
+            "truncated",
+            f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is cut",
         )
-        raise Rejection("read", "truncated", message)
     if chunk > MOST_CHUNK:
-        message = (
-            f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB, which are read whole; "
-            "write it with smaller ones"
+        raise Rejection(
+            "read",
+            "too-large",
+            f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB; write it with smaller ones",
         )
-        raise Rejection("read", "too-large", message)
 
 
 def _give(values: Array, digest: Digest) -> None:
@@ -239,7 +230,7 @@ _TEXT_BYTES = 64
 """What a text of any length is taken to have, where units are cut."""
 
 
-def _row_bytes(h5py: Any, found: Any, what: str = "it") -> int:
+def _row_bytes(found: Any, what: str = "it") -> int:
     """Return the size of a row. Raises Rejection if a data set has none, or holds references or
     sequences of any length."""
     dtype: DType = found.dtype
@@ -247,41 +238,41 @@ def _row_bytes(h5py: Any, found: Any, what: str = "it") -> int:
     if text is not None and text.length is None:
         dtype = np.dtype(f"S{_TEXT_BYTES}")
     elif dtype.hasobject:
-        message = (
-            f"{what} holds references, or lists of any length, which are not read; write "
-            "them as arrays of numbers"
+        raise Rejection(
+            "read",
+            "unknown-type",
+            f"{what} holds references, or lists of any length; write arrays of numbers",
         )
-        raise Rejection("read", "unknown-type", message)
     return row_bytes(dtype, found.shape, what)
 
 
-def _data_sets(h5py: Any, file: Any) -> dict[str, Any]:
+def _data_sets(file: Any) -> dict[str, Any]:
     """Return the data sets at the root, or in the only group if there are none. Raises Rejection
     for links to elsewhere."""
-    sets, groups = _members(h5py, file)
+    sets, groups = _members(file)
     if not sets and len(groups) == 1:
-        sets, groups = _members(h5py, next(iter(groups.values())))
+        sets, groups = _members(next(iter(groups.values())))
     if groups:
         named = ", ".join(map(printable, list(groups)[:3]))
-        message = (
-            f"it has data sets in several places (the groups {named}); write those that are "
-            "columns into one group of a file"
+        raise Rejection(
+            "read",
+            "several-groups",
+            f"it has data sets in several groups ({named}); write the columns into one group",
         )
-        raise Rejection("read", "several-groups", message)
     return sets
 
 
-def _members(h5py: Any, group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _members(group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data sets and the groups in a group. Types that have a name there are neither."""
     sets, groups = {}, {}
     for name in group:
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
-            message = (
-                f"{printable(name)} is a link to another place, and no link is followed; "
-                "write the data set itself"
+            raise Rejection(
+                "read",
+                "link",
+                f"{printable(name)} is a link to another place; write the data set itself",
             )
-            raise Rejection("read", "link", message)
         found = group[name]
         if isinstance(found, h5py.Dataset):
             sets[name] = found

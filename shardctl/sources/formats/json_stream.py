@@ -328,8 +328,12 @@ def find_records(
 
 
 def _broken(start: int, end: int, why: str) -> _Record:
-    message = f"not JSON from byte {start} on: {why}; fix the file"
-    return _Record(start, end, end, Rejection("decode", "not-json", message))
+    return _Record(
+        start,
+        end,
+        end,
+        Rejection("decode", "not-json", f"not JSON from byte {start} on: {why}; fix the file"),
+    )
 
 
 _Mark = tuple[int, int, int, int]

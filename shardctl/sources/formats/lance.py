@@ -41,26 +41,19 @@ NEWER_FIRST = 2**63
 comes first."""
 
 
-class Lance:
-    """Opens the newest version of a folder. Raises ImportError if pylance is missing."""
+def opened(path: str) -> Table:
+    """Return the rows of the newest version of a folder, which a manifest describes. Raises
+    OSError, Rejection."""
+    import lance
 
-    def __init__(self) -> None:
-        import lance
-
-        self._lance = lance
-
-    def open(self, path: str) -> Table:
-        """Return the rows of the version that a manifest describes. Raises OSError, Rejection."""
-        os.stat(path)  # noqa: PTH116 - what pylance says of a file that is not there has no number
-        manifest = Path(path)
-        if manifest.parent.name != VERSIONS:
-            message = f"it is a part of a dataset of Lance; give the folder that has {VERSIONS}"
-            raise Rejection("read", "part", message)
-        with _named_faults("the dataset"):
-            return Table(
-                self._lance.dataset(str(manifest.parents[1]), version=_version_of(manifest)),
-                manifest,
-            )
+    os.stat(path)  # noqa: PTH116 - what pylance says of a file that is not there has no number
+    manifest = Path(path)
+    if manifest.parent.name != VERSIONS:
+        why = f"it is a part of a dataset of Lance; give the folder that has {VERSIONS}"
+        raise Rejection("read", "part", why)
+    with _named_faults("the dataset"):
+        version = _version_of(manifest)
+        return Table(lance.dataset(str(manifest.parents[1]), version=version), manifest)
 
 
 class Table(Rows):
@@ -130,8 +123,7 @@ def manifest_of(file: FoundFile) -> str | None:
     if is_stored(file.opened):
         if file.suffix == MANIFEST and name_of(parent_of(file.opened)) == VERSIONS:
             raise InputError(
-                f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it "
-                "to a disk first"
+                f"{printable(file.opened)}: Lance is not read from a store; copy it to a disk first"
             )
         return None
     found = folder_of(file.opened)

@@ -149,10 +149,7 @@ class LineFile(Format):
         if end - longest <= self._longest:
             return [Cut(start, end - start, records)]
         limit = format_bytes(self._longest)
-        message = (
-            f"a line of {end - longest} bytes, and at most {limit} are read as one record; "
-            "break it into several"
-        )
+        message = f"a line of {end - longest} bytes, and at most {limit} are read as one record; divide it"
         fault = Cut(longest, end - longest, 1, Rejection("read", "too-large", message))
         return [Cut(start, longest - start, records - 1), fault] if longest > start else [fault]
 

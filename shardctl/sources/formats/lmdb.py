@@ -15,6 +15,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import lmdb
+
 from shardctl.errors import Rejection
 from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
@@ -37,67 +39,64 @@ LOOKED_AT = 64
 """The first entries, of which some are tried for such a database."""
 
 
-class Lmdb:
-    """Opens LMDB files. Raises ImportError if the package is missing."""
-
-    has_features = False
-
-    def __init__(self) -> None:
-        import lmdb
-
-        self._lmdb = lmdb
-
-    @contextmanager
-    def open(self, path: str) -> Iterator[Pairs]:
-        """Open a file for the block. Nothing is written, not even a lock. Raises OSError,
-        Rejection."""
-        check_magic(path, MAGIC, MAGIC_AT, "an LMDB file", "not-lmdb")
-        size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml
-        try:
-            with self._environment(path) as environment:
-                wanted = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-                if wanted > size:
-                    raise Rejection(
-                        "read",
-                        "truncated",
-                        f"it is to have {wanted:,} bytes, and has {size:,}; get the whole file",
+@contextmanager
+def opened(path: str) -> Iterator[Pairs]:
+    """Open a file for the block. Nothing is written, not even a lock. Raises OSError,
+    Rejection."""
+    check_magic(path, MAGIC, MAGIC_AT, "an LMDB file", "not-lmdb")
+    size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml
+    try:
+        with _environment(path) as environment:
+            wanted = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+            if wanted > size:
+                raise Rejection(
+                    "read",
+                    "truncated",
+                    f"it is to have {wanted:,} bytes, and has {size:,}; get the whole file",
+                )
+            with environment.begin(buffers=True) as transaction:
+                said = int(transaction.stat()["entries"])
+                # values of one key may lie side by side, without a header for each
+                if said > size:
+                    raise damaged(
+                        "the file",
+                        ValueError(f"it says that it has {said:,} entries, more than fit into it"),
                     )
-                with environment.begin(buffers=True) as transaction:
-                    said = int(transaction.stat()["entries"])
-                    # values of one key may lie side by side, without a header for each
-                    if said > size:
-                        why = f"it says that it has {said:,} entries, more than fit into it"
-                        raise damaged("the file", ValueError(why))
-                    self._refuse_databases(environment, transaction)
-                    yield Pairs(transaction)
-        except self._lmdb.Error as error:
-            # LMDB names the path, which may be that of a copy of an object.
-            raise damaged("the file", ValueError(str(error).removeprefix(f"{path}: "))) from None
+                _refuse_databases(environment, transaction)
+                yield Pairs(transaction)
+    except lmdb.Error as error:
+        # LMDB names the path, which may be that of a copy of an object.
+        raise damaged("the file", ValueError(str(error).removeprefix(f"{path}: "))) from None
 
-    def _environment(self, path: str) -> Any:
-        return self._lmdb.open(
-            path,
-            subdir=False,
-            readonly=True,
-            lock=False,
-            readahead=False,
-            create=False,
-            max_dbs=LOOKED_AT,
-        )
 
-    def _refuse_databases(self, environment: Any, transaction: Any) -> None:
-        """Raise Rejection if one of the first entries is a database of its own: what is in it would
-        be lost."""
-        for key, value in islice(transaction.cursor(), LOOKED_AT):
-            if len(value) == DATABASE_BYTES:
-                name = bytes(key)
-                try:
-                    environment.open_db(name, transaction, create=False)
-                except self._lmdb.Error:  # an entry like others
-                    continue
-                shown = printable(name.decode("utf-8", "backslashreplace"))
-                message = f"it has databases inside ({shown}); write each to a file of its own"
-                raise Rejection("read", "databases", message)
+def _environment(path: str) -> Any:
+    return lmdb.open(
+        path,
+        subdir=False,
+        readonly=True,
+        lock=False,
+        readahead=False,
+        create=False,
+        max_dbs=LOOKED_AT,
+    )
+
+
+def _refuse_databases(environment: Any, transaction: Any) -> None:
+    """Raise Rejection if one of the first entries is a database of its own: what is in it would
+    be lost."""
+    for key, value in islice(transaction.cursor(), LOOKED_AT):
+        if len(value) == DATABASE_BYTES:
+            name = bytes(key)
+            try:
+                environment.open_db(name, transaction, create=False)
+            except lmdb.Error:  # an entry like others
+                continue
+            shown = printable(name.decode("utf-8", "backslashreplace"))
+            raise Rejection(
+                "read",
+                "databases",
+                f"it has databases inside ({shown}); write each to a file of its own",
+            )
 
 
 class Pairs:
@@ -123,8 +122,10 @@ class Pairs:
         for number in range(first, self.count + 1):
             key = next(keys, None)
             if key is None:
-                why = "it is not there, and the file says that it has more"
-                raise damaged(f"entry {number}", ValueError(why))
+                raise damaged(
+                    f"entry {number}",
+                    ValueError("it is not there, and the file says that it has more"),
+                )
             values = {"key": key, self._name: cursor.value()}
             if digest is not None:
                 for name, value in values.items():
@@ -141,6 +142,9 @@ def _read(name: str, value: Any) -> bytes:
     """Return the bytes of a value. Raises Rejection."""
     data = bytes(value)
     if data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5") and data.endswith(b"."):
-        message = f"its {name} is a pickle, which can run any code; write an image, text or JSON"
-        raise Rejection("read", "pickle", message)
+        raise Rejection(
+            "read",
+            "pickle",
+            f"its {name} is a pickle, which can run any code; write an image, text or JSON",
+        )
     return data

@@ -30,7 +30,6 @@ from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import (
     Container,
-    ContainerFormat,
     Declared,
     Frame,
     Record,
@@ -38,7 +37,7 @@ from shardctl.sources.formats.found_values import (
     whole_array,
 )
 from shardctl.sources.jsonl import parse_value
-from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.sources.walk import FoundFile
 from shardctl.system.files import ordinary
 from shardctl.system.locations import beside, name_of
 from shardctl.system.text import printable
@@ -91,29 +90,22 @@ class _NotReadError(Exception):
     """Values of this encoding are not read."""
 
 
-class Mds(ContainerFormat):
-    """Opens MDS shards."""
+class MdsShard(Container):
+    """The samples of an open shard."""
 
-    def is_plain(self, start: bytes) -> bool:
+    def __init__(self, content: Content, path: str, reading: Reading) -> None:
+        super().__init__(content, path, reading)
+        self._path, self._only = Path(path), frozenset(reading.only)
+        self._columns: list[_Column] = []
+        self._ends: Numbers = np.zeros(0, np.int64)
+        self._first = 0
+
+    @staticmethod
+    def is_plain(start: bytes) -> bool:
         """Return whether this is a number of samples and the beginning of the first one, which
         looks like compressed data."""
         samples, first = struct.unpack("<II", start[:8]) if len(start) >= 8 else (0, 0)
         return 8 + 4 * int(samples) <= int(first) <= 8 + 4 * int(samples) + MOST_CONFIG
-
-    def open(self, content: Content, path: str, reading: Reading) -> MdsShard:
-        """Return the samples of a shard."""
-        return MdsShard(content, Path(path), frozenset(reading.only))
-
-
-class MdsShard(Container):
-    """The samples of an open shard."""
-
-    def __init__(self, content: Content, path: Path, only: frozenset[str]) -> None:
-        super().__init__(content)
-        self._path, self._only = path, only
-        self._columns: list[_Column] = []
-        self._ends: Numbers = np.zeros(0, np.int64)
-        self._first = 0
 
     @property
     def declared(self) -> Declared:
@@ -144,10 +136,11 @@ class MdsShard(Container):
             or (np.diff(places) <= 0).any()
             or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG
         ):
-            message = (
-                "it is not an MDS shard, although its name says so, or it is damaged; get it again"
+            raise self.content.fault or Rejection(
+                "read",
+                "not-mds",
+                "it is not an MDS shard, although its name says so, or it is damaged; get it again",
             )
-            raise self.content.fault or Rejection("read", "not-mds", message)
         self._columns = self._read_columns(
             self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
         )
@@ -168,15 +161,17 @@ class MdsShard(Container):
             if len({column.name for column in found}) < len(found):
                 raise ValueError("two columns have one name")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            message = (
-                f"its columns cannot be read ({printable(str(error))}); it is damaged, or "
-                "of "
-                "another version of MDS"
-            )
-            raise Rejection("read", "bad-columns", message) from None
+            raise Rejection(
+                "read",
+                "bad-columns",
+                f"its columns cannot be read ({printable(str(error))}); it is damaged, get it again",
+            ) from None
         except _NotReadError as error:
-            message = f"{printable(str(error))}, or leave the column out (--fields)"
-            raise Rejection("read", "unsupported", message) from None
+            raise Rejection(
+                "read",
+                "unsupported",
+                f"{printable(str(error))}, or leave the column out (--fields)",
+            ) from None
         return found
 
     def _column(self, name: Any, encoding: Any, size: Any) -> _Column:
@@ -193,10 +188,7 @@ class MdsShard(Container):
         """Raise Rejection if index.json says something else of this shard."""
         facts = listed_in(str(self._path.with_name(INDEX))).get(self._path.name)
         if facts is not None and (facts.samples, facts.size) != (samples, size):
-            message = (
-                f"{INDEX} says that it has {facts.samples} samples in {facts.size} bytes, "
-                f"and it has {samples} in {size}"
-            )
+            message = f"{INDEX} says {facts.samples} samples in {facts.size} bytes, and it has {samples} in {size}"
             raise Rejection("read", "not-as-listed", f"{message}; get both again")
 
     def frame(self, offset: int) -> Frame | None:
@@ -209,11 +201,13 @@ class MdsShard(Container):
             self.content.release(end)
             return Frame(offset, end, too_large(end - offset))
         if not self.content.reaches(end):
-            message = "the shard ends within this sample; get the whole file"
             return Frame(
                 offset,
                 end,
-                self.content.fault or Rejection("read", "truncated", message),
+                self.content.fault
+                or Rejection(
+                    "read", "truncated", "the shard ends within this sample; get the whole file"
+                ),
                 last=True,
             )
         return Frame(offset, end)
@@ -230,8 +224,7 @@ class MdsShard(Container):
                 raise Rejection(
                     "decode",
                     "bad-sample",
-                    "the sizes of its values do not fit into the sample; the shard is damaged, get "
-                    "it again",
+                    "the sizes of its values do not fit into the sample; get the shard again",
                 )
             if not self._is_wanted(column):
                 at += size
@@ -239,8 +232,11 @@ class MdsShard(Container):
             try:
                 record[column.name] = column.decode(data[at : at + size])
             except Rejection as rejection:  # of JSON
-                message = f"its {printable(column.name)}: {rejection.message}"
-                raise Rejection(rejection.stage, rejection.error, message) from None
+                raise Rejection(
+                    rejection.stage,
+                    rejection.error,
+                    f"its {printable(column.name)}: {rejection.message}",
+                ) from None
             except (
                 ValueError,
                 IndexError,
@@ -249,11 +245,11 @@ class MdsShard(Container):
                 OverflowError,
                 InvalidOperation,
             ) as error:
-                message = (
-                    f"its {printable(column.name)} is not as the columns say "
-                    f"({printable(str(error))}); get the shard again"
-                )
-                raise Rejection("decode", "bad-value", message) from None
+                raise Rejection(
+                    "decode",
+                    "bad-value",
+                    f"its {printable(column.name)} is not as it should be ({printable(str(error))}); get the shard again",
+                ) from None
             at += size
         return record
 
@@ -291,8 +287,7 @@ def _column(name: Any, encoding: Any, size: Any) -> _Column:
         return _Column(name, size, _array_decoder(encoding), None)
     if encoding == "pkl":
         raise _NotReadError(
-            f"{name} holds pickles, which can run any code when they are read; write it as json or "
-            "ndarray"
+            f"{name} holds pickles, which can run any code; write it as json or ndarray"
         )
     raise _NotReadError(
         f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray"
@@ -466,40 +461,16 @@ def refuse_missing_shards(file: FoundFile) -> None:
         if names and not any(is_name(name) and is_beside(file, name) for name in names):
             shown = " or ".join(map(printable, names))
             raise InputError(
-                f"{printable(file.opened)}: lists {shown}, which is not there; get it, or give the "
-                "shards themselves as sources"
+                f"{printable(file.opened)}: lists {shown}, which is not there; get it, or give the shards as sources"
             )
 
 
-class Unlisted:
-    """Leaves out shards that the index does not list, and compressed copies of uncompressed
-    shards."""
-
-    def __init__(self) -> None:
-        self._copies, self._unlisted = LeftOut(), LeftOut()
-
-    def excludes(self, file: FoundFile, name: str) -> bool:
-        """Return whether a file is such a shard, or such a copy."""
-        if (match := _COPY.match(name)) and is_beside(file, match[1]):
-            self._copies.add(file.path)
-        elif _SHARD.search(name) and not _is_listed(file, name):
-            self._unlisted.add(file.path)
-        else:
-            return False
-        return True
-
-    def notices(self) -> Iterator[str]:
-        """Yield how many there are of each."""
-        if self._copies.count:
-            copies = self._copies.counted("compressed copy", "compressed copies")
-            yield f"left out: {copies}: the shards are there uncompressed too"
-        if self._unlisted.count:
-            yield (
-                f"left out: {self._unlisted.counted('shard', 'shards')}: index.json does not "
-                "list them"
-            )
-
-
-def _is_listed(file: FoundFile, name: str) -> bool:
+def why_left_out(file: FoundFile, name: str) -> str | None:
+    """Return why a file is left out: a shard that the index does not list, or a compressed copy of
+    an uncompressed one; None for others."""
+    if (match := _COPY.match(name)) and is_beside(file, match[1]):
+        return "the shards are there uncompressed too"
+    if not _SHARD.search(name):
+        return None
     listed = listed_in(beside(file.opened, INDEX))
-    return not listed or name in listed
+    return "index.json does not list them" if listed and name not in listed else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,48 +48,28 @@ def companions(path: str) -> Iterator[str]:
     yield Path(path).with_suffix(TOKENS).name
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Sequences one after the other: the length of each in tokens, and its first byte, (n,)
-    each."""
-
-    lengths: Numbers
-    places: Numbers
-
-    def in_one_place(self, item: int) -> bool:
-        """Return whether each begins where the one before it ends."""
-        return bool((self.places[1:] == self.places[:-1] + self.lengths[:-1] * item).all())
-
-
-class Megatron:
-    """Opens an index with its tokens."""
-
-    def open(self, path: str) -> Sequences:
-        """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no
-        tokens beside it."""
-        tokens = str(Path(path).with_suffix(TOKENS))
-        index = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
-        try:
-            return Sequences(index, tokens)
-        except BaseException:
-            index.close()
-            raise
+_Run = tuple[Numbers, Numbers]
+"""Sequences one after the other: the length of each in tokens, and its first byte, (n,) each."""
 
 
 class Sequences(Rows):
-    """The sequences of an index, and the file that has their tokens."""
+    """The sequences of an index, and the file that has their tokens. Raises OSError; Rejection if
+    the index is damaged, or there are no tokens beside it."""
 
-    def __init__(self, index: BinaryIO, tokens: str) -> None:
-        self._index, self._tokens = index, tokens
-        self._type, self._count = _read_head(index)
-        try:
-            self._file = open(tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
-        except FileNotFoundError:
-            message = (
-                f"its tokens are not there ({printable(Path(tokens).name)}); put this file "
-                "beside it"
-            )
-            raise Rejection("read", "no-tokens", message) from None
+    def __init__(self, path: str) -> None:
+        self._tokens = str(Path(path).with_suffix(TOKENS))
+        with ExitStack() as stack:
+            self._index = stack.enter_context(open(path, "rb", buffering=0, opener=ordinary))
+            self._type, self._count = _read_head(self._index)
+            try:
+                file = open(self._tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
+            except FileNotFoundError:
+                why = (
+                    f"its tokens are not there; put {printable(Path(self._tokens).name)} beside it"
+                )
+                raise Rejection("read", "no-tokens", why) from None
+            self._file = file
+            stack.pop_all()
         self._size = os.fstat(self._file.fileno()).st_size
         self.schema = pa.schema(
             [(COLUMN, pa.list_(pa.from_numpy_dtype(self._type.newbyteorder("="))))]
@@ -109,69 +89,69 @@ class Sequences(Rows):
             (lengths < 0) | (places < 0) | (places > self._size - lengths * item)
         )
         if len(wrong):
-            message = (
-                f"sequence {first + int(wrong[0]) + 1} would lie outside of the file of "
-                "tokens; get both files again"
+            raise Rejection(
+                "read",
+                "truncated",
+                f"sequence {first + int(wrong[0]) + 1} is not in the file of tokens; get both again",
             )
-            raise Rejection("read", "truncated", message)
         longest = int(lengths.max(initial=0)) * item
         if longest > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
-            message = (
-                f"a sequence has {format_bytes(longest)}, but at most {limit} are read as "
-                "one; divide it"
+            raise Rejection(
+                "read",
+                "too-large",
+                f"a sequence has {format_bytes(longest)}, but at most {limit} are read; divide it",
             )
-            raise Rejection("read", "too-large", message)
-        return _Run(lengths, places)
+        return lengths, places
 
     def cuts(self) -> list[tuple[int, int, int]]:
         """Return runs of sequences of about 1 MiB of tokens, each with its range in the file of
         tokens if it has one."""
         cuts: list[tuple[int, int, int]] = []
         for first in range(0, self._count, _RUN):
-            run = self._run(first, min(_RUN, self._count - first))
-            for part in _parts(run.lengths * self._type.itemsize, UNIT_BYTES, _RUN):
-                size = int(run.lengths[part].sum()) * self._type.itemsize
-                cuts.append((int(run.places[part.start]), size, part.stop - part.start))
+            lengths, places = self._run(first, min(_RUN, self._count - first))
+            for part in _parts(lengths * self._type.itemsize, UNIT_BYTES, _RUN):
+                size = int(lengths[part].sum()) * self._type.itemsize
+                cuts.append((int(places[part.start]), size, part.stop - part.start))
         return cuts
 
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the lengths and the tokens of a unit to a digest."""
         for run in self._runs(unit):
-            digest.update(run.lengths.tobytes())
+            digest.update(run[0].tobytes())
             for offset, size in self._ranges(run):
                 hash_range(self._tokens, offset, size, digest)
 
     def _ranges(self, run: _Run) -> Iterator[tuple[int, int]]:
-        item = self._type.itemsize
-        if run.in_one_place(item):
-            yield int(run.places[0]), int(run.lengths.sum()) * item
+        item, (lengths, places) = self._type.itemsize, run
+        if (places[1:] == places[:-1] + lengths[:-1] * item).all():
+            yield int(places[0]), int(lengths.sum()) * item
             return
-        for length, place in zip(run.lengths.tolist(), run.places.tolist(), strict=True):
+        for length, place in zip(lengths.tolist(), places.tolist(), strict=True):
             yield place, length * item
 
     def _runs(self, unit: Unit) -> Iterator[_Run]:
         """Yield the sequences of a unit, as many at a time as a batch has."""
         end = unit.first - 1 + unit.records
         for first in range(unit.first - 1, end, _RUN):
-            run = self._run(first, min(_RUN, end - first))
-            for part in _parts(run.lengths * self._type.itemsize, BATCH_BYTES, BATCH_ROWS):
-                yield _Run(run.lengths[part], run.places[part])
+            lengths, places = self._run(first, min(_RUN, end - first))
+            for part in _parts(lengths * self._type.itemsize, BATCH_BYTES, BATCH_ROWS):
+                yield lengths[part], places[part]
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the sequences of a unit."""
         for run in self._runs(unit):
-            yield batch_of({COLUMN: self._lists(run)} if names else {}, len(run.lengths))
+            yield batch_of({COLUMN: self._lists(run)} if names else {}, len(run[0]))
 
     def _lists(self, run: _Run) -> pa.Array:
-        data = bytearray(int(run.lengths.sum()) * self._type.itemsize)
+        data = bytearray(int(run[0].sum()) * self._type.itemsize)
         at = 0
         for offset, size in self._ranges(run):
             fill(self._file.fileno(), offset, memoryview(data)[at : at + size])
             at += size
         values = np.frombuffer(data, self._type).astype(self._type.newbyteorder("="), copy=False)
         return pa.ListArray.from_arrays(
-            pa.array(np.append(0, np.cumsum(run.lengths)), pa.int32()), pa.array(values)
+            pa.array(np.append(0, np.cumsum(run[0])), pa.int32()), pa.array(values)
         )
 
     def close(self) -> None:
@@ -193,19 +173,15 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
         )
     _, version, code, count, documents = _HEAD.unpack(start)
     if version != 1 or code not in _TYPES:
-        message = (
-            f"it has version {version} and the type {code}, which are not read; make it "
-            "with "
-            "Megatron's preprocessing"
+        raise Rejection(
+            "read",
+            "unknown-version",
+            f"it has version {version} and the type {code}, which are not read; make it again",
         )
-        raise Rejection("read", "unknown-version", message)
     wanted = _HEAD.size + count * (_LENGTH.itemsize + _PLACE.itemsize) + documents * _PLACE.itemsize
     modes = wanted + count  # a byte for each sequence of several modes
     if size not in (wanted, modes):
-        message = (
-            f"an index of {count:,} sequences and {documents:,} documents must have "
-            f"{wanted:,} bytes; it has {size:,}"
-        )
+        message = f"an index of {count:,} sequences needs {wanted:,} bytes, and has {size:,}"
         raise Rejection(
             "read", "truncated" if size < wanted else "wrong-size", f"{message}; get it again"
         )

@@ -117,10 +117,11 @@ def read_header(file: BinaryIO, what: str) -> Header:
 
 
 def _bad_header(what: str, reason: str) -> Rejection:
-    message = (
-        f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again"
+    return Rejection(
+        "read",
+        "bad-header",
+        f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again",
     )
-    return Rejection("read", "bad-header", message)
 
 
 def _parsed(text: str) -> tuple[tuple[int, ...], DType, bool]:
@@ -160,8 +161,7 @@ class Stored:
         size = row_bytes(self.header.dtype, self.header.shape, self.what)
         if self.header.fortran and size > MOST_STRIDES * self.header.dtype.itemsize:
             message = (
-                f"{self.what} is stored in the order of Fortran, in which a row of {size} "
-                "bytes lies in very many places"
+                f"{self.what} is in the order of Fortran, a row of {size} bytes in very many places"
             )
             raise Rejection(
                 "read", "fortran-order", f"{message}; save it with numpy.ascontiguousarray"
@@ -260,22 +260,19 @@ class StoredRows(Rows):
         self._file.close()
 
 
-class Npy:
-    """Opens .npy files."""
-
-    def open(self, path: str) -> StoredRows:
-        """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
-        the header says."""
-        file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
-        try:
-            header = read_header(file, "it")
-            array = Stored(COLUMN, "the array", header, header.size)
-            row_bytes(header.dtype, header.shape, array.what)
-            check_size(array.what, header, os.fstat(file.fileno()).st_size - header.size)
-            return StoredRows(file, path, [array])
-        except BaseException:
-            file.close()
-            raise
+def npy_rows(path: str) -> StoredRows:
+    """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
+    the header says."""
+    file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
+    try:
+        header = read_header(file, "it")
+        array = Stored(COLUMN, "the array", header, header.size)
+        row_bytes(header.dtype, header.shape, array.what)
+        check_size(array.what, header, os.fstat(file.fileno()).st_size - header.size)
+        return StoredRows(file, path, [array])
+    except BaseException:
+        file.close()
+        raise
 
 
 def check_size(what: str, header: Header, size: int) -> None:
@@ -283,11 +280,11 @@ def check_size(what: str, header: Header, size: int) -> None:
     if header.bytes == size:
         return
     wanted = f"{header.bytes:,} bytes" if header.bytes < 2**63 else "more bytes than any file has"
-    message = (
-        f"{what} is to have {wanted} by its header, and has {size:,}; the file is cut or "
-        "damaged, save it again"
+    raise Rejection(
+        "read",
+        "truncated" if size < header.bytes else "wrong-size",
+        f"{what} is to have {wanted} by its header, and has {size:,}; save it again",
     )
-    raise Rejection("read", "truncated" if size < header.bytes else "wrong-size", message)
 
 
 _HEAD = struct.Struct("<4s5H3I2H")
@@ -310,26 +307,23 @@ know."""
 _CHUNK = 1 << 20
 
 
-class Npz:
-    """Opens .npz files."""
-
-    def open(self, path: str) -> NpzRows | InflatedRows:
-        """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
-        records."""
-        file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
-        try:
-            return _rows(file, path)
-        except _FAULTS as error:
-            file.close()
-            raise _damaged(error) from None
-        except OSError as error:
-            file.close()
-            if error.errno not in (None, errno.EINVAL):  # a place before the beginning
-                raise
-            raise _damaged(error) from None
-        except BaseException:
-            file.close()
+def npz_rows(path: str) -> NpzRows | InflatedRows:
+    """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
+    records."""
+    file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
+    try:
+        return _rows(file, path)
+    except _FAULTS as error:
+        file.close()
+        raise _damaged(error) from None
+    except OSError as error:
+        file.close()
+        if error.errno not in (None, errno.EINVAL):  # a place before the beginning
             raise
+        raise _damaged(error) from None
+    except BaseException:
+        file.close()
+        raise
 
 
 def _damaged(error: Exception) -> Rejection:
@@ -360,11 +354,11 @@ def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
         return NpzRows(file, path, arrays, archive)
     turned = next((each.what for each in arrays if each.header.fortran), None)
     if turned is not None:
-        message = (
-            f"{turned} is compressed and in the order of Fortran; save it as "
-            "numpy.ascontiguousarray gives it"
+        raise Rejection(
+            "read",
+            "fortran-order",
+            f"{turned} is compressed and in the order of Fortran; save it with numpy.ascontiguousarray",
         )
-        raise Rejection("read", "fortran-order", message)
     return InflatedRows(file, path, arrays, archive)
 
 
@@ -377,19 +371,17 @@ def _is_stored(member: zipfile.ZipInfo) -> bool:
         raise Rejection(
             "read",
             "not-npy",
-            f"its member {printable(member.filename)} is not an .npy file; save it with "
-            "numpy.savez",
+            f"its member {printable(member.filename)} is no .npy file; save it with numpy.savez",
         )
     if member.flag_bits & 1 or member.compress_type not in (
         zipfile.ZIP_STORED,
         zipfile.ZIP_DEFLATED,
     ):
-        message = (
-            f"{_what(member)} is encrypted, or compressed in a way that is not read; save "
-            "it "
-            "with numpy.savez_compressed"
+        raise Rejection(
+            "read",
+            "unknown-compression",
+            f"{_what(member)} is encrypted, or compressed in another way; use numpy.savez_compressed",
         )
-        raise Rejection("read", "unknown-compression", message)
     return member.compress_type == zipfile.ZIP_STORED
 
 
@@ -421,20 +413,19 @@ def _check_lengths(arrays: list[Stored]) -> None:
     words = {each.name: word for each in arrays if (word := split_word(each.name)) is not None}
     if len({word.role for word in words.values()}) > 1:
         named = " and ".join(map(printable, sorted(words)))
-        message = (
-            f"its arrays {named} belong to several splits; save each split in a file of its "
-            "own, such as train.npz"
+        raise Rejection(
+            "read",
+            "several-splits",
+            f"its arrays {named} are of several splits; save each split in a file of its own, as train.npz",
         )
-        raise Rejection("read", "several-splits", message)
     other = next((each for each in arrays if each.rows != arrays[0].rows), None)
     if other is not None:
         one = arrays[0]
-        message = (
-            f"{one.what} has {one.rows:,} rows and {other.what} has {other.rows:,}, but all "
-            "columns need the same number of"
-            " rows; save them in files of their own"
+        raise Rejection(
+            "read",
+            "several-lengths",
+            f"{one.what} has {one.rows:,} rows and {other.what} {other.rows:,}; save them in files of their own",
         )
-        raise Rejection("read", "several-lengths", message)
 
 
 class NpzRows(StoredRows):

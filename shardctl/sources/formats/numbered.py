@@ -4,9 +4,9 @@ Arrays, tokens, HDF5."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -63,30 +63,23 @@ class Rows(ABC):
         """Close the file."""
 
 
-class RowFormat(Protocol):
-    """A format of such files: it opens one."""
-
-    def open(self, path: str) -> Rows:
-        """Look at what a file says of its rows. Raises OSError, Rejection."""
-        ...
-
-
 class Numbered(Format):
-    """Reads the rows of such a format."""
+    """Reads the rows of such a format: `opened` looks at what a file says of them. It raises
+    OSError, Rejection."""
 
     types_can_be_sampled = False
 
-    def __init__(self, form: RowFormat) -> None:
-        self._form = form
+    def __init__(self, opened: Callable[[str], Rows]) -> None:
+        self._opened = opened
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
-        with closing(self._form.open(path)) as rows:
+        with closing(self._opened(path)) as rows:
             return [list(each) for each in rows.cuts()]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""
-        with closing(self._form.open(path)) as rows:
+        with closing(self._opened(path)) as rows:
             return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None))
 
     def read(
@@ -99,7 +92,7 @@ class Numbered(Format):
         digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the rows of a unit; rejects are rows with text that is no Unicode."""
-        with closing(self._form.open(path)) as rows:
+        with closing(self._opened(path)) as rows:
             check_columns(rows.schema.names, schema)
             rows.hash(unit, digest)
             yield from _read(rows, unit, schema, choose)
@@ -151,11 +144,10 @@ def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
     """Return the size of a row of an array. Raises Rejection for an array that has no rows, or that
     are no records."""
     if dtype.hasobject:
-        message = (
-            f"{what} holds Python objects, which are pickles and can run any code when they "
-            "are read; save numbers or texts"
+        raise refused(
+            "pickle",
+            f"{what} holds Python objects, pickles that can run any code; save numbers or texts",
         )
-        raise refused("pickle", message)
     if not shape:
         raise refused(
             "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
@@ -169,12 +161,10 @@ def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
         )
     if size > RECORD_BYTES:
         limit = format_bytes(RECORD_BYTES)
-        message = (
-            f"a row of {what} has {format_bytes(size)}, and at most {limit} are read as "
-            "one; "
-            "save smaller rows"
+        raise refused(
+            "too-large",
+            f"a row of {what} has {format_bytes(size)}, and at most {limit} are read; save smaller rows",
         )
-        raise refused("too-large", message)
     return size
 
 
@@ -216,12 +206,10 @@ def _element_type(dtype: DType, what: str) -> pa.DataType:
             return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
         if steps == 1 and unit == "D" and dtype.kind == "M":
             return pa.date32()
-    message = (
-        f"{what} has the type {printable(str(dtype))[:200]}, which is not read; save it as "
-        "numbers, texts, bytes or times in"
-        " s, ms, us or ns"
+    raise refused(
+        "unknown-type",
+        f"{what} has the type {printable(str(dtype))[:200]}; save numbers, texts, bytes or times in s, ms, us or ns",
     )
-    raise refused("unknown-type", message)
 
 
 def field_type(dtype: DType, name: str) -> DType:

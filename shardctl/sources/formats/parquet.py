@@ -35,17 +35,10 @@ _BUFFER = 1 << 20
 is."""
 
 
-class Parquet:
-    """Opens Parquet files; the checksums of their pages are compared where they have some."""
-
-    def open(self, path: str) -> RowGroups:
-        """Return the rows of a file. Raises OSError; Rejection if it is no Parquet."""
-        return RowGroups(path)
-
-
 class RowGroups(Rows):
     """The rows of a Parquet file: a row group is a unit. Its footer is kept while it is the same
-    file, of the same size and time."""
+    file, of the same size and time; the checksums of its pages are compared where they have some.
+    Raises OSError; Rejection if it is no Parquet."""
 
     def __init__(self, path: str) -> None:
         self._path = path

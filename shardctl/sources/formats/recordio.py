@@ -12,11 +12,9 @@ import struct
 import numpy as np
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import RECORD_BYTES, Reading, not_this
-from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.base import RECORD_BYTES, not_this
 from shardctl.sources.formats.found_values import (
     Container,
-    ContainerFormat,
     Frame,
     Record,
     too_large,
@@ -33,14 +31,6 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 
 MOST_NUMBERS = 1 << 16
 """More numbers than a label has."""
-
-
-class RecordIO(ContainerFormat):
-    """Opens RecordIO files."""
-
-    def open(self, content: Content, path: str, reading: Reading) -> RecordIOFile:
-        """Return the records of a file."""
-        return RecordIOFile(content)
 
 
 class RecordIOFile(Container):

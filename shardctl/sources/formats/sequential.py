@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -45,37 +45,22 @@ from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import counted, format_bytes
 
-
-class OpenFile(Protocol):
-    """A file that is read from its beginning on, such as a compressed one.
-
-    Two files are the same, and read in the same way, if their `key` is equal. The last item of the
-    key is the reading. `passed` is the number of records that have been read.
-    """
-
-    key: tuple[Any, ...]
-    passed: int
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-
-T = TypeVar("T", bound=OpenFile)
+T = TypeVar("T")
 
 
 class KeptOpen(Generic[T]):
-    """The file that this process read last, by the number of the process: a forked one must not
-    share its open file.
+    """The file that this process read last, from its beginning on, such as a compressed one; by the
+    number of the process: a forked one must not share its open file.
 
-    There are two at most: shardctl reads the keys of records, which are a single field, ahead of
-    the records.
+    Two files are the same, and read in the same way, if their `key` is equal. The last item of the
+    key is the reading. `passed` is the number of records that have been read. There are two at
+    most: shardctl reads the keys of records, which are a single field, ahead of the records.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, bool], T] = {}
+        self._kept: dict[tuple[int, bool], Any] = {}
 
-    def keep(self, file: T) -> None:
+    def keep(self, file: Any) -> None:
         """Keep a file open where it is, for the unit that follows in it."""
         self._closed(file.key)
         self._kept[_place(file.key)] = file
@@ -85,7 +70,7 @@ class KeptOpen(Generic[T]):
         unit; another one is closed."""
         kept = self._kept.get(_place(key))
         if kept is not None and kept.key == key and kept.passed <= unit.skip:
-            return self._kept.pop(_place(key))
+            return cast(T, self._kept.pop(_place(key)))
         self._closed(key)
         return None
 
@@ -100,9 +85,6 @@ def _place(key: tuple[Any, ...]) -> tuple[int, bool]:
 
 NAMED_BYTES = 1000
 """In so many places of a part that could not be decoded, the byte is looked up and named."""
-
-_SHORT_RECORD = 64
-"""Bytes of a record as where to look for a few of them first."""
 
 
 class Sequential(Format):
@@ -288,8 +270,6 @@ class _Records:
         """Return the next records, about `part_bytes` of them and at most `most`; None at the end,
         or if there is a fault."""
         self.has_part_back = False
-        if most is not None and (few := self._few(most)) is not None:
-            return few
         wanted = min(self._part_bytes, self._record_bytes)
         while True:
             self._fill(wanted + 1)
@@ -307,23 +287,6 @@ class _Records:
         if most is not None and records >= most:
             data, records = data[: _end_of(data, most, self._form)], most
         return self._taken(data, records)
-
-    def _few(self, most: int) -> _Part | None:
-        """Return the next `most` records where they are small enough to be found in less than a
-        part, None where not.
-
-        They are those that `take` finds. To look for a few in a whole part takes as long as to
-        parse all of it.
-        """
-        size = most * _SHORT_RECORD
-        while size < min(self._part_bytes, self._record_bytes):
-            self._fill(size)
-            data = self._buffer[:size]
-            data = data[: self._form.complete(data)]
-            if data and self._form.count(data) >= most:
-                return self._taken(data[: _end_of(data, most, self._form)], most)
-            size *= 8
-        return None
 
     def _taken(self, data: bytes, records: int) -> _Part:
         self.passed += records
@@ -365,10 +328,7 @@ class _Records:
             return None  # the file is cut within it
         self.passed += 1
         self.offset += size
-        message = (
-            f"a line of {size} bytes, and at most {limit} are read as one record; break it "
-            "into several"
-        )
+        message = f"a line of {size} bytes, and at most {limit} are read as one record; divide it"
         fault = Rejection("read", "too-large", message)
         return _Part(checksum.digest(), size, 1, array("q"), fault)
 

@@ -123,11 +123,11 @@ class Features:
                 KeyError,
                 zlib.error,
             ) as error:
-                message = (
-                    f"the feature {name!r} is not as {FEATURES} describes it ({error}); "
-                    "write the records again"
-                )
-                raise Rejection("decode", "other-type", message) from None
+                raise Rejection(
+                    "decode",
+                    "other-type",
+                    f"the feature {name!r} is not as {FEATURES} says ({error}); write the records again",
+                ) from None
             _put(made, name.split("/"), value)
         made.update((name, value) for name, value in record.items() if name not in used)
         return made
@@ -148,11 +148,11 @@ def _read(path: Path, _version: Version) -> Features:
         types = _schema(leaves)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        message = (
-            f"{FEATURES} beside it cannot be read ({reason}); repair it, or move it away to "
-            "read the records without it"
-        )
-        raise Rejection("read", "bad-features", message) from None
+        raise Rejection(
+            "read",
+            "bad-features",
+            f"{FEATURES} beside it cannot be read ({reason}); repair it, or move it away",
+        ) from None
     return Features(leaves, types)
 
 

@@ -21,7 +21,6 @@ from shardctl.sources.formats.base import RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import (
     Container,
-    ContainerFormat,
     Frame,
     Record,
     too_large,
@@ -59,32 +58,17 @@ def begins(start: bytes) -> bool:
     return len(start) >= HEAD.size and masked(checksum(start[:8])) == HEAD.unpack_from(start)[1]
 
 
-class TFRecord(ContainerFormat):
-    """Opens TFRecord files. Raises InstallError if a package is missing."""
+class TFRecords(Container):
+    """The records of an open TFRecord file. Raises InstallError if a package is missing."""
 
-    has_features = True
+    def __init__(self, content: Content, path: str, reading: Reading) -> None:
+        super().__init__(content, path, reading)
+        self._crc32c, self._parse = crc32c(), example_parser()
 
-    def __init__(self) -> None:
-        self._crc32c = crc32c()
-        self._parse = example_parser()
-
-    def is_plain(self, start: bytes) -> bool:
+    @staticmethod
+    def is_plain(start: bytes) -> bool:
         """Return whether this is no compressed data, but a length that looks like it."""
         return begins(start)
-
-    def open(self, content: Content, path: str, reading: Reading) -> TFRecords:
-        """Return the records of a file."""
-        return TFRecords(content, self._crc32c, self._parse)
-
-
-class TFRecords(Container):
-    """The records of an open TFRecord file."""
-
-    def __init__(
-        self, content: Content, checksum: Callable[[bytes], int], parse: Callable[[bytes], Record]
-    ) -> None:
-        super().__init__(content)
-        self._crc32c, self._parse = checksum, parse
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if the file does not begin with a record."""
@@ -115,9 +99,16 @@ class TFRecords(Container):
         return Frame(offset, end, too_large(length) if length > RECORD_BYTES else None)
 
     def _ends_early(self, offset: int, end: int) -> Frame:
-        message = f"the file ends within the record at byte {offset}; get the whole file"
         return Frame(
-            offset, end, self.content.fault or Rejection("read", "truncated", message), last=True
+            offset,
+            end,
+            self.content.fault
+            or Rejection(
+                "read",
+                "truncated",
+                f"the file ends within the record at byte {offset}; get the whole file",
+            ),
+            last=True,
         )
 
     def fields(self, frame: Frame, data: bytes) -> Record:
@@ -194,6 +185,7 @@ _NAME = itemgetter(0)
 _SNAKE = {"Feature": "feature", "FeatureList": "feature_list"}
 
 
+@cache
 def example_parser() -> Callable[[bytes], Record]:
     """Return the function that gives the features of an Example, or of a SequenceExample. Raises
     InstallError.
@@ -218,8 +210,11 @@ def example_parser() -> Callable[[bytes], Record]:
         }
         for name, steps in sorted(example.feature_lists.feature_list.items(), key=_NAME):
             if name in record:
-                message = f"it has {name!r} both in its context and in its lists; rename one"
-                raise Rejection("decode", "repeated-field", message)
+                raise Rejection(
+                    "decode",
+                    "repeated-field",
+                    f"it has {name!r} both in its context and in its lists; rename one",
+                )
             record[name] = [_values(feature) for feature in steps.feature]
         return record
 

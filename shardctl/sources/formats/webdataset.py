@@ -10,12 +10,11 @@ import io
 import os
 import re
 import tarfile
-import warnings
 from contextlib import closing
-from tokenize import TokenError
 from typing import Any, NamedTuple
 from zlib import adler32
 
+import numpy as np
 import xxhash
 
 from shardctl.errors import Rejection
@@ -23,7 +22,6 @@ from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading, not_thi
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.found_values import (
     Container,
-    ContainerFormat,
     Frame,
     Record,
     too_large,
@@ -124,22 +122,22 @@ def value_of(field: str, data: bytes) -> Any:
     if ending in ARRAYS:
         return array_in(data, f"its member {printable(field)}")
     if ending in PICKLES:
-        message = (
-            f"its member {printable(field)} is a pickle, which can run any code when it is "
-            "read; use .json or .npy"
+        raise Rejection(
+            "decode",
+            "pickle",
+            f"its member {printable(field)} is a pickle, which can run any code; use .json or .npy",
         )
-        raise Rejection("decode", "pickle", message)
     return data
 
 
 def _number(field: str, data: bytes) -> int:
     if not _WHOLE.fullmatch(data):
         shown = printable(data[:40].decode("utf-8", "replace"))
-        message = (
-            f"its member {printable(field)} must be a whole number; it is {shown}. Fix it, "
-            "or name it .txt"
+        raise Rejection(
+            "decode",
+            "not-a-number",
+            f"its member {printable(field)} must be a whole number, and is {shown}; fix it, or name it .txt",
         )
-        raise Rejection("decode", "not-a-number", message)
     return int(data)
 
 
@@ -147,30 +145,20 @@ def _text(field: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        message = f"its member {printable(field)} is not UTF-8 at byte {error.start}; recode it"
-        raise Rejection("decode", "not-utf8", message) from None
+        raise Rejection(
+            "decode",
+            "not-utf8",
+            f"its member {printable(field)} is not UTF-8 at byte {error.start}; recode it",
+        ) from None
 
 
 def _json(field: str, data: bytes) -> Any:
     try:
         return parse_value(data)
     except Rejection as rejection:
-        message = f"its member {printable(field)}: {rejection.message}"
-        raise Rejection(rejection.stage, rejection.error, message) from None
-
-
-_NPY_FAULTS = (
-    ValueError,
-    TypeError,
-    OverflowError,
-    EOFError,
-    SyntaxError,
-    TokenError,
-    RecursionError,
-    MemoryError,
-    KeyError,
-)
-"""What numpy raises for headers that are none: it evaluates them as literals of Python."""
+        raise Rejection(
+            rejection.stage, rejection.error, f"its member {printable(field)}: {rejection.message}"
+        ) from None
 
 
 def array_in(data: bytes, what: str) -> Any:
@@ -179,38 +167,20 @@ def array_in(data: bytes, what: str) -> Any:
 
     Raises Rejection.
     """
-    from numpy.lib import format as npy
+    from shardctl.sources.formats.npy import check_size, read_header
 
-    stream = io.BytesIO(data)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
-            version = npy.read_magic(stream)
-            read_header = (
-                npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            )
-            shape, _, dtype = read_header(stream)
-            size = dtype.itemsize
-            for length in shape:
-                size *= length
-            if dtype.hasobject or size != len(data) - stream.tell():
-                raise ValueError(
-                    "objects" if dtype.hasobject else "its size is not that of its shape"
-                )
-            stream.seek(0)
-            array = whole_array(npy.read_array(stream, allow_pickle=False))
-    except _NPY_FAULTS as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Rejection(
-            "decode",
-            "not-npy",
-            f"{what} is not an array of numpy that can be read ({printable(reason)})",
-        ) from None
-    if array.dtype.kind not in "iufb":
-        raise Rejection(
-            "decode", "not-npy", f"{what} is an array of {array.dtype}; arrays of numbers are read"
-        )
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+        header = read_header(io.BytesIO(data), what)
+        check_size(what, header, len(data) - header.size)
+        dtype = header.dtype
+        if dtype.kind not in "iufb":
+            raise Rejection("", "", f"{what} is an array of {dtype}; arrays of numbers are read")
+        array = np.frombuffer(data, dtype, offset=header.size)
+        array = whole_array(array.reshape(header.shape, order="F" if header.fortran else "C"))
+    except (Rejection, ValueError) as error:
+        why = error.message if isinstance(error, Rejection) else f"{what} cannot be read ({error})"
+        raise Rejection("decode", "not-npy", why) from None
+    return array.astype(dtype.newbyteorder("="))
 
 
 IMAGE = "image"
@@ -276,24 +246,11 @@ class _Member(NamedTuple):
     fault: Rejection | None = None
 
 
-class WebDataset(ContainerFormat):
-    """Opens tar files."""
-
-    def is_plain(self, start: bytes) -> bool:
-        """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
-        its first member."""
-        return start.startswith(b"x")
-
-    def open(self, content: Content, path: str, reading: Reading) -> TarSamples:
-        """Return the samples of a tar."""
-        return TarSamples(content, reading)
-
-
 class TarSamples(Container):
     """The samples of an open tar. Fields that are not wanted are not looked at."""
 
-    def __init__(self, content: Content, reading: Reading) -> None:
-        super().__init__(content)
+    def __init__(self, content: Content, path: str, reading: Reading) -> None:
+        super().__init__(content, path, reading)
         self._only = frozenset(reading.only)
         self._joins_images = reading.image in (AUTO, IMAGE)
         self._has_folders = reading.label == FOLDER
@@ -302,6 +259,12 @@ class TarSamples(Container):
         self._members: list[_Member] = []  # of the last sample
         # a member that was looked at, and where it begins
         self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
+
+    @staticmethod
+    def is_plain(start: bytes) -> bool:
+        """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
+        its first member."""
+        return start.startswith(b"x")
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if it is no tar."""
@@ -363,11 +326,13 @@ class TarSamples(Container):
         """Return a sample, and that nothing follows it if the file ends within it, or in the zeros
         that fill its last block."""
         if not self.content.reaches(last.next):
-            message = "the tar ends within this sample; get the whole file"
             return Frame(
                 offset,
                 last.stop,
-                self.content.fault or Rejection("read", "truncated", message),
+                self.content.fault
+                or Rejection(
+                    "read", "truncated", "the tar ends within this sample; get the whole file"
+                ),
                 last=True,
             )
         return Frame(offset, last.next, fault, folder=_folder(last.key or ""))
@@ -380,10 +345,7 @@ class TarSamples(Container):
         first = self._seen.setdefault(digest, self._samples)
         if first == self._samples:
             return None
-        message = (
-            f"its key {printable(key)} is that of sample {first} of the file too; put the "
-            "members of a sample beside"
-        )
+        message = f"its key {printable(key)} is that of sample {first}, too; put the members of a sample beside"
         return Rejection(
             "read",
             "repeated-key",
@@ -457,11 +419,16 @@ class TarSamples(Container):
 
     def _broken(self, offset: int, at: int, why: str) -> Frame:
         """Return what is left of a tar from a header on that cannot be read."""
-        message = (
-            f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again"
-        )
         return Frame(
-            offset, at + 1, self.content.fault or Rejection("read", "damaged", message), last=True
+            offset,
+            at + 1,
+            self.content.fault
+            or Rejection(
+                "read",
+                "damaged",
+                f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again",
+            ),
+            last=True,
         )
 
     def fields(self, frame: Frame, data: bytes) -> Record:
@@ -475,10 +442,11 @@ class TarSamples(Container):
             record[FOLDER] = (_folder(key) or ".") if has_image else None
         for member in self._members:
             if member.field in record:
-                message = (
-                    f"it has two members of the name {printable(member.field)}; keep one of them"
+                raise Rejection(
+                    "read",
+                    "repeated-field",
+                    f"it has two members of the name {printable(member.field)}; keep one of them",
                 )
-                raise Rejection("read", "repeated-field", message)
             if self._only and member.field not in self._only:
                 continue
             record[member.field] = value_of(
@@ -491,17 +459,15 @@ def note_on_end(path: str) -> tuple[str, str] | None:
     """Return that a tar does not end with a block of zeros; None if it does, or is compressed.
     Raises OSError, Rejection."""
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
-    with closing(open_content(path, WebDataset().is_plain)) as content:
+    with closing(open_content(path, TarSamples.is_plain)) as content:
         if content.compression is not None or not content.at(max(0, size - BLOCK), BLOCK).strip(
             b"\0"
         ):
             return None
-    message = (
-        "it has no end marker (two blocks of zeros), so that it may have been cut, and its last "
-        "sample may lack members;"
-        " compare its size with that of the original"
+    return (
+        "no-end",
+        "it has no end marker (two blocks of zeros) and may be cut; compare its size with the original's",
     )
-    return "no-end", message
 
 
 def _folder(key: str) -> str:
@@ -554,11 +520,9 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     shown = printable(name)
     if info.type in _LINKS:
         target = printable(names.get("linkpath", info.link))
-        message = (
-            f"its member {shown} is a link to {target}; links are not followed, store the "
-            "file itself"
+        return Rejection(
+            "read", "link", f"its member {shown} is a link to {target}; store the file itself"
         )
-        return Rejection("read", "link", message)
     if info.type == tarfile.GNUTYPE_SPARSE or any(each.startswith("GNU.sparse") for each in names):
         return Rejection(
             "read",

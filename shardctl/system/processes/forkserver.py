@@ -31,6 +31,7 @@ from typing import IO, Any, BinaryIO, Protocol
 
 from shardctl import errors
 from shardctl.errors import WorkerError
+from shardctl.system.machine import one_thread_each, quick_imports, reuse_memory
 from shardctl.system.processes.fork import (
     ForkedProcess,
     close_in_forks,
@@ -45,7 +46,6 @@ from shardctl.system.processes.worker_state import (
     WorkerProgress,
     last_line_of,
 )
-from shardctl.system.startup import one_thread_each, quick_imports, reuse_memory
 from shardctl.system.stores.base import end_uploads
 
 try:

@@ -55,9 +55,9 @@ class DuplicateRule:
         if mode == "near" and (threshold := _share(number)) is not None:
             return cls(mode, threshold=threshold)
         raise UsageError(
-            "duplicates must be keep or exact. For images: similar or similar:BITS, with 0 to "
-            f"{MOST_DISTANCE} bits. For texts:"
-            f" near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or paragraph; it is {text!r}"
+            "duplicates must be keep or exact, for images similar or similar:BITS, with 0 to "
+            f"{MOST_DISTANCE}, for texts near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or "
+            f"paragraph; it is {text!r}"
         )
 
     def __str__(self) -> str:

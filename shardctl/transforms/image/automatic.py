@@ -1,4 +1,4 @@
-"""The automatic policies: operations that are drawn from a table (policies.py), and done one after
+"""The automatic policies: operations that are drawn from a table, and done one after
 the other."""
 
 from __future__ import annotations
@@ -7,27 +7,19 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 
 from shardctl.images import pixels
-from shardctl.images.geometry import BLACK, Colour, Matrix, Size
+from shardctl.images.geometry import Colour, Matrix, Size
 from shardctl.images.pixels import mix
 from shardctl.system.options import Flag, Number, Whole, Word, setting
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.image.draws import whole
-from shardctl.transforms.image.warp import (
-    HOW_TAKEN,
-    INTERPOLATION,
-    OUTSIDE,
-    affine,
-    rotation,
-    warp_whole,
-)
+from shardctl.transforms.image.warp import BILINEAR, FILL, NEAREST, affine, rotation, warp_whole
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import Fill, SettingError
+from shardctl.transforms.settings import SettingError
 
 Operation = tuple[str, float]
 """A name and a magnitude: an offset of x per row (`shear_x`), pixels (`translate_x`), degrees
@@ -116,148 +108,102 @@ AUG_MIX_BINS = 10
 Choice = tuple[str, float, int | None]
 """An operation of AutoAugment, its probability, and the index of its magnitude."""
 
-POLICIES: Mapping[str, Sequence[tuple[Choice, Choice]]] = {
-    "imagenet": (
-        (("posterize", 0.4, 8), ("rotate", 0.6, 9)),
-        (("solarize", 0.6, 5), ("autocontrast", 0.6, None)),
-        (("equalize", 0.8, None), ("equalize", 0.6, None)),
-        (("posterize", 0.6, 7), ("posterize", 0.6, 6)),
-        (("equalize", 0.4, None), ("solarize", 0.2, 4)),
-        (("equalize", 0.4, None), ("rotate", 0.8, 8)),
-        (("solarize", 0.6, 3), ("equalize", 0.6, None)),
-        (("posterize", 0.8, 5), ("equalize", 1.0, None)),
-        (("rotate", 0.2, 3), ("solarize", 0.6, 8)),
-        (("equalize", 0.6, None), ("posterize", 0.4, 6)),
-        (("rotate", 0.8, 8), ("saturation", 0.4, 0)),
-        (("rotate", 0.4, 9), ("equalize", 0.6, None)),
-        (("equalize", 0.0, None), ("equalize", 0.8, None)),
-        (("invert", 0.6, None), ("equalize", 1.0, None)),
-        (("saturation", 0.6, 4), ("contrast", 1.0, 8)),
-        (("rotate", 0.8, 8), ("saturation", 1.0, 2)),
-        (("saturation", 0.8, 8), ("solarize", 0.8, 7)),
-        (("sharpness", 0.4, 7), ("invert", 0.6, None)),
-        (("shear_x", 0.6, 5), ("equalize", 1.0, None)),
-        (("saturation", 0.4, 0), ("equalize", 0.6, None)),
-        (("equalize", 0.4, None), ("solarize", 0.2, 4)),
-        (("solarize", 0.6, 5), ("autocontrast", 0.6, None)),
-        (("invert", 0.6, None), ("equalize", 1.0, None)),
-        (("saturation", 0.6, 4), ("contrast", 1.0, 8)),
-        (("equalize", 0.8, None), ("equalize", 0.6, None)),
-    ),
-    "cifar10": (
-        (("invert", 0.1, None), ("contrast", 0.2, 6)),
-        (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
-        (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
-        (("shear_y", 0.5, 8), ("translate_y", 0.7, 9)),
-        (("autocontrast", 0.5, None), ("equalize", 0.9, None)),
-        (("shear_y", 0.2, 7), ("posterize", 0.3, 7)),
-        (("saturation", 0.4, 3), ("brightness", 0.6, 7)),
-        (("sharpness", 0.3, 9), ("brightness", 0.7, 9)),
-        (("equalize", 0.6, None), ("equalize", 0.5, None)),
-        (("contrast", 0.6, 7), ("sharpness", 0.6, 5)),
-        (("saturation", 0.7, 7), ("translate_x", 0.5, 8)),
-        (("equalize", 0.3, None), ("autocontrast", 0.4, None)),
-        (("translate_y", 0.4, 3), ("sharpness", 0.2, 6)),
-        (("brightness", 0.9, 6), ("saturation", 0.2, 8)),
-        (("solarize", 0.5, 2), ("invert", 0.0, None)),
-        (("equalize", 0.2, None), ("autocontrast", 0.6, None)),
-        (("equalize", 0.2, None), ("equalize", 0.6, None)),
-        (("saturation", 0.9, 9), ("equalize", 0.6, None)),
-        (("autocontrast", 0.8, None), ("solarize", 0.2, 8)),
-        (("brightness", 0.1, 3), ("saturation", 0.7, 0)),
-        (("solarize", 0.4, 5), ("autocontrast", 0.9, None)),
-        (("translate_y", 0.9, 9), ("translate_y", 0.7, 9)),
-        (("autocontrast", 0.9, None), ("solarize", 0.8, 3)),
-        (("equalize", 0.8, None), ("invert", 0.1, None)),
-        (("translate_y", 0.7, 9), ("autocontrast", 0.9, None)),
-    ),
-    "svhn": (
-        (("shear_x", 0.9, 4), ("invert", 0.2, None)),
-        (("shear_y", 0.9, 8), ("invert", 0.7, None)),
-        (("equalize", 0.6, None), ("solarize", 0.6, 6)),
-        (("invert", 0.9, None), ("equalize", 0.6, None)),
-        (("equalize", 0.6, None), ("rotate", 0.9, 3)),
-        (("shear_x", 0.9, 4), ("autocontrast", 0.8, None)),
-        (("shear_y", 0.9, 8), ("invert", 0.4, None)),
-        (("shear_y", 0.9, 5), ("solarize", 0.2, 6)),
-        (("invert", 0.9, None), ("autocontrast", 0.8, None)),
-        (("equalize", 0.6, None), ("rotate", 0.9, 3)),
-        (("shear_x", 0.9, 4), ("solarize", 0.3, 3)),
-        (("shear_y", 0.8, 8), ("invert", 0.7, None)),
-        (("equalize", 0.9, None), ("translate_y", 0.6, 6)),
-        (("invert", 0.9, None), ("equalize", 0.6, None)),
-        (("contrast", 0.3, 3), ("rotate", 0.8, 4)),
-        (("invert", 0.8, None), ("translate_y", 0.0, 2)),
-        (("shear_y", 0.7, 6), ("solarize", 0.4, 8)),
-        (("invert", 0.6, None), ("rotate", 0.8, 4)),
-        (("shear_y", 0.3, 7), ("translate_x", 0.9, 3)),
-        (("shear_x", 0.1, 6), ("invert", 0.6, None)),
-        (("solarize", 0.7, 2), ("translate_y", 0.6, 7)),
-        (("shear_y", 0.8, 4), ("invert", 0.8, None)),
-        (("shear_x", 0.7, 9), ("translate_y", 0.8, 3)),
-        (("shear_y", 0.8, 5), ("autocontrast", 0.7, None)),
-        (("shear_x", 0.7, 2), ("invert", 0.1, None)),
-    ),
+_PAIRS = {
+    "imagenet": """
+posterize:0.4:8+rotate:0.6:9
+solarize:0.6:5+autocontrast:0.6
+equalize:0.8+equalize:0.6
+posterize:0.6:7+posterize:0.6:6
+equalize:0.4+solarize:0.2:4
+equalize:0.4+rotate:0.8:8
+solarize:0.6:3+equalize:0.6
+posterize:0.8:5+equalize:1
+rotate:0.2:3+solarize:0.6:8
+equalize:0.6+posterize:0.4:6
+rotate:0.8:8+saturation:0.4:0
+rotate:0.4:9+equalize:0.6
+equalize:0+equalize:0.8
+invert:0.6+equalize:1
+saturation:0.6:4+contrast:1:8
+rotate:0.8:8+saturation:1:2
+saturation:0.8:8+solarize:0.8:7
+sharpness:0.4:7+invert:0.6
+shear_x:0.6:5+equalize:1
+saturation:0.4:0+equalize:0.6
+equalize:0.4+solarize:0.2:4
+solarize:0.6:5+autocontrast:0.6
+invert:0.6+equalize:1
+saturation:0.6:4+contrast:1:8
+equalize:0.8+equalize:0.6
+""",
+    "cifar10": """
+invert:0.1+contrast:0.2:6
+rotate:0.7:2+translate_x:0.3:9
+sharpness:0.8:1+sharpness:0.9:3
+shear_y:0.5:8+translate_y:0.7:9
+autocontrast:0.5+equalize:0.9
+shear_y:0.2:7+posterize:0.3:7
+saturation:0.4:3+brightness:0.6:7
+sharpness:0.3:9+brightness:0.7:9
+equalize:0.6+equalize:0.5
+contrast:0.6:7+sharpness:0.6:5
+saturation:0.7:7+translate_x:0.5:8
+equalize:0.3+autocontrast:0.4
+translate_y:0.4:3+sharpness:0.2:6
+brightness:0.9:6+saturation:0.2:8
+solarize:0.5:2+invert:0
+equalize:0.2+autocontrast:0.6
+equalize:0.2+equalize:0.6
+saturation:0.9:9+equalize:0.6
+autocontrast:0.8+solarize:0.2:8
+brightness:0.1:3+saturation:0.7:0
+solarize:0.4:5+autocontrast:0.9
+translate_y:0.9:9+translate_y:0.7:9
+autocontrast:0.9+solarize:0.8:3
+equalize:0.8+invert:0.1
+translate_y:0.7:9+autocontrast:0.9
+""",
+    "svhn": """
+shear_x:0.9:4+invert:0.2
+shear_y:0.9:8+invert:0.7
+equalize:0.6+solarize:0.6:6
+invert:0.9+equalize:0.6
+equalize:0.6+rotate:0.9:3
+shear_x:0.9:4+autocontrast:0.8
+shear_y:0.9:8+invert:0.4
+shear_y:0.9:5+solarize:0.2:6
+invert:0.9+autocontrast:0.8
+equalize:0.6+rotate:0.9:3
+shear_x:0.9:4+solarize:0.3:3
+shear_y:0.8:8+invert:0.7
+equalize:0.9+translate_y:0.6:6
+invert:0.9+equalize:0.6
+contrast:0.3:3+rotate:0.8:4
+invert:0.8+translate_y:0:2
+shear_y:0.7:6+solarize:0.4:8
+invert:0.6+rotate:0.8:4
+shear_y:0.3:7+translate_x:0.9:3
+shear_x:0.1:6+invert:0.6
+solarize:0.7:2+translate_y:0.6:7
+shear_y:0.8:4+invert:0.8
+shear_x:0.7:9+translate_y:0.8:3
+shear_y:0.8:5+autocontrast:0.7
+shear_x:0.7:2+invert:0.1
+""",
+}
+
+
+def _operation(text: str) -> Choice:
+    name, probability, *index = text.split(":")
+    return name, float(probability), int(index[0]) if index else None
+
+
+POLICIES: Mapping[str, Sequence[Sequence[Choice]]] = {
+    dataset: [tuple(map(_operation, pair.split("+"))) for pair in text.split()]
+    for dataset, text in _PAIRS.items()
 }
 """The pairs of operations of AutoAugment, one of which is drawn, by the dataset that they were
 found on."""
-
-
-def draw_rand_augment(
-    rng: np.random.Generator, size: Size, count: int, index: int, bins: int
-) -> list[Operation]:
-    """Draw `count` operations, with replacement, each of magnitude `index` of `bins`."""
-    return [_draw(rng, RAND_AUGMENT, size, bins, index, index) for _ in range(count)]
-
-
-def draw_trivial_augment(rng: np.random.Generator, size: Size, bins: int) -> list[Operation]:
-    """Draw one operation, and its magnitude among `bins`."""
-    return [_draw(rng, TRIVIAL_AUGMENT, size, bins, 0, bins - 1)]
-
-
-def draw_auto_augment(rng: np.random.Generator, size: Size, policy: str) -> list[Operation]:
-    """Draw a pair of operations of a policy (a key of POLICIES), and which of the two are made."""
-    pairs = POLICIES[policy]
-    made = []
-    for name, probability, index in pairs[whole(rng, 0, len(pairs) - 1)]:
-        if rng.random() < probability:
-            made.append(
-                (name, _signed(rng, AUTO_AUGMENT[name], size, AUTO_AUGMENT_BINS, index or 0))
-            )
-    return made
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """What AugMix makes: the image times `weight`, and each chain of operations made on it times
-    its own weight."""
-
-    weight: float
-    chains: tuple[tuple[float, tuple[Operation, ...]], ...]
-
-
-def draw_aug_mix(
-    rng: np.random.Generator,
-    size: Size,
-    severity: int,
-    width: int,
-    depth: int,
-    alpha: float,
-    all_operations: bool,
-) -> Mixture:
-    """Draw `width` chains of `depth` operations (0: 1 to 3, drawn), with magnitudes below
-    `severity` of 10, and their weights.
-
-    The weights are drawn from two Dirichlet distributions, both with parameters `alpha`.
-    """
-    space = AUG_MIX if all_operations else AUG_MIX_PART
-    original, augmented = rng.dirichlet([alpha] * 2)
-    chains = []
-    for weight in rng.dirichlet([alpha] * width):
-        length = depth or whole(rng, 1, 3)
-        chain = tuple(_draw(rng, space, size, AUG_MIX_BINS, 0, severity - 1) for _ in range(length))
-        chains.append((float(weight * augmented), chain))
-    return Mixture(float(original), tuple(chains))
 
 
 def _draw(
@@ -279,7 +225,7 @@ def _signed(
     return -magnitude if strengths.signed and rng.random() < 0.5 else magnitude
 
 
-_BINS = Whole(2, 1000)
+_BINS = setting(Whole(2, 1000), 31, "Into how many steps the strengths are divided.")
 _CORNER, _STILL = (0.0, 0.0), (0.0, 0.0)
 
 
@@ -326,10 +272,7 @@ class _Policy(ImageTransform):
     interpolation: str
     fill: Colour
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
 
     @abstractmethod
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
@@ -340,21 +283,19 @@ class _Policy(ImageTransform):
         do(self.drawn(picture.size, rng), picture, self.interpolation, self.fill)
 
 
-@dataclass(frozen=True)
-class RandAugment(_Policy):
+class RandAugment(_Policy, name="rand_augment"):
     """RandAugment: some operations of fourteen, drawn with replacement, all of one strength.
 
     Source: Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, as in torchvision.
     """
 
-    name: ClassVar[str] = "rand_augment"
     num_ops: int = setting(Whole(0, 100), 2, "How many operations are done.")
     magnitude: int = setting(
         Whole(0, 999), 9, "Their strength, from 0 to one below the number of bins."
     )
-    num_magnitude_bins: int = setting(_BINS, 31, "Into how many steps the strengths are divided.")
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    num_magnitude_bins: int = _BINS
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
     def __post_init__(self) -> None:
         if self.magnitude >= self.num_magnitude_bins:
@@ -365,49 +306,48 @@ class RandAugment(_Policy):
 
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
         """Draw the operations."""
-        assert rng is not None, "a random step is handed a generator"
-        return draw_rand_augment(rng, size, self.num_ops, self.magnitude, self.num_magnitude_bins)
+        index, bins = self.magnitude, self.num_magnitude_bins
+        return [_draw(rng, RAND_AUGMENT, size, bins, index, index) for _ in range(self.num_ops)]
 
 
-@dataclass(frozen=True)
-class TrivialAugment(_Policy):
+class TrivialAugment(_Policy, name="trivial_augment"):
     """TrivialAugment (wide): one operation of fourteen, of any strength.
 
     Source: Müller and Hutter 2021, https://arxiv.org/abs/2103.10158, as torchvision's
     TrivialAugmentWide.
     """
 
-    name: ClassVar[str] = "trivial_augment"
-    num_magnitude_bins: int = setting(_BINS, 31, "Into how many steps the strengths are divided.")
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    num_magnitude_bins: int = _BINS
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
-        """Draw the operation."""
-        assert rng is not None, "a random step is handed a generator"
-        return draw_trivial_augment(rng, size, self.num_magnitude_bins)
+        """Draw the operation, and its magnitude."""
+        bins = self.num_magnitude_bins
+        return [_draw(rng, TRIVIAL_AUGMENT, size, bins, 0, bins - 1)]
 
 
-@dataclass(frozen=True)
-class AutoAugment(_Policy):
+class AutoAugment(_Policy, name="auto_augment"):
     """AutoAugment: one of 25 pairs of operations that were found by search on a dataset.
 
     Source: Cubuk et al. 2018, https://arxiv.org/abs/1805.09501, as in torchvision.
     """
 
-    name: ClassVar[str] = "auto_augment"
     policy: str = setting(Word(*POLICIES), "imagenet", "The dataset that the pairs were found on.")
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
-        """Draw a pair."""
-        assert rng is not None, "a random step is handed a generator"
-        return draw_auto_augment(rng, size, self.policy)
+        """Draw a pair, and which of the two are made."""
+        pairs = POLICIES[self.policy]
+        return [
+            (name, _signed(rng, AUTO_AUGMENT[name], size, AUTO_AUGMENT_BINS, index or 0))
+            for name, probability, index in pairs[whole(rng, 0, len(pairs) - 1)]
+            if rng.random() < probability
+        ]
 
 
-@dataclass(frozen=True)
-class AugMix(ImageTransform):
+class AugMix(ImageTransform, name="aug_mix"):
     """AugMix: the weighted sum of the image and of several chains of operations. It cannot move
     annotations.
 
@@ -416,7 +356,6 @@ class AugMix(ImageTransform):
     nothing marked in the image can follow.
     """
 
-    name: ClassVar[str] = "aug_mix"
     severity: int = setting(Whole(1, 10), 3, "Strength of the operations: each is drawn below it.")
     mixture_width: int = setting(Whole(1, 100), 3, "How many chains are mixed.")
     chain_depth: int = setting(
@@ -426,28 +365,32 @@ class AugMix(ImageTransform):
     all_ops: bool = setting(
         Flag(), True, "Also with brightness, contrast, saturation and sharpness."
     )
-    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = BILINEAR
+    fill: Colour = FILL
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
+    moves = frozenset[str]()
 
-    @property
-    def moves(self) -> frozenset[str]:
-        """Nothing."""
-        return frozenset()
+    def drawn(self, size: Size, rng: Rng) -> tuple[float, list[tuple[float, list[Operation]]]]:
+        """Draw the weight of the image, and chains of operations, each with its own.
+
+        The weights are drawn from two Dirichlet distributions, both with parameters `alpha`.
+        """
+        space = AUG_MIX if self.all_ops else AUG_MIX_PART
+        original, augmented = rng.dirichlet([self.alpha] * 2)
+        chains = []
+        for weight in rng.dirichlet([self.alpha] * self.mixture_width):
+            length = self.chain_depth if self.chain_depth > 0 else whole(rng, 1, 3)
+            last = self.severity - 1
+            chain = [_draw(rng, space, size, AUG_MIX_BINS, 0, last) for _ in range(length)]
+            chains.append((float(weight * augmented), chain))
+        return float(original), chains
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw the chains and their weights, and mix."""
-        assert rng is not None, "a random step is handed a generator"
-        depth = max(self.chain_depth, 0)
-        drawn = draw_aug_mix(
-            rng, picture.size, self.severity, self.mixture_width, depth, self.alpha, self.all_ops
-        )
-        images, weights = [picture.image], [drawn.weight]
-        for weight, operations in drawn.chains:
+        weight, chains = self.drawn(picture.size, rng)
+        images, weights = [picture.image], [weight]
+        for weight, operations in chains:
             chain = Picture.of(images[0])
             do(operations, chain, self.interpolation, self.fill)
             images.append(chain.image)

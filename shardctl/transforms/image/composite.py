@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -86,11 +86,8 @@ class Composite(ImageTransform):
         return sizes.pop() if len(sizes) == 1 else None
 
 
-@dataclass(frozen=True)
-class InOrder(Composite):
+class InOrder(Composite, name="sequence"):
     """All steps, in order: for a place where one step is expected."""
-
-    name: ClassVar[str] = "sequence"
 
     def chosen(self, rng: Rng) -> Sequence[ImageTransform]:
         """Return all."""
@@ -103,11 +100,9 @@ class InOrder(Composite):
         return size
 
 
-@dataclass(frozen=True)
-class Maybe(Composite):
+class Maybe(Composite, name="maybe"):
     """All steps together, in order, with a probability; else none of them."""
 
-    name: ClassVar[str] = "maybe"
     p: float = setting(PROBABILITY, 0.5, "Probability of the steps.")
 
     @property
@@ -127,11 +122,9 @@ class Maybe(Composite):
         return after if after == size or self.p >= 1 else None
 
 
-@dataclass(frozen=True)
-class Choice(Composite):
+class Choice(Composite, name="choice"):
     """One of the steps, drawn with equal probabilities or by `weights`."""
 
-    name: ClassVar[str] = "choice"
     weights: tuple[float, ...] | None = setting(
         Numbers(None, 0.0), None, "How often each is taken, by the others."
     )
@@ -144,13 +137,9 @@ class Choice(Composite):
                 f"weights must have a number for each of the {len(self.steps)} steps", "weights"
             )
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
 
     def chosen(self, rng: Rng) -> Sequence[ImageTransform]:
         """Draw one."""
-        assert rng is not None, "a random step is handed a generator"
         edges = np.cumsum(self.weights or [1.0] * len(self.steps))
         return (self.steps[int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))],)

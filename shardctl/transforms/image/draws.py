@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import numpy as np
+from PIL import Image
 
 from shardctl.images.geometry import Size
 from shardctl.images.pixels import Rectangle
+from shardctl.system.options import declared_in
 from shardctl.transforms.base import PixelTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
 
@@ -58,6 +61,14 @@ class SometimesPixels(PixelTransform):
     pixels."""
 
     p: float
+
+    change: ClassVar[Callable[..., Image.Image]]
+    """What a step does that is one function of the image and the step's other settings."""
+
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Return the changed image."""
+        settings = [getattr(self, name) for name in declared_in(type(self)) if name != "p"]
+        return type(self).change(image, *settings)
 
     @property
     def random(self) -> bool:

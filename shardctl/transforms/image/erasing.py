@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from PIL import Image
 
@@ -40,15 +39,12 @@ def _erased(
 ) -> Image.Image:
     if value is not None:
         return pixels.erase(image, box, value)
-    assert rng is not None, "a random step is handed a generator"
     return pixels.erase_with_noise(image, box, rng)
 
 
-@dataclass(frozen=True)
-class Erase(PixelTransform):
+class Erase(PixelTransform, name="erase"):
     """Paint over a given rectangle."""
 
-    name: ClassVar[str] = "erase"
     left: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the width.")
     top: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the height.")
     width: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
@@ -74,8 +70,7 @@ class Erase(PixelTransform):
         return _erased(image, (left, top, right - left, bottom - top), self.value, rng)
 
 
-@dataclass(frozen=True)
-class RandomErasing(SometimesPixels):
+class RandomErasing(SometimesPixels, name="random_erasing"):
     """Paint over a random rectangle, with a probability. Objects that it hides stay marked.
 
     Source: torchvision's RandomErasing: ten tries for a rectangle that is smaller than the image,
@@ -83,7 +78,6 @@ class RandomErasing(SometimesPixels):
     normalised; here they are even.
     """
 
-    name: ClassVar[str] = "random_erasing"
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
     scale: tuple[float, float] = setting(Span(0.0, 1.0), (0.02, 0.33), "Share of the area.")
     ratio: tuple[float, float] = setting(
@@ -98,6 +92,5 @@ class RandomErasing(SometimesPixels):
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw a rectangle, and paint."""
-        assert rng is not None, "a random step is handed a generator"
         box = rectangle(rng, image.size, self.scale, self.ratio)
         return image if box is None else _erased(image, box, self.value, rng)

@@ -3,9 +3,8 @@ source image, as it is before any step changes it, wherever in the recipe they s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date, datetime, time
-from typing import Any, ClassVar
+from typing import Any
 
 from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
@@ -44,18 +43,13 @@ class When(ValueType):
         return {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?$"}
 
 
-@dataclass(frozen=True)
-class FilterSize(Filter):
+class FilterSize(Filter, name="filter_size"):
     """Reject images whose width or height is not within limits, in pixels."""
 
-    name: ClassVar[str] = "filter_size"
     min_width: int | None = setting(Whole(1, MOST_SIDE), None, "Least width.")
     min_height: int | None = setting(Whole(1, MOST_SIDE), None, "Least height.")
     max_width: int | None = setting(Whole(1, MOST_SIDE), None, "Largest width.")
     max_height: int | None = setting(Whole(1, MOST_SIDE), None, "Largest height.")
-
-    def __post_init__(self) -> None:
-        self._refuse_nothing()
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
         """Look at the size."""
@@ -64,44 +58,32 @@ class FilterSize(Filter):
         self._check_limits("height", height, self.min_height, self.max_height)
 
 
-@dataclass(frozen=True)
-class FilterAspect(Filter):
+class FilterAspect(Filter, name="filter_aspect"):
     """Reject images whose width divided by their height is not within limits."""
 
-    name: ClassVar[str] = "filter_aspect"
     min: float | None = setting(Number(0, above=True), None, "Least width / height.")
     max: float | None = setting(Number(0, above=True), None, "Largest width / height.")
-
-    def __post_init__(self) -> None:
-        self._refuse_nothing()
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
         """Look at the shape."""
         self._check_limits("width / height", opened.size[0] / opened.size[1], self.min, self.max)
 
 
-@dataclass(frozen=True)
-class FilterArea(Filter):
+class FilterArea(Filter, name="filter_area"):
     """Reject images whose area, width x height, is not within limits, in pixels."""
 
-    name: ClassVar[str] = "filter_area"
     min: int | None = setting(Whole(1, MOST_AREA), None, "Least area.")
     max: int | None = setting(Whole(1, MOST_AREA), None, "Largest area.")
-
-    def __post_init__(self) -> None:
-        self._refuse_nothing()
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
         """Look at the size."""
         self._check_limits("area", opened.size[0] * opened.size[1], self.min, self.max)
 
 
-@dataclass(frozen=True)
-class FilterBlur(Filter):
+class FilterBlur(Filter, name="filter_blur"):
     """Reject blurred images: the variance of the Laplacian of their grey values, at a short side of
     256 pixels, is small."""
 
-    name: ClassVar[str] = "filter_blur"
     min: float = setting(Number(0), 100.0, "Least sharpness.")
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
@@ -109,12 +91,10 @@ class FilterBlur(Filter):
         self._check_limits("sharpness", blur_score(decoded()), self.min, None)
 
 
-@dataclass(frozen=True)
-class FilterUniform(Filter):
+class FilterUniform(Filter, name="filter_uniform"):
     """Reject images of nearly one brightness: the standard deviation of their grey values, 0 to
     127.5, is small."""
 
-    name: ClassVar[str] = "filter_uniform"
     min: float = setting(Number(0, 127.5), 10.0, "Least standard deviation.")
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
@@ -122,12 +102,10 @@ class FilterUniform(Filter):
         self._check_limits("standard deviation of grey", uniformity(decoded()), self.min, None)
 
 
-@dataclass(frozen=True)
-class FilterDate(Filter):
+class FilterDate(Filter, name="filter_date"):
     """Reject images that were taken too early or too late, as their EXIF block says
     (DateTimeOriginal, else DateTime)."""
 
-    name: ClassVar[str] = "filter_date"
     after: datetime | None = setting(When(), None, "First day, or time, that is kept.")
     before: datetime | None = setting(
         When(), None, "First day, or time, that is not kept any more."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover, fit
 from shardctl.system.options import Whole, Word, setting
@@ -12,13 +11,23 @@ from shardctl.transforms.base import ImageTransform, Rng, ViewTransform, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import PROBABILITY, Fill, Sides, Span
 
+_SIZE = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
 
-@dataclass(frozen=True)
-class Resize(ViewTransform):
+
+class _ToSize(ImageTransform):
+    """Every output has the size that is given."""
+
+    size: Size
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the size."""
+        return self.size
+
+
+class Resize(ViewTransform, name="resize"):
     """One number: a side becomes that long, the shape is kept. Two: exactly that size, the shape is
     not kept."""
 
-    name: ClassVar[str] = "resize"
     size: int | Size = setting(Sides(), help="The side in pixels, or WIDTHxHEIGHT.")
     side: str = setting(
         Word("short", "long"), "short", "Which side one number is meant for.", omit_default=True
@@ -44,13 +53,11 @@ class Resize(ViewTransform):
         return None if isinstance(self.size, int) else self.size
 
 
-@dataclass(frozen=True)
-class Letterbox(ImageTransform):
+class Letterbox(_ToSize, name="letterbox"):
     """Resize an image, its shape kept, so that it just fits into a size, and fill what is left on
     both sides of it."""
 
-    name: ClassVar[str] = "letterbox"
-    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = _SIZE
     fill: Colour = setting(Fill(), (114, 114, 114), "Colour of the margin.")
 
     def apply(self, picture: Picture, rng: Rng) -> None:
@@ -61,17 +68,11 @@ class Letterbox(ImageTransform):
             left, top = (self.size[0] - inner[0]) // 2, (self.size[1] - inner[1]) // 2
             picture.pad(Pad(left, top, self.size, self.fill))
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the canvas."""
-        return self.size
 
-
-@dataclass(frozen=True)
-class Padding(ImageTransform):
+class Padding(ImageTransform, name="pad"):
     """Put an image onto a larger canvas: a margin on every side, or at its centre a canvas of some
     size."""
 
-    name: ClassVar[str] = "pad"
     margin: int = setting(Whole(0, 16384), 0, "Pixels on each side.")
     size: Size | None = setting(
         Sides(pair=True),
@@ -112,41 +113,30 @@ def _middle(size: Size, part: Size) -> tuple[int, int]:
     return round((size[0] - part[0]) / 2), round((size[1] - part[1]) / 2)
 
 
-@dataclass(frozen=True)
-class Crop(ViewTransform):
+class Crop(_ToSize, ViewTransform, name="crop"):
     """Keep the centre. An image smaller than the crop is enlarged first, its shape kept, until it
     covers it."""
 
-    name: ClassVar[str] = "crop"
-    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = _SIZE
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Cut out the centre."""
         look = _covering(look, self.size)
         return look.cropped(*_middle(look.size, self.size), *self.size)
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the crop."""
-        return self.size
 
-
-@dataclass(frozen=True)
-class RandomCrop(ImageTransform):
+class RandomCrop(_ToSize, name="random_crop"):
     """Keep a part at a random place. An image smaller than the crop is enlarged first, as with
     `crop`.
 
     Source: torchvision's RandomCrop; the place is drawn evenly.
     """
 
-    name: ClassVar[str] = "random_crop"
-    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = _SIZE
     padding: int = setting(Whole(0, 16384), 0, "Pixels that are put around the image first.")
     fill: Colour = setting(Fill(), BLACK, "Colour of what is put around it.")
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
 
     @property
     def lazy(self) -> bool:
@@ -155,7 +145,6 @@ class RandomCrop(ImageTransform):
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw a place."""
-        assert rng is not None, "a random step is handed a generator"
         if self.padding:
             width, height = picture.size
             canvas = (width + 2 * self.padding, height + 2 * self.padding)
@@ -167,20 +156,14 @@ class RandomCrop(ImageTransform):
         )
         picture.look = look.cropped(left, top, *self.size)
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the crop."""
-        return self.size
 
-
-@dataclass(frozen=True)
-class RandomResizedCrop(ViewTransform):
+class RandomResizedCrop(_ToSize, ViewTransform, name="random_resized_crop"):
     """A random part of the image (its share of the area and its shape drawn), resized to `size`.
 
     Source: the "Inception crop", as in torchvision's RandomResizedCrop: ten tries, then the centre.
     """
 
-    name: ClassVar[str] = "random_resized_crop"
-    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = _SIZE
     scale: tuple[float, float] = setting(
         Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area."
     )
@@ -188,14 +171,10 @@ class RandomResizedCrop(ViewTransform):
         Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height."
     )
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Draw a part of what is seen."""
-        assert rng is not None, "a random step is handed a generator"
         width, height = look.size
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
@@ -221,18 +200,12 @@ class RandomResizedCrop(ViewTransform):
         )
         return look.cropped((width - w) // 2, (height - h) // 2, w, h)
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size that every crop is resized to."""
-        return self.size
 
-
-@dataclass(frozen=True)
-class FiveCrop(ViewTransform):
+class FiveCrop(_ToSize, ViewTransform, name="five_crop"):
     """Five samples of each: the corners (top left, top right, bottom left, bottom right) and the
     centre."""
 
-    name: ClassVar[str] = "five_crop"
-    size: Size = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
+    size: Size = _SIZE
 
     @property
     def samples(self) -> int:
@@ -253,26 +226,16 @@ class FiveCrop(ViewTransform):
         places = ((0, 0), (right, 0), (0, bottom), (right, bottom), _middle(look.size, self.size))
         return look.cropped(*places[part % 5], *self.size)
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the crops."""
-        return self.size
 
-
-@dataclass(frozen=True)
-class TenCrop(FiveCrop):
+class TenCrop(FiveCrop, name="ten_crop"):
     """Ten samples of each: the five of `five_crop`, then the same of the mirrored image."""
-
-    name: ClassVar[str] = "ten_crop"
 
     @property
     def samples(self) -> int:
         """Ten."""
         return 10
 
-    @property
-    def mirrors(self) -> bool:
-        """Half of the samples are mirrored."""
-        return True
+    mirrors = True
 
     def _cut(self, look: Look, part: int) -> Look:
         return super()._cut(look if part < 5 else look.mirrored(), part)
@@ -293,22 +256,16 @@ class _Flip(ViewTransform):
         return self.p > 0
 
 
-@dataclass(frozen=True)
-class HorizontalFlip(_Flip):
+class HorizontalFlip(_Flip, name="hflip"):
     """Mirror left to right, with a probability."""
-
-    name: ClassVar[str] = "hflip"
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Mirror, or leave it."""
         return look.mirrored() if drawn(self.p, rng) else look
 
 
-@dataclass(frozen=True)
-class VerticalFlip(_Flip):
+class VerticalFlip(_Flip, name="vflip"):
     """Turn upside down as a mirror does, with a probability."""
-
-    name: ClassVar[str] = "vflip"
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Mirror, or leave it."""

@@ -9,8 +9,6 @@ one with the crops and resizes around it, and images that become smaller are red
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -33,9 +31,13 @@ from shardctl.transforms.base import ImageTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import PROBABILITY, Fill, Numbers, Span
 
-INTERPOLATION = Word("nearest", "bilinear")
-HOW_TAKEN = "How pixels are taken: nearest, or bilinear."
-OUTSIDE = "Colour of what lies outside of the image."
+NEAREST, BILINEAR = (
+    setting(Word("nearest", "bilinear"), how, "How pixels are taken: nearest, or bilinear.")
+    for how in ("nearest", "bilinear")
+)
+FILL = setting(Fill(), BLACK, "Colour of what lies outside of the image.")
+_EXPAND = setting(Flag(), False, "Make the output large enough to hold all of the image.")
+_TURN = setting(Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n.")
 
 
 def rotation(size: Size, angle: float, expand: bool) -> tuple[Matrix, Size]:
@@ -114,15 +116,13 @@ def warp_whole(
     )
 
 
-@dataclass(frozen=True)
-class Rotate(ImageTransform):
+class Rotate(ImageTransform, name="rotate"):
     """Turn by an angle, counter-clockwise, about the centre."""
 
-    name: ClassVar[str] = "rotate"
     angle: float = setting(Number(-360.0, 360.0), help="Degrees, counter-clockwise.")
-    expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    expand: bool = _EXPAND
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Turn."""
@@ -134,22 +134,15 @@ class Rotate(ImageTransform):
         return None if size is None else rotation(size, self.angle, self.expand)[1]
 
 
-@dataclass(frozen=True)
-class RandomRotation(ImageTransform):
+class RandomRotation(ImageTransform, name="random_rotation"):
     """Turn by a random angle, counter-clockwise, about the centre."""
 
-    name: ClassVar[str] = "random_rotation"
-    degrees: tuple[float, float] = setting(
-        Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n."
-    )
-    expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    degrees: tuple[float, float] = _TURN
+    expand: bool = _EXPAND
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw an angle, and turn."""
@@ -161,19 +154,17 @@ class RandomRotation(ImageTransform):
         return None if self.expand else size
 
 
-@dataclass(frozen=True)
-class Affine(ImageTransform):
+class Affine(ImageTransform, name="affine"):
     """Shear, scale, turn clockwise about the centre, and move."""
 
-    name: ClassVar[str] = "affine"
     angle: float = setting(Number(-360.0, 360.0), 0.0, "Degrees, clockwise.")
     translate: tuple[float, ...] = setting(Numbers(2), (0.0, 0.0), "Pixels to the right and down.")
     scale: float = setting(Number(0.0, above=True), 1.0, "How much larger things become.")
     shear: tuple[float, ...] = setting(
         Numbers(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y."
     )
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Warp."""
@@ -188,14 +179,10 @@ class Affine(ImageTransform):
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
-@dataclass(frozen=True)
-class RandomAffine(ImageTransform):
+class RandomAffine(ImageTransform, name="random_affine"):
     """Shear, scale, turn and move by random amounts, about the centre."""
 
-    name: ClassVar[str] = "random_affine"
-    degrees: tuple[float, float] = setting(
-        Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n."
-    )
+    degrees: tuple[float, float] = _TURN
     translate: tuple[float, ...] = setting(
         Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
     )
@@ -208,13 +195,10 @@ class RandomAffine(ImageTransform):
     shear_y: tuple[float, float] = setting(
         Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y."
     )
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw the amounts, and warp."""
@@ -228,18 +212,16 @@ class RandomAffine(ImageTransform):
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
-@dataclass(frozen=True)
-class Perspective(ImageTransform):
+class Perspective(ImageTransform, name="perspective"):
     """Show the image so that its corners lie at four given points."""
 
-    name: ClassVar[str] = "perspective"
     corners: tuple[float, ...] = setting(
         Numbers(8, -4.0, 5.0),
         help="Where the corners go: x and y of the top left, top right, bottom right, bottom left, "
         "as shares of the size.",
     )
-    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = BILINEAR
+    fill: Colour = FILL
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Warp."""
@@ -248,17 +230,15 @@ class Perspective(ImageTransform):
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
 
 
-@dataclass(frozen=True)
-class RandomPerspective(ImageTransform):
+class RandomPerspective(ImageTransform, name="random_perspective"):
     """Move every corner inwards by a random amount, with a probability."""
 
-    name: ClassVar[str] = "random_perspective"
     distortion_scale: float = setting(
         Number(0.0, 1.0), 0.5, "Most that a corner moves, by half of the side."
     )
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
-    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = BILINEAR
+    fill: Colour = FILL
 
     @property
     def random(self) -> bool:
@@ -269,7 +249,6 @@ class RandomPerspective(ImageTransform):
         """Draw the corners, and warp."""
         if not drawn(self.p, rng):
             return
-        assert rng is not None, "a random step is handed a generator"
         (right, bottom), (width, height) = (side - 1 for side in picture.size), picture.size
         # Pixels, and not their corners, as torchvision counts them: 0 to side - 1.
         most_x, most_y = (
@@ -284,15 +263,13 @@ class RandomPerspective(ImageTransform):
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
 
 
-@dataclass(frozen=True)
-class Shear(ImageTransform):
+class Shear(ImageTransform, name="shear"):
     """Shear along x and y about the top left corner, as the automatic policies do."""
 
-    name: ClassVar[str] = "shear"
     x: float = setting(Number(-8.0, 8.0), 0.0, "Pixels to the right per pixel down.")
     y: float = setting(Number(-8.0, 8.0), 0.0, "Pixels down per pixel to the right.")
-    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = NEAREST
+    fill: Colour = FILL
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Shear."""
@@ -306,28 +283,23 @@ class Shear(ImageTransform):
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
-@dataclass(frozen=True)
-class Elastic(ImageTransform):
+class Elastic(ImageTransform, name="elastic"):
     """Move every pixel by a smooth random field. It cannot move boxes, polygons and keypoints.
 
     Source: torchvision's ElasticTransform, on a square image: even numbers from -1 to 1, blurred,
     times alpha / 2 pixels.
     """
 
-    name: ClassVar[str] = "elastic"
     alpha: float = setting(Number(0.0), 50.0, "How far pixels move.")
     sigma: float = setting(
         Number(0.0, 1000.0, above=True),
         5.0,
         "How smooth the field is: sigma of its blur, in pixels.",
     )
-    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
-    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
+    interpolation: str = BILINEAR
+    fill: Colour = FILL
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return True
+    random = True
 
     @property
     def moves(self) -> frozenset[str]:
@@ -336,7 +308,6 @@ class Elastic(ImageTransform):
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw a field, and move the pixels."""
-        assert rng is not None, "a random step is handed a generator"
         width, height = picture.size
         x, y = (
             smoothed(rng.random((height, width), np.float32) * 2 - 1, self.sigma) for _ in range(2)

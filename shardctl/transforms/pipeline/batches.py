@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +121,7 @@ def check_labels(
             batch = batch.set_column(place, batch.schema.field(place), column)
         values = column.fill_null(0).to_numpy()
         for row in np.flatnonzero((values < 0) | (values >= len(names))).tolist():
-            message = (
-                f"its {name} is {values[row]}, but the classes have the numbers 0 to "
-                f"{len(names) - 1}; correct it"
-            )
+            message = f"its {name} is {values[row]}, and the classes are 0 to {len(names) - 1}"
             wrong.setdefault(row, Rejection("decode", "unknown-class", message))
     return batch, wrong
 
@@ -139,9 +135,7 @@ class BatchPipeline:
     def __init__(
         self, steps: Sequence[BatchTransform], folder: Path, roles: Mapping[str, Role]
     ) -> None:
-        self._stages = [
-            _Stage(step.name, step.begin(folder, roles), StepCounts()) for step in steps
-        ]
+        self._stages = [_Stage(step.name, step.begin(folder, roles)) for step in steps]
 
     def __bool__(self) -> bool:
         return bool(self._stages)
@@ -161,11 +155,8 @@ class BatchPipeline:
                 yield from self._through(self._stages[place + 1 :], held, _refuse_late)
 
     def counts(self) -> list[dict[str, Any]]:
-        """Return what became of the records in each step, as plain data: see StepCounts."""
-        return [
-            {"name": stage.name, **stage.counts.to_json(), **stage.run.counts()}
-            for stage in self._stages
-        ]
+        """Return what became of the records in each step, as plain data."""
+        return [stage.counts() for stage in self._stages]
 
     def _through(
         self, stages: list[_Stage], records: Records, reject: RejectRecord
@@ -189,37 +180,29 @@ def _refuse_late(record: int, rejection: Rejection) -> None:
     )
 
 
-@dataclass
-class StepCounts:
-    """What became of the records of a shard in one step: `records` and `bytes` (of their texts)
-    that it was given, and those that each of its rules rejected.
-    """
-
-    records: int = 0
-    bytes: int = 0
-    rejected: defaultdict[str, list[int]] = field(
-        default_factory=lambda: defaultdict(lambda: [0, 0])
-    )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return {"records": self.records, "bytes": self.bytes, "rejected": dict(self.rejected)}
-
-
-@dataclass
 class _Stage:
-    name: str
-    run: BatchRun
-    counts: StepCounts
+    """A step at work. It counts `records` and `bytes` (of their texts) that it was given, and
+    those that each of its rules rejected."""
+
+    def __init__(self, name: str, run: BatchRun) -> None:
+        self.name, self.run = name, run
+        self._records = self._bytes = 0
+        self._rejected = defaultdict[str, list[int]](lambda: [0, 0])
+
+    def counts(self) -> dict[str, Any]:
+        """Return what became of the records, as plain data."""
+        rejected = dict(self._rejected)
+        counts = {"records": self._records, "bytes": self._bytes, "rejected": rejected}
+        return {"name": self.name, **counts, **self.run.counts()}
 
     def apply(self, records: Records, reject: RejectRecord) -> Iterable[Records]:
         """Do the step, and count what becomes of the records."""
         sizes = _text_sizes(records.batch)
-        self.counts.records += len(sizes)
-        self.counts.bytes += int(sizes.sum())
+        self._records += len(sizes)
+        self._bytes += int(sizes.sum())
 
         def reject_row(row: int, rejection: Rejection) -> None:
-            found = self.counts.rejected[rejection.error]
+            found = self._rejected[rejection.error]
             found[0] += 1
             found[1] += int(sizes[row])
             reject(int(records.numbers[row]), rejection)

@@ -67,12 +67,8 @@ class DeferredObjects:
     bytes: int
 
 
-@dataclass(frozen=True, eq=False)
-class Marked:
-    """An image before a person's functions: its (width, height), and its objects and masks."""
-
-    size: Size
-    annotations: Sample
+Marked = tuple[Size, Sample]
+"""An image before a person's functions: its (width, height), and its objects and masks."""
 
 
 PLACE_MEMBERS = ("bbox", "segmentation", "rle", "keypoints")
@@ -123,27 +119,23 @@ class Annotated:
 
     def marked(self, sample: Sample, size: Size) -> Marked:
         """Return what is marked in an image of this size."""
-        return Marked(size, {name: sample.get(name) for name, _ in (*self._objects, *self._masks)})
+        return size, {name: sample.get(name) for name, _ in (*self._objects, *self._masks)}
 
     def unmoved(self, before: Marked, sample: Sample) -> list[str]:
         """Return the objects and masks of a sample that are where they were before."""
-        given = {
-            name: places
-            for name, value in before.annotations.items()
-            if (places := _places_of(value))
-        }
+        given = {name: places for name, value in before[1].items() if (places := _places_of(value))}
         return [name for name, places in given.items() if places == _places_of(sample.get(name))]
 
     def check_moved(self, before: Marked, sample: Sample, size: Size, who: str) -> None:
         """Raise Rejection if functions changed the size of an image, and not what is marked in it.
         `who` set the image."""
-        left = self.unmoved(before, sample) if size != before.size else []
+        left = self.unmoved(before, sample) if size != before[0] else []
         for name, _ in self._masks:
             mask = sample.get(name)
             if isinstance(mask, dict) and isinstance(mask.get("bytes"), bytes) and name not in left:
                 left += [name] if open_image(mask["bytes"], sys.maxsize).size != size else []
         if left:
-            sizes = " to ".join(f"{width}x{height}" for width, height in (before.size, size))
+            sizes = " to ".join(f"{width}x{height}" for width, height in (before[0], size))
             message = f"{who} changed the image from {sizes}, and not {some(left)}"
             raise Rejection("transform", BAD, message)
 
@@ -296,16 +288,12 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
     count = len(lists["bbox"])
     for member, items in lists.items():
         if len(items) != count:
-            yield (
-                f"with {count} of bbox and {len(items)} of {member}; there must be one for each "
-                "object"
-            )
+            yield (f"with {count} of bbox and {len(items)} of {member}")
             return
     for place, box in _not_boxes(lists["bbox"]):
         yield (
-            f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, "
-            "width, "
-            "height, none beyond float32"
+            f"whose bbox[{place}] is {describe(box)}; it must be four finite numbers, none beyond "
+            "float32"
         )
     most = "" if role.names is None else f" to {len(role.names) - 1}"
     for place, category in enumerate(lists["category"]):
@@ -375,12 +363,6 @@ def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
                 yield place, box
 
 
-def _shown(box: Any) -> str:
-    if _is_list(box) and len(box) == 4:
-        return f"[{', '.join(str(each) if isinstance(each, int | float) else describe(each) for each in box)}]"
-    return describe(box)
-
-
 def _lists_in(items: Any) -> list[Any]:
     return [each for each in items if _is_list(each)] if _is_list(items) else []
 
@@ -399,11 +381,7 @@ def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
     count = len(objects["bbox"] or ())
     for member, items in objects.items():
         if items is not None and len(items) != count:
-            message = (
-                f"{name} has {count} of bbox and {len(items)} of {member}; there must be "
-                "one "
-                "for each object"
-            )
+            message = f"{name} has {count} of bbox and {len(items)} of {member}"
             raise Rejection("transform", BAD, message)
     if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
         raise Rejection(

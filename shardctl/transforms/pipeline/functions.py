@@ -176,7 +176,7 @@ class Functions:
                 key, variant = sample["key"], sample["variant"]
                 # Its own stream per function, so that one that draws more or less does not disturb
                 # the next.
-                rng = self._recipe.rng(f"{key}\0{step.number}", variant) if step.draws else None
+                rng = self._recipe.rng(f"{key}\0{step.number}", variant, step.draws)
                 so_far = (*given, sample.copy()) if self._traced else given
                 try:
                     results = step.step.apply(sample, rng)

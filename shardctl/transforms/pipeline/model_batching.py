@@ -8,7 +8,6 @@ again, knowing the rejects, makes the same calls.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from shardctl.errors import InputError, Rejection
@@ -30,28 +29,23 @@ class Watch(Protocol):
         ...
 
 
-@dataclass
-class _Held:
-    """A record, and its samples where they are ready."""
-
-    record: Sample
-    prepared: Prepared | None
-
-
 class ModelBatcher:
     """Records whose samples models are called with together."""
 
     def __init__(self, pipeline: SamplePipeline, watch: Watch) -> None:
         self._pipeline, self._watch = pipeline, watch
-        self._held: list[_Held] = []
+        self._held: list[Sample] = []
+        self._ready: dict[int, Prepared] = {}
         self._called: set[int] = set()
         self._current: int | None = None
 
     def add(self, record: Sample) -> int:
         """Prepare a record, and return its number, counted from 0. Raises Rejection: then it is not
         added."""
-        self._held.append(_Held(record, self._pipeline.prepare(record)))
-        return len(self._held) - 1
+        number = len(self._held)
+        self._ready[number] = self._pipeline.prepare(record)
+        self._held.append(record)
+        return number
 
     def finish(self, careful: bool) -> list[list[MadeSample] | Rejection]:
         """Return the samples of each record that was added, or why it is rejected, and forget them.
@@ -63,14 +57,13 @@ class ModelBatcher:
         try:
             return self._finish(careful)
         finally:
-            self._held = []
+            self._held, self._ready = [], {}
 
     def _finish(self, careful: bool) -> list[list[MadeSample] | Rejection]:
         found: dict[int, list[MadeSample] | Rejection] = {}
         left = list(range(len(self._held)))
         if careful:
-            for held in self._held:
-                held.prepared = None  # one at a time is in memory, as later all of them
+            self._ready = {}  # one at a time is in memory, as later all of them
             for record in left:
                 self._attempt([record])
         while left:
@@ -95,11 +88,8 @@ class ModelBatcher:
         rejected = {record: each for record, each in alone.items() if isinstance(each, Rejection)}
         if not rejected:
             raise InputError(
-                f"{failed.rejection.message}. This was a call with {len(failed.records)} inputs, "
-                f"but {failed.who} works with"
-                " each of them alone. If their images differ in size, add a resize or a crop. If "
-                "they need too much memory,"
-                " set batch lower"
+                f"{failed.rejection.message}: in a call with {len(failed.records)} inputs, not with each "
+                f"alone. Resize the images to one size, or set a lower batch for {failed.who}"
             ) from failed
         self._called.update(rejected)
         return dict(rejected)
@@ -110,12 +100,11 @@ class ModelBatcher:
         ready: dict[int, Prepared] = {}
         try:
             for record in records:
-                held = self._held[record]
-                prepared, held.prepared = held.prepared, None  # functions change what they get
+                prepared = self._ready.pop(record, None)  # functions change what they get
                 try:
                     if prepared is None:
                         self.on(record, "decode")
-                        prepared = self._pipeline.prepare(held.record)
+                        prepared = self._pipeline.prepare(self._held[record])
                     ready[record] = prepared
                 except Rejection as rejection:
                     made[record] = rejection

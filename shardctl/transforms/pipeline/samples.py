@@ -71,7 +71,7 @@ class ImageSteps:
         begun = deque[tuple[Picture, Rng]]()
         for number in range(self._samples):
             picture = Picture(opened.size, number % self._parts, self._recipe.max_pixels)
-            rng = self._recipe.rng(key, number) if self._random else None
+            rng = self._recipe.rng(key, number, self._random)
             for step in self._first:
                 step.apply(picture, rng)
             begun.append((picture, rng))
@@ -87,17 +87,16 @@ class ImageSteps:
 
 @dataclass
 class Prepared:
-    """The samples of one record when all image steps are done, each for the user's functions,
-    images as pixels.
+    """Samples of one record when all image steps are done, each for the user's functions, images as
+    pixels.
 
-    `cut_off` has for each of them the number of objects that the steps have cut off, `marked` what
-    is marked in it; `name` is that of the image's file.
+    `images` has for each variant the number of objects that the steps have cut off, what is marked
+    in its image, and, where there is no layout yet, its pixels; `name` is that of the image's file.
     """
 
     samples: list[Sample]
-    cut_off: list[int]
     name: str = ""
-    marked: list[Marked] = field(default_factory=list)
+    images: dict[int, tuple[int, Marked, Pixels | None]] = field(default_factory=dict)
 
 
 class _CallsOfOne:
@@ -203,14 +202,21 @@ class SamplePipeline:
         """
         sample = unshared(record)
         if self._store is None:
-            samples = self._with_variants([0], [sample])[1]
-            return Prepared(samples, [0] * len(samples))
-        prepared = Prepared([], [], _image_name(record))
-        for each, picture, cut_off in self._pictures(sample):
-            prepared.samples.append(self._for_functions(each, picture))
-            prepared.cut_off.append(cut_off)
-            prepared.marked.append(self._annotated.marked(each, picture.size))
+            return Prepared(self._with_variants([0], [sample])[1])
+        prepared = Prepared([], _image_name(record))
+        for each in self._variants_of(sample):
+            prepared.samples += each.samples
+            prepared.images |= each.images
         return prepared
+
+    def _variants_of(self, record: Sample) -> Iterator[Prepared]:
+        """Yield each variant of an image for the user's functions: as a writable copy, since they
+        may draw into it."""
+        for fields, picture, cut_off in self._pictures(record):
+            sample = {**unshared(fields), "image": np.array(picture.pixels)}
+            pixels = picture.pixels if self._columns is None else None
+            seen = (cut_off, self._annotated.marked(fields, picture.size), pixels)
+            yield Prepared([sample], _image_name(record), {fields["variant"]: seen})
 
     def finish_together(
         self, prepared: Mapping[int, Prepared], calls: Calls, encoding: Callable[[int], None]
@@ -221,23 +227,8 @@ class SamplePipeline:
         `encoding` is told of each record whose samples are made into rows. The prepared samples are
         used up. Raises FailedCallError.
         """
-        records = [number for number, each in prepared.items() for _ in each.samples]
-        samples = [sample for each in prepared.values() for sample in each.samples]
-        for each in prepared.values():
-            each.samples = []
-        applied = self._functions.apply(records, samples, calls)
-        # before `settle` numbers those that functions have made
-        variants = [sample["variant"] for sample in applied.samples]
+        applied, images = self._applied(prepared, calls, encoding)
         self._functions.settle(applied)
-        shapes: list[Shape | None] = [None] * len(applied.samples)
-        for place, record in enumerate(applied.records if self._store is not None else ()):
-            if record not in applied.rejects:
-                calls.one(record)
-                try:
-                    before = prepared[record].marked[variants[place]]
-                    shapes[place] = self._store_image(applied, place, prepared[record].name, before)
-                except Rejection as rejection:
-                    applied.rejects[record] = rejection
         made: dict[int, list[MadeSample] | Rejection] = {number: [] for number in prepared}
         made.update(applied.rejects)
         for place, record in enumerate(applied.records):
@@ -246,13 +237,32 @@ class SamplePipeline:
                 continue
             encoding(record)
             try:
-                cut_off = prepared[record].cut_off[variants[place]]
                 found.append(
-                    self._made(applied.samples[place], applied.given[place], shapes[place], cut_off)
+                    self._made(applied.samples[place], applied.given[place], *images[place])
                 )
             except Rejection as rejection:
                 made[record] = rejection
         return made
+
+    def _applied(
+        self, prepared: Mapping[int, Prepared], calls: Calls, encoding: Callable[[int], None]
+    ) -> tuple[Applied, list[tuple[Shape | None, int]]]:
+        """Call the functions, and store the images that they return. Returns too the shape of each
+        image, and how many objects in it are no longer marked. Raises FailedCallError."""
+        records = [number for number, each in prepared.items() for _ in each.samples]
+        samples = [sample for each in prepared.values() for sample in each.samples]
+        for each in prepared.values():
+            each.samples = []
+        applied = self._functions.apply(records, samples, calls)
+        images: list[tuple[Shape | None, int]] = [(None, 0)] * len(applied.samples)
+        for place, record in enumerate(applied.records if self._store is not None else ()):
+            if record not in applied.rejects:
+                encoding(record)
+                try:
+                    images[place] = self._store_image(applied, place, prepared[record])
+                except Rejection as rejection:
+                    applied.rejects[record] = rejection
+        return applied, images
 
     def finish_records(self, numbers: list[int], records: list[Sample], calls: Calls) -> Applied:
         """Call the functions on records of text or of tables, given with their numbers, and return
@@ -347,71 +357,47 @@ class SamplePipeline:
 
     def _by_functions(self, record: Sample) -> list[MadeSample]:
         """Return the samples that functions make of one record. Raises Rejection."""
-        if self._store is None:
-            applied = self._functions.apply(*self._with_variants([0], [record]), self._calls)
-            images: list[tuple[Shape | None, int]] = [(None, 0)] * len(applied.samples)
-        else:
-            applied, images = self._images_by_functions(record, _image_name(record))
+        parts = [self.prepare(record)] if self._store is None else self._variants_of(record)
+        applied, images = Applied(), list[tuple[Shape | None, int]]()
+        for part in parts:  # one variant at a time has pixels: there may be thousands
+            made, stored = self._applied({0: part}, self._calls, lambda _: self._enter("encode"))
+            _raise_rejection(made)
+            applied.extend(made)
+            images += stored
         self._functions.settle(applied)
         _raise_rejection(applied)
-        made = zip(applied.samples, applied.given, images, strict=True)
-        return [
-            self._made(fields, given, shape, cut_off) for fields, given, (shape, cut_off) in made
-        ]
+        made_of = zip(applied.samples, applied.given, images, strict=True)
+        return [self._made(fields, given, *image) for fields, given, image in made_of]
 
-    def _images_by_functions(
-        self, record: Sample, name: str
-    ) -> tuple[Applied, list[tuple[Shape | None, int]]]:
-        """Call the functions on each variant of an image, and store the images that they return.
-
-        Returns too the shape of each image, and how many objects in it are no longer marked. Raises
-        Rejection.
-        """
-        applied, images = Applied(), list[tuple[Shape | None, int]]()
-        for fields, picture, cut_off in self._pictures(record):
-            before = self._annotated.marked(fields, picture.size)
-            made = self._functions.apply([0], [self._for_functions(fields, picture)], self._calls)
-            _raise_rejection(made)
-            for place, sample in enumerate(made.samples):
-                if self._columns is None and not np.array_equal(
-                    np.asarray(sample.get("image")), picture.pixels
-                ):
-                    who = self._functions.setter("image", made.given[place], sample)
-                    self.unmoved.update(dict.fromkeys(self._annotated.unmoved(before, sample), who))
-                self._enter("encode")
-                images.append((self._store_image(made, place, name, before), cut_off))
-            applied.extend(made)
-        return applied, images
-
-    def _for_functions(self, fields: Sample, picture: Picture) -> Sample:
-        """Return a sample that functions may change: a motion that moves nothing gives back what it
-        got.
-
-        The image is a writable copy: the functions may draw into it.
-        """
-        return {**unshared(fields), "image": np.array(picture.pixels)}
-
-    def _store_image(self, applied: Applied, place: int, name: str, before: Marked) -> Shape | None:
+    def _store_image(
+        self, applied: Applied, place: int, prepared: Prepared
+    ) -> tuple[Shape | None, int]:
         """Put what is stored of an image in place of the pixels that functions returned.
 
-        Returns the shape of the image, None where none is stored. Raises Rejection.
+        Returns the shape of the image, None where none is stored, and how many objects in it are no
+        longer marked. Raises Rejection.
         """
         sample, given, store = applied.samples[place], applied.given[place], self._store
+        cut_off, before, seen = prepared.images[sample["variant"]]
         assert store is not None, "there are images"
-        pixels = None if store.name == "none" else self._checked_pixels(sample, given)
-        self._annotated.check(sample, lambda field: self._functions.setter(field, given, sample))
-        if pixels is None:
+
+        def setter(field: str) -> str:
+            return self._functions.setter(field, given, sample)
+
+        if seen is not None and not np.array_equal(np.asarray(sample.get("image")), seen):
+            unmoved = self._annotated.unmoved(before, sample)
+            self.unmoved.update(dict.fromkeys(unmoved, setter("image")))
+        if store.name == "none":
+            self._annotated.check(sample, setter)
             applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
-            return None
+            return None, cut_off
+        pixels = self._checked_pixels(sample, given)
+        self._annotated.check(sample, setter)
         size = (pixels.shape[1], pixels.shape[0])
-        self._annotated.check_moved(
-            before, sample, size, self._functions.setter("image", given, sample)
-        )
-        applied.samples[place] = {
-            **sample,
-            "image": pixels if store.name == "raw" else _encoded(pixels, name, store),
-        }
-        return pixels.shape
+        self._annotated.check_moved(before, sample, size, setter("image"))
+        stored = pixels if store.name == "raw" else _encoded(pixels, prepared.name, store)
+        applied.samples[place] = {**sample, "image": stored}
+        return pixels.shape, cut_off
 
     def _checked_pixels(self, sample: Sample, given: Given) -> Pixels:
         """Return the pixels of an image that functions may have changed. Raises Rejection."""
@@ -424,12 +410,8 @@ class SamplePipeline:
         if fits and pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size:
             return np.asarray(pixels)
         came = "removed the image" if pixels is None else f"made the image {describe(pixels)}"
-        pixel = isinstance(pixels, np.ndarray) and pixels.ndim == 3 and 0 in pixels.shape[:2]
-        no_pixel = (
-            f", and its {'height' if pixels.shape[0] == 0 else 'width'} is 0" if pixel else ""
-        )
         message = (
-            f"{self._functions.setter('image', given, sample)} {came}{no_pixel}; it must be a "
+            f"{self._functions.setter('image', given, sample)} {came}; it must be a "
             "numpy array of shape (height,"
             " width, 3) and type uint8"
         )

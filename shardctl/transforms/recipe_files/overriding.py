@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
 from shardctl.system.text import printable
-from shardctl.transforms.recipe_files.reading import end_of_value
+from shardctl.transforms.recipe_files.reading import end_of_value, load_recipe
 from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
@@ -28,165 +28,87 @@ def recipe_with_options(
     """Join a recipe, or the file of one, and options: those of RECIPE_OPTIONS and STEP_OPTIONS that
     are given, by their names.
 
-    An option wins. Raises UsageError.
+    An option wins. Where the recipe has steps, each option changes the one that it names; without
+    any they are the steps. Those of --step come after them, then the user's functions, and then
+    what makes tokens and packs them, where the recipe has no such step. Raises UsageError.
     """
     for name, option in STEP_OPTIONS.items():
         option.check(name, given.get(name, option.default))
-    recipe = recipe or {}
-    if isinstance(recipe, str | Path):
-        # with tomllib 7 ms, which only files need
-        from shardctl.transforms.recipe_files.reading import load_recipe
-
-        joined = load_recipe(Path(recipe))
-    else:
-        joined = dict(recipe)
+    is_file = isinstance(recipe, str | Path)
+    file = printable(str(recipe)) if is_file else "the recipe"
+    joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
     joined |= {key: given[key] for key in RECIPE_OPTIONS if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:
         joined |= {"kind": "auto", "format": joined["kind"]}
-    tokenizes_chats = _has_step(joined, "tokenize_chat")
-    chats = given.get("chat_template") is not None or tokenizes_chats
-    steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
-    named = [
-        StepOption(
-            name.replace("_", "-"), steps_of_options.get(name, step), shortcut.setting, given[name]
-        )
-        for name, shortcut in SHORTCUTS.items()
-        # 0 is a value
-        if (value := given.get(name)) is not None and value is not False and value != ()
-        for step in shortcut.steps(given[name])
-    ]
-    if (
-        given.get("chat_template") is not None
-        and given.get("tokenizer") is None
-        and not tokenizes_chats
-    ):
-        raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
-    if not joined.get("transform") and given.get("crop") and given.get("random_crop"):
-        raise UsageError("--crop and --random-crop contradict each other; use one of them")
-    more = []
-    if given.get("steps"):
-        more = [parse_step_option(text) for text in given["steps"]]
-    name = printable(str(recipe)) if isinstance(recipe, str | Path) else "the recipe"
-    steps = with_steps(joined.get("transform"), named, more, given.get("transforms", ()), name)
-    return {**joined, "transform": steps} if steps else joined
-
-
-def _has_step(recipe: Mapping[str, Any], name: str) -> bool:
-    steps = recipe.get("transform")
-    return isinstance(steps, list) and any(
-        isinstance(step, dict) and step.get("name") == name for step in steps
-    )
-
-
-class StepOption(NamedTuple):
-    """An option that gives one setting of the step `name`: `--crop 224` is the `size` of `crop`.
-    With None as its setting it stands for the step alone, as `--lower-case` does."""
-
-    option: str
-    name: str
-    setting: str | None
-    value: Any
-
-    def __str__(self) -> str:
-        value = " ".join(self.value) if isinstance(self.value, tuple) else self.value
-        return f"--{self.option}" if value is True else f"--{self.option} {printable(str(value))}"
-
-    @property
-    def step(self) -> dict[str, Any]:
-        """The step as a recipe has it."""
-        return (
-            {"name": self.name}
-            if self.setting is None
-            else {"name": self.name, self.setting: self.value}
-        )
-
-
-def with_steps(
-    steps: Any,
-    options: Sequence[StepOption],
-    more: Sequence[dict[str, Any]],
-    functions: Sequence[str],
-    file: str,
-) -> list[dict[str, Any]]:
-    """Return the steps of a recipe with those that options name.
-
-    Where the recipe `file` has steps, each of `options` changes the one that it names; without any
-    they are the steps. `more` come after them, then the user's `functions`, and then what makes
-    tokens and packs them, where the file has no such step: of these, options change those of
-    `more`. Raises UsageError.
-    """
+    steps = joined.get("transform")
     own = list(steps) if isinstance(steps, list) else []
-    held = set(_names(own))
-    new: list[StepOption] = []
-    for option in options:
-        if own and (option.name in held or option.name not in TOKEN_STEPS):
-            own = _replaced(own, option, file)
-        else:
-            new.append(option)
-    made = _steps_of(new)
-    own += [step for step in made if step["name"] not in TOKEN_STEPS]
+    names, chats = list(_names(own)), given.get("chat_template") is not None
+    if chats and given.get("tokenizer") is None and "tokenize_chat" not in names:
+        raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
+    if not steps and given.get("crop") and given.get("random_crop"):
+        raise UsageError("--crop and --random-crop contradict each other; use one of them")
+    more = [parse_step_option(text) for text in given.get("steps") or ()]
     last = [step for step in more if step["name"] in TOKEN_STEPS]
-    for step in made:
-        if step["name"] in TOKEN_STEPS:
-            same = next((other for other in last if other["name"] == step["name"]), None)
-            last = (
-                [{**other, **step} if other is same else other for other in last]
-                if same
-                else [*last, step]
-            )
-    last.sort(key=lambda step: TOKEN_STEPS.index(step["name"]))
-    more = [step for step in more if step["name"] not in TOKEN_STEPS]
-    known = [
-        step.get("target")
-        for step in own
-        if isinstance(step, dict) and step.get("name") in ("custom", "model")
-    ]
-    twice = next((target for target in functions if target in known), None)
+    first: list[dict[str, Any]] = []
+    for name, shortcut in SHORTCUTS.items():
+        value = given.get(name)
+        if value is None or value is False or value == ():  # 0 is a value
+            continue
+        settings = {} if shortcut.setting is None else {shortcut.setting: value}
+        for step in shortcut.steps(value):
+            if name == "tokenizer" and (chats or "tokenize_chat" in names):
+                step = "tokenize_chat"
+            if own and (step in names or step not in TOKEN_STEPS):
+                _refuse_unclear(step, settings, names, f"{_shown(name, value)}: {file}")
+                own = [_changed(each, step, settings) for each in own]
+                continue
+            made = last if step in TOKEN_STEPS else first
+            same = next((each for each in made if each["name"] == step), None)
+            if same is None:
+                made.append({"name": step, **settings})
+            else:
+                same.update(settings)
+    functions = [{"name": "custom", "target": each} for each in given.get("transforms") or ()]
+    known = [each.get("target") for each in own if isinstance(each, dict)]
+    twice = next((each["target"] for each in functions if each["target"] in known), None)
     if twice is not None:
+        raise UsageError(f"--transform {printable(twice)}: {file} has this function already")
+    last.sort(key=lambda step: TOKEN_STEPS.index(step["name"]))
+    others = [step for step in more if step["name"] not in TOKEN_STEPS]
+    all_steps = [*own, *first, *others, *functions, *last]
+    return {**joined, "transform": all_steps} if all_steps else joined
+
+
+def _shown(option: str, value: Any) -> str:
+    text = " ".join(value) if isinstance(value, tuple) else str(value)
+    return f"--{option.replace('_', '-')}{'' if value is True else f' {printable(text)}'}"
+
+
+def _refuse_unclear(step: str, settings: Mapping[str, Any], names: list[str], who: str) -> None:
+    """Raise UsageError unless there is one step of this name."""
+    if step not in names:
+        more = "".join(f" {setting}={value}" for setting, value in settings.items())
         raise UsageError(
-            f"--transform {printable(twice)}: {file} has this function already; leave the option "
-            "out"
+            f"{who} has no step {step} (it has {printable(', '.join(dict.fromkeys(names)))}); add "
+            f"it with --step '{step}{more}'"
         )
-    return [*own, *more, *({"name": "custom", "target": target} for target in functions), *last]
-
-
-def _steps_of(options: Sequence[StepOption]) -> list[dict[str, Any]]:
-    """Return the steps that options name. Options of one step follow each other."""
-    steps: list[dict[str, Any]] = []
-    for option in options:
-        if steps and steps[-1]["name"] == option.name:
-            steps[-1].update(option.step)
-        else:
-            steps.append(option.step)
-    return steps
-
-
-def _replaced(steps: list[Any], option: StepOption, file: str) -> list[Any]:
-    """Return the steps with the setting changed in the one step of this name."""
-    names = list(_names(steps))
-    if option.name not in names:
-        setting = "" if option.setting is None else f" {option.setting}={option.value}"
+    if names.count(step) > 1:
         raise UsageError(
-            f"{option}: {file} has no step {option.name} (it has "
-            f"{printable(', '.join(dict.fromkeys(names)))}); add it with"
-            f" --step '{option.name}{setting}', or in the file"
+            f"{who} has {names.count(step)} steps {step}; change the one that is meant in it"
         )
-    if names.count(option.name) > 1:
-        raise UsageError(
-            f"{option}: {file} has {names.count(option.name)} steps {option.name}; change the one "
-            "that is meant in it"
-        )
-    return [_changed(step, option) for step in steps]
 
 
-def _changed(step: Any, option: StepOption) -> Any:
+def _changed(step: Any, name: str, settings: Mapping[str, Any]) -> Any:
+    """Return a step with settings in the one of this name, which may be inside of it."""
     if not isinstance(step, dict):
         return step
     changed = {
-        key: [_changed(item, option) for item in value] if isinstance(value, list) else value
+        key: [_changed(item, name, settings) for item in value]
+        if isinstance(value, list)
+        else value
         for key, value in step.items()
     }
-    return {**changed, **option.step} if step.get("name") == option.name else changed
+    return {**changed, **settings} if step.get("name") == name else changed
 
 
 def _names(steps: list[Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardctl.errors import InputError, UsageError
 from shardctl.system.files import near_path, read_named
-from shardctl.system.text import printable, similar
+from shardctl.system.text import printable, unknown
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.settings import SettingError
 
@@ -29,9 +29,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-import difflib
 
-from shardctl.system.documents import documents
+from shardctl.system.packages import documents
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
@@ -51,12 +50,8 @@ _STRING = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class TextPlace:
-    """A place in a text: line and column, in characters, from 1."""
-
-    line: int
-    column: int
+TextPlace = tuple[int, int]
+"""A place in a text: line and column, in characters, from 1."""
 
 
 def places(text: str) -> dict[Key, TextPlace]:
@@ -71,7 +66,7 @@ def places(text: str) -> dict[Key, TextPlace]:
 
     def place(offset: int) -> TextPlace:
         line = bisect_right(starts, offset)
-        return TextPlace(line, offset - starts[line - 1] + 1)
+        return line, offset - starts[line - 1] + 1
 
     return {key: place(offset) for key, offset in scanner.found.items()}
 
@@ -229,11 +224,8 @@ def recipe_file(named: Path) -> Path:
     name = str(named)
     if not name.startswith(MARK) or named.suffix or "/" in name or named.is_file():
         return named
-    names = ready_recipes()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-        raise UsageError(f"{printable(name)}: shardctl has no such recipe; {hint}")
+    if name not in ready_recipes():
+        raise UsageError(unknown("ready recipe", name, ready_recipes()))
     return documents() / "recipes" / f"{name.removeprefix(MARK)}.toml"
 
 
@@ -326,7 +318,7 @@ class RecipeFile:
         place = nearest_place(self._places, error.key)
         step = ", ".join(steps_to(self.recipe, error.key))
         message = f"{step}: {error.problem}" if step else error.problem
-        line, column = (place.line, place.column) if place else (None, None)
+        line, column = place or (None, None)
         return Problem(self.shown, line, column, shown_key(error.key), printable(message))
 
     @cached_property
@@ -367,10 +359,8 @@ def load_recipe(path: Path) -> dict[str, Any]:
 def no_such_recipe(path: Path) -> InputError:
     """Return the error for a recipe file that does not exist. It suggests one beside it with a
     similar name."""
-    ready = similar(path.stem, ready_recipes())
-    near = near_path(path) or (f"; did you mean @{ready[0].removeprefix(MARK)}?" if ready else "")
-    listed = "; `shardctl recipe list` lists those that are ready"
-    return InputError(f"{printable(str(path))}: no such recipe file{near or listed}")
+    near = near_path(path) or "; `shardctl recipe list` lists those that are ready"
+    return InputError(f"{printable(str(path))}: no such recipe file{near}")
 
 
 def steps_to(recipe: Any, key: Key) -> Iterator[str]:
@@ -403,20 +393,5 @@ def _toml_problem(shown: str, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     elif found:
         line = text.rstrip("\n").count("\n") + 1
-    hint = _unquoted(text.split("\n")[line - 1]) if line else ""
-    if shown.endswith((".yaml", ".yml", ".json")):
-        hint = "; recipes are TOML files: `shardctl recipe show @imagenet` prints one"
+    hint = "" if shown.endswith(".toml") else "; `shardctl recipe show @imagenet` prints one"
     return Problem(shown, line, column, "", printable(f"not a TOML file: {message}{hint}"))
-
-
-_UNQUOTED = re.compile(r"\s*([\w-]+)\s*=\s*([A-Za-z][^\s\"'\[\]{}#,]*)\s*(#.*)?")
-
-
-def _unquoted(line: str) -> str:
-    """Return how a line is written whose value is a text without quotes; "" for other lines."""
-    match = _UNQUOTED.fullmatch(line)
-    return (
-        f'; texts need quotes: {match[1]} = "{match[2]}"'
-        if match and match[2] not in ("true", "false")
-        else ""
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,13 @@ from shardctl.system.text import printable
 from shardctl.transforms.recipe import KEYS, Recipe
 
 
-@dataclass(frozen=True)
-class ShownRecipe:
-    """What made a dataset. `recipe` has the keys that are given, `toml` is a recipe file with them.
+def show_recipe(root: Path) -> dict[str, Any]:
+    """Return what made the dataset in `root`. Raises DatasetError if it has no recipe.
 
-    `options` are those of `convert` that are no part of a recipe. `misfits` says what this version
-    of shardctl would refuse.
+    `recipe` has the keys that are given, `toml` is a recipe file with them. `options` are those of
+    `convert` that are no part of a recipe. `misfits` says what this version of shardctl would
+    refuse.
     """
-
-    dataset: str
-    created: str
-    shardctl_version: str
-    recipe: dict[str, Any]
-    options: tuple[str, ...]
-    misfits: tuple[str, ...]
-    toml: str
-
-
-def show_recipe(root: Path) -> ShownRecipe:
-    """Return the recipe of the dataset in `root`. Raises DatasetError if there is none."""
     shown = printable(str(root))
     manifest = Manifest.load(LocalFolder(root))
     recipe = {
@@ -43,14 +30,11 @@ def show_recipe(root: Path) -> ShownRecipe:
     }
     steps = recipe.get("transform", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise DatasetError(
-            f"{shown}: its recipe has steps that are not tables; it was not made by shardctl "
-            "convert"
-        )
+        raise DatasetError(f"{shown}: its recipe has steps that are not tables")
     if not manifest.sources:
         raise DatasetError(f"{shown}: was written from Python (shardctl.write), with no recipe")
     _, errors = Recipe.examined(recipe)
-    options = tuple(_options(manifest.settings))
+    options = _options(manifest.settings)
     header = [
         f"The recipe of {shown}, made {printable(manifest.created)} by shardctl "
         f"{printable(manifest.shardctl_version)}.",
@@ -60,15 +44,15 @@ def show_recipe(root: Path) -> ShownRecipe:
         f"{''.join(f' {printable(option)}' for option in options)}",
     ]
     toml = "".join(f"# {line}\n" for line in header) + "\n" + recipe_toml(recipe)
-    facts = (
-        shown,
-        manifest.created,
-        manifest.shardctl_version,
-        recipe,
-        options,
-        tuple(str(error) for error in errors),
-    )
-    return ShownRecipe(*facts, toml)
+    return {
+        "dataset": shown,
+        "created": manifest.created,
+        "shardctl_version": manifest.shardctl_version,
+        "recipe": recipe,
+        "options": options,
+        "misfits": [str(error) for error in errors],
+        "toml": toml,
+    }
 
 
 def _options(settings: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, BatchTransform, EachBatch, Records, RejectRow
+from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
 
 
 def version_of(package: str) -> str:
@@ -72,10 +72,7 @@ def require_text(given: pa.Schema, who: str) -> None:
     if place >= 0 and pa.types.is_string(given.field(place).type):
         return
     if TOKENS in given.names:
-        raise InputError(
-            f"{who} takes texts, and the step before it has made tokens of them; put it before "
-            "that step"
-        )
+        raise InputError(f"{who} takes texts, and the step before it has made tokens of them")
     is_there = (
         f"the field {TEXT} is {given.field(place).type}"
         if place >= 0
@@ -110,7 +107,7 @@ class TextStep(BatchTransform):
         """Return what does the work on one batch after the other. A missing text stays missing."""
         return EachBatch(self._apply)
 
-    def _apply(self, records: Records, reject: RejectRow) -> Records:
+    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         kept = np.ones(len(records.numbers), bool)
 
         def report(fault: Fault) -> None:
@@ -119,7 +116,7 @@ class TextStep(BatchTransform):
 
         before = texts_of(records)
         after = self.work(before, report)
-        return (records if after is before else with_texts(records, after)).kept(kept)
+        return ((records if after is before else with_texts(records, after)).kept(kept),)
 
 
 class TextTransform(TextStep):

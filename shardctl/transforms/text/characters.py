@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import Bytes, Places, texts_from
+from shardctl.format.arrays import Bytes, Indices, texts_from
 
 Mask = npt.NDArray[np.bool_]
 
@@ -20,7 +20,7 @@ LEAD = 0xC0
 those of ASCII."""
 
 
-def texts_of_kept(data: Bytes, keep: Mask, offsets: Places) -> pa.Array:
+def texts_of_kept(data: Bytes, keep: Mask, offsets: Indices) -> pa.Array:
     """Return texts without some of their bytes: those where `keep` is False. Text i is
     data[offsets[i]:offsets[i + 1]]."""
     sizes = np.zeros(len(offsets), np.int64)
@@ -96,7 +96,7 @@ def _begins(data: Bytes, kind: Callable[[str], bool]) -> Mask:
     return found
 
 
-def _code_points(data: Bytes, first: Places) -> npt.NDArray[np.int32]:
+def _code_points(data: Bytes, first: Indices) -> npt.NDArray[np.int32]:
     """Return the code points of characters of two bytes or more that begin at these bytes."""
     lead = data[first].astype(np.int32)
     second = _tail(data, first, 1)
@@ -113,7 +113,7 @@ def _code_points(data: Bytes, first: Places) -> npt.NDArray[np.int32]:
     return points
 
 
-def _tail(data: Bytes, first: Places, place: int) -> npt.NDArray[np.int32]:
+def _tail(data: Bytes, first: Indices, place: int) -> npt.NDArray[np.int32]:
     return data[first + place].astype(np.int32) & 0x3F
 
 

@@ -6,11 +6,11 @@ import io
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
 from shardctl.system.options import Flag, Text, setting
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, NothingHeld, Records, RejectRow
+from shardctl.transforms.base import BatchRun, Counts, EachBatch, Records, RejectRow
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.chat_forms import (
     JSON_FIELDS,
@@ -33,7 +33,7 @@ from shardctl.transforms.text.chat_forms import (
     chat_of,
     form_of,
     pair,
-    why_no_chat,
+    which_chats,
 )
 from shardctl.transforms.text.tokens import TokenStep
 from shardctl.transforms.tokenizers.base import Placed, Placing, joined
@@ -46,8 +46,7 @@ VERSION = 3
 """Which chats get which tokens and masks: a number for each change of that."""
 
 
-@dataclass(frozen=True)
-class TokenizeChat(TokenStep):
+class TokenizeChat(TokenStep, name="tokenize_chat"):
     """Turns chats into the columns tokens and loss_mask, by a chat template.
 
     The template writes a chat as one text, which is encoded whole, with no tokens added to those
@@ -56,7 +55,6 @@ class TokenizeChat(TokenStep):
     template does not have these.
     """
 
-    name: ClassVar[str] = "tokenize_chat"
     template: str = setting(
         Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja."
     )
@@ -94,9 +92,8 @@ class TokenizeChat(TokenStep):
             )
         if not isinstance(self.opened, Placing):
             raise SettingError(
-                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text, so "
-                "that there is no loss mask;"
-                " a tokenizer.json, tiktoken and bytes do",
+                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text; a "
+                "tokenizer.json, tiktoken and bytes do",
                 "tokenizer",
                 owner=self.name,
             )
@@ -174,7 +171,7 @@ class TokenizeChat(TokenStep):
         if form is None:
             held = ", ".join(map(printable, given.names)) or "no fields"
             raise InputError(
-                f"{self.name} needs chats, and the records have {held}; {why_no_chat(given.names)}"
+                f"{self.name} needs chats, and the records have {held}; {which_chats()}"
             )
         made = [pa.field(TOKENS, pa.list_(self.numbers)), pa.field(LOSS_MASK, pa.list_(pa.uint8()))]
         others = [
@@ -186,7 +183,40 @@ class TokenizeChat(TokenStep):
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what encodes the chats of one batch after the other."""
-        return _Run(self)
+        return EachBatch(self._apply, "tokens", "loss_tokens")
+
+    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        rows, chats = [], []
+        names = records.batch.schema.names
+        form = self.form(names)
+        assert form is not None, "the plan has looked at the fields"
+        fields = form.among(names)
+        media = tuple(name for name in MEDIA if name in names)
+        for row, record in enumerate(_records(records.batch, fields + media)):
+            try:
+                chats.append(self.written(chat_of(form, record)))
+                rows.append(row)
+            except Rejection as rejection:
+                reject(row, rejection)
+        assert isinstance(self.opened, Placing), "loaded steps have such a tokenizer"
+        placed = list(self.opened.place([chat.text for chat in chats]))
+        masks = [mask_of(tokens, chat.spans) for tokens, chat in zip(placed, chats, strict=True)]
+        tokens = joined([each.ids for each in placed])
+        values = np.concatenate([np.empty(0, np.uint8), *masks])
+        counts["tokens"] += len(tokens.ids)
+        counts["loss_tokens"] += int(values.sum())
+        if unwritten := Counter(name for chat in chats for name in chat.unwritten):
+            unwritten.update(counts.get("unwritten", {}))
+            counts["unwritten"] = dict(sorted(unwritten.items()))
+        kept = np.zeros(records.batch.num_rows, bool)
+        kept[rows] = True
+        left = records.kept(kept)
+        batch = left.batch if self.keep_messages else left.batch.drop_columns(list(fields))
+        lists = self.lists(tokens.offsets, tokens.ids)
+        mask = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(values))
+        for name, made in ((TOKENS, lists), (LOSS_MASK, mask)):
+            batch = batch.append_column(pa.field(name, made.type), made)
+        return (replace(left, batch=batch),)
 
     @cached_property
     def _template(self) -> Template:
@@ -223,58 +253,9 @@ class TokenizeChat(TokenStep):
             raise Rejection(
                 "transform",
                 "no-answer",
-                "the chat has no answer of an assistant that counts, so there is nothing to learn "
-                "from",
+                "the chat has no answer of an assistant that counts",
             )
         return written
-
-
-class _Run(NothingHeld):
-    """The work of the step in one shard."""
-
-    def __init__(self, step: TokenizeChat) -> None:
-        self._step = step
-        self._tokens = self._counted = 0
-        self._unwritten: Counter[str] = Counter()
-
-    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return the records with their tokens and masks."""
-        step = self._step
-        rows, chats = [], []
-        form = step.form(records.batch.schema.names)
-        assert form is not None, "the plan has looked at the fields"
-        fields = form.among(records.batch.schema.names)
-        media = tuple(name for name in MEDIA if name in records.batch.schema.names)
-        for row, record in enumerate(_records(records.batch, fields + media)):
-            try:
-                chats.append(step.written(chat_of(form, record)))
-                rows.append(row)
-            except Rejection as rejection:
-                reject(row, rejection)
-        assert isinstance(step.opened, Placing), "loaded steps have such a tokenizer"
-        placed = list(step.opened.place([chat.text for chat in chats]))
-        masks = [mask_of(tokens, chat.spans) for tokens, chat in zip(placed, chats, strict=True)]
-        tokens = joined([each.ids for each in placed])
-        values = np.concatenate([np.empty(0, np.uint8), *masks])
-        self._tokens += len(tokens.ids)
-        self._counted += int(values.sum())
-        self._unwritten.update(name for chat in chats for name in chat.unwritten)
-        kept = np.zeros(records.batch.num_rows, bool)
-        kept[rows] = True
-        left = records.kept(kept)
-        batch = left.batch if step.keep_messages else left.batch.drop_columns(list(fields))
-        lists = step.lists(tokens.offsets, tokens.ids)
-        mask = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(values))
-        batch = batch.append_column(pa.field(TOKENS, lists.type), lists).append_column(
-            pa.field(LOSS_MASK, mask.type), mask
-        )
-        return (replace(left, batch=batch),)
-
-    def counts(self) -> dict[str, Any]:
-        """Return the number of tokens that were made, and of those that the loss counts; and of how
-        many chats the template does not write what, if any."""
-        unwritten = {"unwritten": dict(sorted(self._unwritten.items()))} if self._unwritten else {}
-        return {"tokens": self._tokens, "loss_tokens": self._counted, **unwritten}
 
 
 def mask_of(tokens: Placed, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.uint8]:

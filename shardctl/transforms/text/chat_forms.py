@@ -106,34 +106,16 @@ JSON_FIELDS = frozenset((SYSTEM, TOOLS)).union(*(form.needs + form.more for form
 """Of these a chat gets the JSON that the record has. Others, which a person names as question and
 answer, are texts."""
 
-_OTHERS = {
-    (
-        "role",
-        "content",
-    ): 'each is one message; write each chat as one line: {"messages": [{"role": …, "content": …}, '
-    "…]}",
-    (
-        "chosen",
-    ): "pairs of preferences are no chats; --fields messages=chosen takes chosen lists of "
-    "messages, and the"
-    " settings user = prompt, assistant = chosen take texts",
-}
-"""Records that are no chats, by fields that show what they are, and what to do."""
-
 
 def form_of(names: Collection[str]) -> Form | None:
     """Return the form of records with these fields; None: they are no chats."""
     return next((form for form in FORMS if set(form.needs) <= set(names)), None)
 
 
-def why_no_chat(names: Collection[str]) -> str:
-    """Say what to do with records of no form, given their fields."""
+def which_chats() -> str:
+    """Say which records are chats."""
     known = ", ".join(" and ".join(form.needs) for form in FORMS)
-    general = (
-        f"chats have the fields {known}; user and assistant name the fields of a question "
-        "and an answer"
-    )
-    return next((why for fields, why in _OTHERS.items() if set(fields) <= set(names)), general)
+    return f"chats have the fields {known}, or those that user and assistant name"
 
 
 def chat_of(form: Form, record: Values) -> Chat:

@@ -6,18 +6,16 @@ They follow the tables of Unicode that Python has, so that what they make depend
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InstallError
-from shardctl.format.arrays import Bytes, Places, bytes_of
+from shardctl.format.arrays import Bytes, Indices, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.transforms.text.base import TextTransform, unidata, version_of
 from shardctl.transforms.text.characters import NEWLINE, is_ascii, texts_of_kept
 from shardctl.transforms.text.words import Words
@@ -30,28 +28,15 @@ CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x{80}-\x{9f}"
 FORMATS = r"\p{Cf}"
 
 
-@dataclass(frozen=True)
-class Normalize(TextTransform):
+class Normalize(TextTransform, name="normalize"):
     """Brings texts into a Unicode normalization form (UAX #15)."""
 
-    name: ClassVar[str] = "normalize"
     unicode: str = setting(
         Word(*FORMS),
         "NFC",
         "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or "
         "full width.",
     )
-
-    @classmethod
-    def unknown_key(cls, key: str) -> str:
-        """Say that there is no such setting. In other libraries the step of this name is for
-        images."""
-        if key in ("mean", "std"):
-            return (
-                f"setting {key!r} is not known: this step is for texts; the loader normalizes "
-                "images (normalize=…)"
-            )
-        return super().unknown_key(key)
 
     def versions(self) -> tuple[str, ...]:
         """Return that of Python's tables of Unicode."""
@@ -72,11 +57,8 @@ class Normalize(TextTransform):
         )
 
 
-@dataclass(frozen=True)
-class LowerCase(TextTransform):
+class LowerCase(TextTransform, name="lower_case"):
     """Makes all letters lower case, as `str.lower` does."""
-
-    name: ClassVar[str] = "lower_case"
 
     def versions(self) -> tuple[str, ...]:
         """Return that of Python's tables of Unicode."""
@@ -91,12 +73,10 @@ class LowerCase(TextTransform):
         return pa.array([text.lower() for text in texts.to_pylist()], pa.string())
 
 
-@dataclass(frozen=True)
-class ControlCharacters(TextTransform):
+class ControlCharacters(TextTransform, name="control_characters"):
     """Removes control characters (category Cc) but tabs and newlines; the ends of lines \\r\\n and
     \\r become \\n."""
 
-    name: ClassVar[str] = "control_characters"
     formats: bool = setting(
         Flag(),
         False,
@@ -119,12 +99,10 @@ SPACE = 0x20
 RETURN = 0x0D
 
 
-@dataclass(frozen=True)
-class Whitespace(TextTransform):
+class Whitespace(TextTransform, name="whitespace"):
     """Makes runs of white space one space, removes it at the edges of lines and texts, and limits
     blank lines."""
 
-    name: ClassVar[str] = "whitespace"
     blank_lines: int = setting(Whole(0, 1000), 1, "Most blank lines that follow each other.")
     one_line: bool = setting(
         Flag(), False, "Make newlines spaces too, so that each text is one line."
@@ -168,7 +146,7 @@ class Whitespace(TextTransform):
         return texts_of_kept(data, keep, offsets)
 
 
-def _line_ends(data: Bytes, starts: Places, ends: Places) -> Places:
+def _line_ends(data: Bytes, starts: Indices, ends: Indices) -> Indices:
     """Return how many lines end in each stretch of white space, (n,)."""
     places = np.flatnonzero(data == NEWLINE)
     if (data == RETURN).any():
@@ -203,12 +181,10 @@ UNSEEN = [
 which other text is."""
 
 
-@dataclass(frozen=True)
-class Html(TextTransform):
+class Html(TextTransform, name="html"):
     """Takes HTML out of texts: tags, comments, scripts and styles go, character references (&amp;)
     become characters."""
 
-    name: ClassVar[str] = "html"
     tags: bool = setting(
         Flag(), True, "Take the tags out; false: only make character references characters."
     )
@@ -256,10 +232,4 @@ def _without_tags(texts: pa.Array) -> list[str]:
 
 
 def _parser() -> Any:
-    try:
-        from selectolax.lexbor import LexborHTMLParser
-    except ImportError:
-        raise InstallError(
-            f"the step html needs selectolax: pip install {to_install('text')}"
-        ) from None
-    return LexborHTMLParser
+    return needed("selectolax.lexbor", "text", "the step html").LexborHTMLParser

@@ -4,9 +4,8 @@ the work was divided."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.folders import LocalFolder
 from shardctl.system.options import Number, Word, setting
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, BatchTransform, NothingHeld, Records, RejectRow
+from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
 from shardctl.transforms.duplicates.pieces import (
     DOCUMENT,
     LINE,
@@ -27,19 +26,17 @@ from shardctl.transforms.duplicates.pieces import (
     without_pieces,
 )
 from shardctl.transforms.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
-from shardctl.transforms.duplicates.table import Dropped, DuplicatesTable
+from shardctl.transforms.duplicates.table import DuplicatesTable
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import require_text, texts_of, with_texts
 
 EXACT, NEAR = "exact", "near"
 
 
-@dataclass(frozen=True)
-class Deduplicate(BatchTransform):
+class Deduplicate(BatchTransform, name="deduplicate"):
     """Rejects texts that are the same as others, or nearly; or drops the lines or paragraphs that
     are the same as others."""
 
-    name: ClassVar[str] = "deduplicate"
     unit: str = setting(
         Word(DOCUMENT, LINE, PARAGRAPH),
         DOCUMENT,
@@ -60,7 +57,7 @@ class Deduplicate(BatchTransform):
     def __post_init__(self) -> None:
         if self.method == NEAR and self.unit != DOCUMENT:
             raise SettingError(
-                f"near compares documents, and a {self.unit} is compared by its exact text",
+                f"near compares documents, and a {self.unit} by its exact text",
                 "method",
             )
 
@@ -68,7 +65,7 @@ class Deduplicate(BatchTransform):
     def of_rule(cls, rule: DuplicateRule) -> Deduplicate:
         """Return the step that does what a rule for texts says."""
         if rule.mode == NEAR:
-            return cls(DOCUMENT, NEAR, rule.threshold)
+            return cls(method=NEAR, threshold=rule.threshold)
         return cls(DOCUMENT if rule.mode == EXACT else rule.mode)
 
     @property
@@ -84,89 +81,59 @@ class Deduplicate(BatchTransform):
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what drops the duplicates of one batch after the other. Raises DatasetError if it
         is not known which."""
-        table, paths = (
-            DuplicatesTable(folder / self.table),
-            open_table(LocalFolder(folder), FILES, columns=["path"])["path"],
-        )
-        return (
-            _Documents(table, paths, self.method)
-            if self.unit == DOCUMENT
-            else _Pieces(table, self.unit)
-        )
+        table = DuplicatesTable(folder / self.table)
+        if self.unit != DOCUMENT:
+            return EachBatch(partial(self._drop_pieces, table), "pieces_dropped", "bytes_dropped")
+        paths = open_table(LocalFolder(folder), FILES, columns=["path"])["path"]
+        return EachBatch(partial(self._reject_documents, table, paths))
 
-
-class _Documents(NothingHeld):
-    """Rejects documents."""
-
-    def __init__(self, table: DuplicatesTable, paths: pa.ChunkedArray, method: str) -> None:
-        self._table, self._paths, self._method = table, paths, method
-
-    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return the records that are kept."""
-        dropped = self._table.of(records.file, records.numbers)
+    def _reject_documents(
+        self,
+        table: DuplicatesTable,
+        paths: pa.ChunkedArray,
+        records: Records,
+        reject: RejectRow,
+        counts: Counts,
+    ) -> Iterable[Records]:
+        rows, _, files, kept_records, similarity = table.of(records.file, records.numbers)
         kept = np.ones(len(records.numbers), bool)
-        kept[dropped.row] = False
-        if len(dropped.row) and not (
-            dropped.kept_file.min() >= 0 and dropped.kept_file.max() < len(self._paths)
-        ):
-            raise DatasetError(
-                f"{DUPLICATES}{DOCUMENT}.arrow: contradicts {FILES}; {REPAIR_ADVICE}"
-            )
-        for number, row in enumerate(dropped.row.tolist()):
-            reject(row, self._rejection(dropped, number))
+        kept[rows] = False
+        if len(files) and not (files.min() >= 0 and files.max() < len(paths)):
+            raise DatasetError(f"{self.table}: contradicts {FILES}; {REPAIR_ADVICE}")
+        for number, row in enumerate(rows.tolist()):
+            path, record = paths[int(files[number])].as_py(), int(kept_records[number])
+            key = printable(f"{path}#{record}" if record else path)
+            if self.method == EXACT:
+                kind, why = "duplicate", f"has the same text as {key}, which is kept"
+            else:
+                alike = f"their similarity is {similarity[number]:.2f}"
+                kind, why = (
+                    "near-duplicate",
+                    f"has nearly the same text as {key}, which is kept ({alike})",
+                )
+            reject(row, Rejection("filter", kind, why))
         return (records.kept(kept),)
 
-    def _rejection(self, dropped: Dropped, number: int) -> Rejection:
-        path, record = (
-            self._paths[int(dropped.kept_file[number])].as_py(),
-            int(dropped.kept_record[number]),
-        )
-        key = printable(f"{path}#{record}" if record else path)
-        if self._method == EXACT:
-            return Rejection("filter", "duplicate", f"has the same text as {key}, which is kept")
-        alike = f"their similarity is {dropped.similarity[number]:.2f}"
-        return Rejection(
-            "filter",
-            "near-duplicate",
-            f"has nearly the same text as {key}, which is kept ({alike})",
-        )
-
-
-class _Pieces(NothingHeld):
-    """Drops lines or paragraphs."""
-
-    def __init__(self, table: DuplicatesTable, unit: str) -> None:
-        self._table, self._unit = table, unit
-        self._pieces = self._bytes = 0
-
-    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return the records without the pieces that are dropped. One that has no other piece is
-        rejected."""
-        found = self._table.of(records.file, records.numbers)
-        if not len(found.row):
+    def _drop_pieces(
+        self, table: DuplicatesTable, records: Records, reject: RejectRow, counts: Counts
+    ) -> Iterable[Records]:
+        """Return the records without the lines or paragraphs that are dropped. One that has no
+        other is rejected."""
+        rows, numbers, *_ = table.of(records.file, records.numbers)
+        if not len(rows):
             return (records,)
         before = texts_of(records)
-        pieces = pieces_of(before, self._unit)
-        counts = np.bincount(pieces.row, minlength=len(before))
-        if not ((found.piece >= 0) & (found.piece < counts[found.row])).all():
-            raise DatasetError(
-                f"{DUPLICATES}{self._unit}.arrow: contradicts the texts; {REPAIR_ADVICE}"
-            )
+        pieces = pieces_of(before, self.unit)
+        of_row = np.bincount(pieces.row, minlength=len(before))
+        if not ((numbers >= 0) & (numbers < of_row[rows])).all():
+            raise DatasetError(f"{self.table}: contradicts the texts; {REPAIR_ADVICE}")
         dropped = np.zeros(len(pieces), bool)
-        dropped[np.searchsorted(pieces.row, found.row) + found.piece] = True
+        dropped[np.searchsorted(pieces.row, rows) + numbers] = True
         after = without_pieces(before, pieces, dropped)
-        empty = (counts > 0) & (np.bincount(pieces.row[dropped], minlength=len(before)) == counts)
+        empty = (of_row > 0) & (np.bincount(pieces.row[dropped], minlength=len(before)) == of_row)
+        why = Rejection("filter", "duplicate", f"all its {self.unit}s are in texts before it too")
         for row in np.flatnonzero(empty).tolist():
-            reject(
-                row,
-                Rejection(
-                    "filter", "duplicate", f"all its {self._unit}s are in texts before it too"
-                ),
-            )
-        self._pieces += int(dropped.sum())
-        self._bytes += int(pieces.sizes[dropped].sum())
+            reject(row, why)
+        counts["pieces_dropped"] += int(dropped.sum())
+        counts["bytes_dropped"] += int(pieces.sizes[dropped].sum())
         return (with_texts(records, after).kept(~empty),)
-
-    def counts(self) -> dict[str, int]:
-        """Return how many pieces were dropped, and the bytes of them."""
-        return {"pieces_dropped": self._pieces, "bytes_dropped": self._bytes}

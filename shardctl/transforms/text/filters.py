@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Places, TextBytes, texts_from
+from shardctl.format.arrays import Indices, TextBytes, texts_from
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
-from shardctl.transforms.base import BatchRun, BatchTransform, EachBatch, Records, RejectRow
-from shardctl.transforms.settings import PROBABILITY, Names, Numbers, SettingError, shown_beside
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    Counts,
+    EachBatch,
+    Records,
+    RejectRow,
+    check_limits,
+)
+from shardctl.transforms.settings import PROBABILITY, Names, Numbers, shown_beside
 from shardctl.transforms.text.base import (
     Fault,
     Report,
@@ -48,21 +56,22 @@ class Rule:
     most: float | None = None
     exclusive: bool = False
 
+    def _sides(self) -> tuple[Mask, Mask]:
+        """Return which texts, (n,), are too low, and which are too high."""
+        low = -np.inf if self.least is None else self.least
+        high = np.inf if self.most is None else self.most
+        if self.exclusive:
+            return self.values <= low, self.values >= high
+        return self.values < low, self.values > high
+
     def broken(self) -> Mask:
         """Return which texts do not keep to it, (n,)."""
-        broken = np.zeros(len(self.values), bool)
-        if self.least is not None:
-            broken |= self.values <= self.least if self.exclusive else self.values < self.least
-        if self.most is not None:
-            broken |= self.values >= self.most if self.exclusive else self.values > self.most
-        return broken
+        low, high = self._sides()
+        return low | high
 
     def why(self, row: int) -> str:
         """Say what is wrong with a text that breaks it."""
-        value = self.values[row].item()
-        low = self.least is not None and (
-            value <= self.least if self.exclusive else value < self.least
-        )
+        value, low = self.values[row].item(), self._sides()[0][row]
         limit = self.least if low else self.most
         assert limit is not None, "only a text that breaks a rule is asked about"
         side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
@@ -100,12 +109,10 @@ class RuleFilter(TextFilter):
 LIMIT = Whole(0, 2**40)
 
 
-@dataclass(frozen=True)
-class FilterLength(BatchTransform):
+class FilterLength(BatchTransform, name="filter_length"):
     """Keeps texts whose number of characters, words or tokens is within limits. A missing text has
     none."""
 
-    name: ClassVar[str] = "filter_length"
     min_chars: int | None = setting(LIMIT, None, "Fewest characters (code points).")
     max_chars: int | None = setting(LIMIT, None, "Most characters.")
     min_words: int | None = setting(LIMIT, None, "Fewest words: characters between white space.")
@@ -114,14 +121,7 @@ class FilterLength(BatchTransform):
     max_tokens: int | None = setting(LIMIT, None, "Most tokens.")
 
     def __post_init__(self) -> None:
-        if all(getattr(self, field.name) is None for field in fields(self)):
-            raise SettingError(
-                f"needs at least one of {', '.join(field.name for field in fields(self))}"
-            )
-        for what in ("chars", "words", "tokens"):
-            least, most = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
-            if least is not None and most is not None and least > most:
-                raise SettingError(f"max_{what} {most} is under min_{what} {least}", f"max_{what}")
+        check_limits(self)
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the same columns."""
@@ -129,8 +129,7 @@ class FilterLength(BatchTransform):
             place = given.get_field_index(TOKENS)
             if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
                 raise InputError(
-                    f"{self.name} min_tokens, max_tokens: the records have no tokens; put the step "
-                    "after tokenize"
+                    f"{self.name} min_tokens, max_tokens: there are no tokens; put it after tokenize"
                 )
         if self._limits("chars") or self._limits("words"):
             require_text(given, self.name)
@@ -143,12 +142,12 @@ class FilterLength(BatchTransform):
     def _limits(self, what: str) -> bool:
         return getattr(self, f"min_{what}") is not None or getattr(self, f"max_{what}") is not None
 
-    def _apply(self, records: Records, reject: RejectRow) -> Records:
+    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         kept = np.ones(len(records.numbers), bool)
         for fault in broken_by(self._rules(records)):
             kept[fault.row] = False
             reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
-        return records.kept(kept)
+        return (records.kept(kept),)
 
     def _rules(self, records: Records) -> Iterator[Rule]:
         import pyarrow.compute as pc
@@ -184,8 +183,7 @@ POLICY = (
 )
 
 
-@dataclass(frozen=True)
-class FilterC4(TextStep):
+class FilterC4(TextStep, name="filter_c4"):
     """Removes lines, and rejects texts, by the rules of C4 (arXiv:1910.10683, section 2.2).
 
     The lines that are left are joined by newlines. Rules about whole texts look at all of their
@@ -193,7 +191,6 @@ class FilterC4(TextStep):
     the end of the line or white space follows.
     """
 
-    name: ClassVar[str] = "filter_c4"
     endings: tuple[str, ...] = setting(
         Names(),
         (".", "?", "!", '"', "”"),
@@ -256,7 +253,7 @@ class FilterC4(TextStep):
         kept[places] = good
         return kept
 
-    def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Places) -> Iterator[Rule]:
+    def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Indices) -> Iterator[Rule]:
         import pyarrow.compute as pc
 
         for phrase in self.text_phrases:
@@ -274,12 +271,10 @@ def _flags(values: pa.Array) -> Mask:
     return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-@dataclass(frozen=True)
-class FilterFineweb(RuleFilter):
+class FilterFineweb(RuleFilter, name="filter_fineweb"):
     """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher
     and C4."""
 
-    name: ClassVar[str] = "filter_fineweb"
     min_punctuated: float = setting(
         PROBABILITY, 0.12, "The share of lines that end with punctuation must be over this."
     )
@@ -347,11 +342,9 @@ RATIO = Number(0.0)
 ELLIPSES = ("...", "…")
 
 
-@dataclass(frozen=True)
-class FilterGopher(RuleFilter):
+class FilterGopher(RuleFilter, name="filter_gopher"):
     """Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)."""
 
-    name: ClassVar[str] = "filter_gopher"
     min_words: int = setting(COUNT, 50, "Fewest words.")
     max_words: int = setting(COUNT, 100_000, "Most words.")
     min_word_length: float = setting(RATIO, 3.0, "Least mean length of words, in characters.")
@@ -483,8 +476,7 @@ def _quoted(word: str) -> str:
 N_GRAMS = range(2, 11)
 
 
-@dataclass(frozen=True)
-class FilterGopherRepetition(RuleFilter):
+class FilterGopherRepetition(RuleFilter, name="filter_gopher_repetition"):
     """Rejects texts that repeat themselves, by the rules of Gopher (arXiv:2112.11446, table A1).
 
     A line, paragraph or n-gram is a duplicate where it has been in the text before: its first
@@ -492,7 +484,6 @@ class FilterGopherRepetition(RuleFilter):
     once is no repetition.
     """
 
-    name: ClassVar[str] = "filter_gopher_repetition"
     max_duplicate_lines: float = setting(
         PROBABILITY, 0.3, "Largest share of lines that are duplicates."
     )
@@ -588,7 +579,7 @@ def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, npt.ND
         yield n, _covered(words, chosen, n)
 
 
-def _most_common(words: Words, places: Places, ids: Places, counts: Places, n: int) -> Places:
+def _most_common(words: Words, places: Indices, ids: Indices, counts: Indices, n: int) -> Indices:
     """Return the places of the most common n-gram of each text; of several the longest, and of
     those the first."""
     if not len(places):
@@ -603,7 +594,7 @@ def _most_common(words: Words, places: Places, ids: Places, counts: Places, n: i
     return places[wanted[ids]]
 
 
-def _covered(words: Words, places: Places, n: int) -> npt.NDArray[np.float64]:
+def _covered(words: Words, places: Indices, n: int) -> npt.NDArray[np.float64]:
     """Return the share of the characters of each text, (texts,), that are in the n-grams at some
     places."""
     if not len(places):

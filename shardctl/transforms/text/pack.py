@@ -4,17 +4,19 @@ shardctl/format/packing.py."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
+from shardctl.format.arrays import Indices
+from shardctl.format.packing import METHODS, Pieces, fewest_blocks, windows
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import (
     DOCUMENT_KEYS,
@@ -30,8 +32,9 @@ from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import (
     BatchRun,
     BatchTransform,
+    Counts,
+    EachBatch,
     HeldMemoryError,
-    NothingHeld,
     Records,
     RejectRow,
 )
@@ -53,7 +56,6 @@ MOST_COPIED = 256 << 20
 """Bytes that the other fields of a document may take where each of its pieces has them."""
 
 
-@dataclass(frozen=True)
 class EndToken(ValueType):
     """True, false, or the number of a token."""
 
@@ -70,12 +72,10 @@ class EndToken(ValueType):
         }
 
 
-@dataclass(frozen=True)
-class Pack(BatchTransform):
+class Pack(BatchTransform, name="pack"):
     """Packs the tokens of documents into blocks of one length, or cuts them into pieces. It is the
     last step."""
 
-    name: ClassVar[str] = "pack"
     length: int | None = setting(
         Whole(2, 1 << 20),
         None,
@@ -114,9 +114,7 @@ class Pack(BatchTransform):
                 f"{what} needs length, the tokens of a block (--block-length 2048)", "length"
             )
         if self.packs and self.stride:
-            raise SettingError(
-                f"stride is for method none; {self.method} does not repeat tokens", "stride"
-            )
+            raise SettingError(f"stride is for method none, and not for {self.method}", "stride")
         if self.length is not None and self.stride >= self.length:
             raise SettingError(
                 f"stride must be below length, {self.length}; it is {self.stride}", "stride"
@@ -153,8 +151,7 @@ class Pack(BatchTransform):
         masked = LOSS_MASK in given.names
         if masked and not is_list_of_whole_numbers(given.field(LOSS_MASK).type):
             raise InputError(
-                f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is "
-                f"{given.field(LOSS_MASK).type}; leave it out"
+                f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is {given.field(LOSS_MASK).type}"
             )
         if self.packs:
             assert self.length is not None, "a block has a length"
@@ -182,9 +179,8 @@ class Pack(BatchTransform):
                 else "its number is not known"
             )
             raise SettingError(
-                f"pack ends each document with the token EOS, but {why}. Give the number of a "
-                "token (--step 'pack eos=2 …'), or"
-                " eos = false to put nothing between documents",
+                f"pack ends each document with the token EOS, but {why}: give a number (--step 'pack "
+                "eos=2 …'), or eos = false for nothing",
                 "eos",
             )
         pad = next((each for each in (self.pad, known.pad, eos) if each is not None), 0)
@@ -201,8 +197,88 @@ class Pack(BatchTransform):
         """Return what packs the documents of one shard."""
         role = roles[TOKENS]
         assert isinstance(role, Tokens), "as `roles` says"
-        reading = _Reading(None if self.eos is False else role.eos)
-        return _Packing(self, reading, role.pad or 0) if self.packs else _Cutting(self, reading)
+        eos = None if self.eos is False else role.eos
+        if self.packs:
+            return _Packing(self, eos, role.pad or 0)
+        return EachBatch(partial(self._cut, eos), "documents", "tokens", "pieces", "longer")
+
+    def _cut(
+        self, eos: int | None, records: Records, reject: RejectRow, counts: Counts
+    ) -> Iterable[Records]:
+        """Yield a row for each document, or for each piece of at most `length` tokens, some at a
+        time: overlapping ones may have many times the tokens of their documents."""
+        records, places = self._without_many_copies(records, reject)
+        documents, rows = _documents_of(
+            records, eos, lambda row, rejection: reject(int(places[row]), rejection)
+        )
+        if not len(documents):
+            return
+        size = self.length or int(documents.lengths.max())
+        pieces = windows(documents.lengths, size, self.stride)
+        _count(counts, documents.lengths, self.length)
+        counts["pieces"] += len(pieces)
+        others = records
+        # each piece gets its own; those of a whole document are not copied for each
+        for name in (TOKENS, LOSS_MASK):
+            if name in records.batch.schema.names:
+                others = others.with_column(name, pa.nulls(records.batch.num_rows))
+        bytes_of_others = _bytes_of_rows(others.batch)[rows[pieces.document]]
+        groups = (np.cumsum(pieces.length + bytes_of_others) - 1) // TOGETHER
+        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(pieces)]
+        for first, last in pairwise(edges):
+            yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
+
+    def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Indices]:
+        """Return the records without those whose other fields would be too much with each piece,
+        and the rows of the others."""
+        places = np.arange(records.batch.num_rows)
+        if self.length is None:
+            return records, places
+        tokens = np.diff(list_offsets(records.batch.column(TOKENS)))
+        more = np.maximum(0, tokens - self.length)
+        pieces = 1 - (-more // (self.length - self.stride))  # or one more, with EOS
+        copied = _bytes_of_rows(records.batch) * pieces
+        kept = (copied <= MOST_COPIED) | (pieces <= 1)
+        for row in np.flatnonzero(~kept).tolist():
+            message = (
+                f"its other fields would take {format_bytes(int(copied[row]))} in its some "
+                f"{pieces[row]:,} pieces; leave them out (keep_text = false, --schema)"
+            )
+            reject(row, Rejection("transform", "too-large", message))
+        return records.kept(kept), places[kept]
+
+    def _rows(
+        self, others: Records, documents: _Documents, pieces: Pieces, rows: Indices
+    ) -> Records:
+        """Return a row for each of some pieces. `others` are the records, whose rows the documents
+        are of, without tokens."""
+        ends = np.cumsum(pieces.length)
+        offsets = np.cumsum(documents.lengths) - documents.lengths
+        source = offsets[pieces.document] + pieces.start
+        where = np.repeat(source - (ends - pieces.length), pieces.length) + np.arange(ends[-1])
+        edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+        taken = rows[pieces.document]
+        made = replace(
+            others, numbers=others.numbers[taken], batch=others.batch.take(pa.array(taken))
+        )
+        made = made.with_column(
+            TOKENS, pa.ListArray.from_arrays(edges, pa.array(documents.tokens[where]))
+        )
+        if documents.mask is not None or self.stride:
+            mask = (
+                np.ones(int(ends[-1]), np.uint8)
+                if documents.mask is None
+                else documents.mask[where]
+            )
+            inside = np.arange(ends[-1]) - np.repeat(ends - pieces.length, pieces.length)
+            repeated = (inside < self.stride) & np.repeat(pieces.start > 0, pieces.length)
+            mask = np.where(repeated, np.uint8(0), mask)
+            made = made.with_column(LOSS_MASK, pa.ListArray.from_arrays(edges, pa.array(mask)))
+        if self.splits:
+            assert self.length is not None, "else there is nothing to split"
+            number = pieces.start // (self.length - self.stride)
+            made = made.with_column("variant", pa.array(number.astype(np.int32)))
+        return made
 
 
 _DOCUMENT_FIELDS = (
@@ -240,8 +316,8 @@ class _Documents:
     """
 
     keys: pa.Array
-    lengths: Numbers
-    first: Numbers
+    lengths: Indices
+    first: Indices
     tokens: npt.NDArray[Any]
     mask: npt.NDArray[np.uint8] | None
 
@@ -287,34 +363,30 @@ class _Documents:
         )
 
 
-class _Reading:
-    """Takes the documents out of records: with their last token, and those that have none or wrong
-    ones rejected."""
-
-    def __init__(self, eos: int | None) -> None:
-        self._eos = eos
-
-    def documents(self, records: Records, reject: RejectRow) -> tuple[_Documents, Numbers]:
-        """Return the documents, and the row of the record that each is of."""
-        batch = records.batch
-        lengths, tokens, faults = _numbers(batch.column(TOKENS))
-        mask_lengths, mask = lengths, None
-        if LOSS_MASK in batch.schema.names:
-            mask_lengths, mask, _ = _numbers(batch.column(LOSS_MASK))
-            faults |= dict.fromkeys(np.flatnonzero(mask_lengths != lengths).tolist(), _OTHER_MASK)
-        for row in sorted(faults):
-            reject(row, faults[row])
-        keys, rows = batch.column("key"), np.arange(len(lengths))
-        if faults:
-            kept = np.ones(len(lengths), np.bool_)
-            kept[list(faults)] = False
-            mask = None if mask is None else mask[np.repeat(kept, mask_lengths)]
-            tokens, keys = tokens[np.repeat(kept, lengths)], keys.filter(pa.array(kept))
-            rows, lengths = rows[kept], lengths[kept]
-        mask = None if mask is None else (mask != 0).astype(np.uint8)
-        tokens = tokens.astype(np.uint16 if tokens.dtype == np.uint16 else np.uint32, copy=False)
-        documents = _Documents(keys, lengths, np.zeros(len(lengths), np.int64), tokens, mask)
-        return (documents if self._eos is None else _ended(documents, self._eos)), rows
+def _documents_of(
+    records: Records, eos: int | None, reject: RejectRow
+) -> tuple[_Documents, Indices]:
+    """Return the documents of records, which end with `eos`, and the row of the record that each is
+    of. Those that have no tokens or wrong ones are rejected."""
+    batch = records.batch
+    lengths, tokens, faults = _numbers(batch.column(TOKENS))
+    mask_lengths, mask = lengths, None
+    if LOSS_MASK in batch.schema.names:
+        mask_lengths, mask, _ = _numbers(batch.column(LOSS_MASK))
+        faults |= dict.fromkeys(np.flatnonzero(mask_lengths != lengths).tolist(), _OTHER_MASK)
+    for row in sorted(faults):
+        reject(row, faults[row])
+    keys, rows = batch.column("key"), np.arange(len(lengths))
+    if faults:
+        kept = np.ones(len(lengths), np.bool_)
+        kept[list(faults)] = False
+        mask = None if mask is None else mask[np.repeat(kept, mask_lengths)]
+        tokens, keys = tokens[np.repeat(kept, lengths)], keys.filter(pa.array(kept))
+        rows, lengths = rows[kept], lengths[kept]
+    mask = None if mask is None else (mask != 0).astype(np.uint8)
+    tokens = tokens.astype(np.uint16 if tokens.dtype == np.uint16 else np.uint32, copy=False)
+    documents = _Documents(keys, lengths, np.zeros(len(lengths), np.int64), tokens, mask)
+    return (documents if eos is None else _ended(documents, eos)), rows
 
 
 _EMPTY = Rejection("transform", "empty", "the document has no tokens")
@@ -324,7 +396,7 @@ _NO_TOKENS = Rejection(
 _OTHER_MASK = Rejection("transform", "other-length", f"{LOSS_MASK} is not as long as {TOKENS}")
 
 
-def _numbers(lists: pa.Array) -> tuple[Numbers, npt.NDArray[Any], dict[int, Rejection]]:
+def _numbers(lists: pa.Array) -> tuple[Indices, npt.NDArray[Any], dict[int, Rejection]]:
     """Return the lengths of lists (n,), their numbers one behind the other, and why the rows that
     are wrong are rejected."""
     lengths = np.diff(list_offsets(lists))
@@ -358,26 +430,15 @@ def _ended(documents: _Documents, eos: int) -> _Documents:
     return replace(documents, lengths=documents.lengths + lacking, tokens=tokens, mask=mask)
 
 
-@dataclass
-class _Counts:
-    """What was packed, by the names under which it is reported."""
-
-    documents: int = 0
-    tokens: int = 0
-    blocks: int = 0
-    pieces: int = 0
-    longer: int = 0
-    cut: int = 0
-
-    def add(self, lengths: Numbers, size: int | None) -> None:
-        """Count documents."""
-        self.documents += len(lengths)
-        self.tokens += int(lengths.sum())
-        if size is not None:
-            self.longer += int((lengths > size).sum())
+def _count(counts: Counts, lengths: Indices, size: int | None) -> None:
+    """Add documents to what is counted."""
+    counts["documents"] += len(lengths)
+    counts["tokens"] += int(lengths.sum())
+    if size is not None:
+        counts["longer"] += int((lengths > size).sum())
 
 
-class _Packing:
+class _Packing(BatchRun):
     """Packs the documents of one shard into blocks.
 
     `concat` gives blocks as soon as they are full. `bfd` packs a window of documents at a time:
@@ -385,19 +446,20 @@ class _Packing:
     together.
     """
 
-    def __init__(self, step: Pack, reading: _Reading, pad: int) -> None:
+    def __init__(self, step: Pack, eos: int | None, pad: int) -> None:
         assert step.length is not None, "a block has a length"
-        self._size, self._pad, self._reading = step.length, pad, reading
+        self._size, self._pad, self._eos = step.length, pad, eos
         self._divide, self._by_fit = METHODS[step.method], step.method == "bfd"
         self._held: list[_Documents] = []
         self._tokens = self._documents = 0
-        self._counts = _Counts()
+        names = ("documents", "tokens", "blocks", "pieces", "longer", "cut")
+        self._counts: Counts = dict.fromkeys(names, 0)
         self._lengths = np.zeros(self._size + 1, np.int64)
 
     def apply(self, records: Records, reject: RejectRow) -> Iterator[Records]:
         """Yield the blocks that are full, or those of full windows."""
-        documents, _ = self._reading.documents(records, reject)
-        self._counts.add(documents.lengths, self._size)
+        documents, _ = _documents_of(records, self._eos, reject)
+        _count(self._counts, documents.lengths, self._size)
         while len(documents):
             taken = self._window_of(documents.lengths) if self._by_fit else len(documents)
             part = documents.part(0, taken)
@@ -420,7 +482,7 @@ class _Packing:
                 raise HeldMemoryError from error
             raise
 
-    def _window_of(self, lengths: Numbers) -> int:
+    def _window_of(self, lengths: Indices) -> int:
         """Return how many of these documents belong to the window."""
         by_tokens = int(np.searchsorted(np.cumsum(lengths), WINDOW_TOKENS - self._tokens)) + 1
         return min(len(lengths), by_tokens, WINDOW_DOCUMENTS - self._documents)
@@ -452,15 +514,15 @@ class _Packing:
             yield Records(file, np.zeros(last - first, np.int64), batch)
 
     def _count(self, documents: _Documents, pieces: Pieces, blocks: int) -> None:
-        self._counts.blocks += blocks
-        self._counts.pieces += len(pieces)
+        self._counts["blocks"] += blocks
+        self._counts["pieces"] += len(pieces)
         if self._by_fit:
             self._lengths += np.bincount(pieces.length, minlength=self._size + 1)
             return
         # A document that fits is cut once at most: what begins inside of it is its second piece.
         starts = documents.first[pieces.document] + pieces.start
         whole = starts + documents.lengths[pieces.document] - pieces.start
-        self._counts.cut += int(((starts > 0) & (whole <= self._size)).sum())
+        self._counts["cut"] += int(((starts > 0) & (whole <= self._size)).sum())
 
     def _blocks(self, documents: _Documents, pieces: Pieces, blocks: int) -> pa.RecordBatch:
         offsets = np.cumsum(documents.lengths) - documents.lengths
@@ -472,7 +534,7 @@ class _Packing:
         keys = documents.keys.take(pa.array(pieces.document))
         starts = (documents.first[pieces.document] + pieces.start).astype(np.int32)
         if (source - source[0] == before).all():
-            where: Numbers | slice = slice(int(source[0]), int(source[0] + ends[-1]))
+            where: Indices | slice = slice(int(source[0]), int(source[0] + ends[-1]))
         else:
             where = np.repeat(source - before, pieces.length) + np.arange(ends[-1])
         to = (
@@ -493,7 +555,7 @@ class _Packing:
         return pa.record_batch(columns)
 
     def _laid_out(
-        self, values: npt.NDArray[Any], to: Numbers | None, blocks: int, fill: int
+        self, values: npt.NDArray[Any], to: Indices | None, blocks: int, fill: int
     ) -> pa.Array:
         """Return values as blocks, filled up with `fill`; `to` (n,) are their places, None: they
         lie one behind the other."""
@@ -512,13 +574,13 @@ class _Packing:
         method; `cut` ones would fit, and were cut.
         """
         counted = self._counts
-        held = counted.tokens - self._tokens
+        held = counted["tokens"] - self._tokens
         least = fewest_blocks(self._lengths, self._size) if self._by_fit else -(-held // self._size)
-        padding = counted.blocks * self._size - held
-        return {**vars(counted), "padding": padding, "least_padding": least * self._size - held}
+        padding = counted["blocks"] * self._size - held
+        return {**counted, "padding": padding, "least_padding": least * self._size - held}
 
 
-def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
+def _bytes_of_rows(batch: pa.RecordBatch) -> Indices:
     """Return the bytes of the texts and binary values of each row, (n,); the key is not counted."""
     import pyarrow.compute as pc
 
@@ -533,99 +595,3 @@ def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
         if field_.name != "key" and any(kind(field_.type) for kind in kinds):
             total += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     return total
-
-
-@dataclass
-class _Cutting(NothingHeld):
-    """Gives a row for each document, or for each piece of at most `length` tokens."""
-
-    step: Pack
-    reading: _Reading
-    counted: _Counts = field(default_factory=_Counts)
-
-    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Yield the pieces, some at a time: overlapping ones may have many times the tokens of
-        their documents."""
-        step = self.step
-        records, places = self._without_many_copies(records, reject)
-        documents, rows = self.reading.documents(
-            records, lambda row, rejection: reject(int(places[row]), rejection)
-        )
-        if not len(documents):
-            return
-        size = step.length or int(documents.lengths.max())
-        pieces = windows(documents.lengths, size, step.stride)
-        self.counted.add(documents.lengths, step.length)
-        self.counted.pieces += len(pieces)
-        others = records
-        # each piece gets its own; those of a whole document are not copied for each
-        for name in (TOKENS, LOSS_MASK):
-            if name in records.batch.schema.names:
-                others = others.with_column(name, pa.nulls(records.batch.num_rows))
-        bytes_of_others = _bytes_of_rows(others.batch)[rows[pieces.document]]
-        groups = (np.cumsum(pieces.length + bytes_of_others) - 1) // TOGETHER
-        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(pieces)]
-        for first, last in pairwise(edges):
-            yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
-
-    def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Numbers]:
-        """Return the records without those whose other fields would be too much with each piece,
-        and the rows of the others."""
-        places = np.arange(records.batch.num_rows)
-        if self.step.length is None:
-            return records, places
-        tokens = np.diff(list_offsets(records.batch.column(TOKENS)))
-        more = np.maximum(0, tokens - self.step.length)
-        pieces = 1 - (-more // (self.step.length - self.step.stride))  # or one more, with EOS
-        copied = _bytes_of_rows(records.batch) * pieces
-        kept = (copied <= MOST_COPIED) | (pieces <= 1)
-        for row in np.flatnonzero(~kept).tolist():
-            message = (
-                f"its other fields, such as text, would take {format_bytes(int(copied[row]))}, as "
-                "each of its some"
-                f" {pieces[row]:,} pieces has them; leave them out (keep_text = false, --schema)"
-            )
-            reject(row, Rejection("transform", "too-large", message))
-        return records.kept(kept), places[kept]
-
-    def _rows(
-        self, others: Records, documents: _Documents, pieces: Pieces, rows: Numbers
-    ) -> Records:
-        """Return a row for each of some pieces. `others` are the records, whose rows the documents
-        are of, without tokens."""
-        step = self.step
-        ends = np.cumsum(pieces.length)
-        offsets = np.cumsum(documents.lengths) - documents.lengths
-        source = offsets[pieces.document] + pieces.start
-        where = np.repeat(source - (ends - pieces.length), pieces.length) + np.arange(ends[-1])
-        edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-        taken = rows[pieces.document]
-        made = replace(
-            others, numbers=others.numbers[taken], batch=others.batch.take(pa.array(taken))
-        )
-        made = made.with_column(
-            TOKENS, pa.ListArray.from_arrays(edges, pa.array(documents.tokens[where]))
-        )
-        if documents.mask is not None or step.stride:
-            mask = (
-                np.ones(int(ends[-1]), np.uint8)
-                if documents.mask is None
-                else documents.mask[where]
-            )
-            inside = np.arange(ends[-1]) - np.repeat(ends - pieces.length, pieces.length)
-            repeated = (inside < step.stride) & np.repeat(pieces.start > 0, pieces.length)
-            mask = np.where(repeated, np.uint8(0), mask)
-            made = made.with_column(LOSS_MASK, pa.ListArray.from_arrays(edges, pa.array(mask)))
-        if step.splits:
-            assert step.length is not None, "else there is nothing to split"
-            number = pieces.start // (step.length - step.stride)
-            made = made.with_column("variant", pa.array(number.astype(np.int32)))
-        return made
-
-    def counts(self) -> dict[str, int]:
-        """Return the `documents` with `tokens` that were cut into `pieces`, and how many of them
-        were `longer` than a piece."""
-        return {
-            name: getattr(self.counted, name)
-            for name in ("documents", "tokens", "pieces", "longer")
-        }

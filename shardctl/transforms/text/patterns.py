@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import InstallError
 from shardctl.format.arrays import bytes_of
 from shardctl.system.options import Number, Text, Word, setting
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import unknown
 from shardctl.transforms.settings import Names, SettingError
 from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform, version_of
@@ -79,12 +77,10 @@ PATTERNS_VERSION = 3
 made again."""
 
 
-@dataclass(frozen=True)
-class Redact(TextTransform):
+class Redact(TextTransform, name="redact"):
     """Replaces what identifies a person or a place in the net by a placeholder: e-mail addresses,
     IP addresses and more."""
 
-    name: ClassVar[str] = "redact"
     patterns: tuple[str, ...] = setting(Names(), ("email", "ip"), f"Which: {', '.join(PATTERNS)}.")
     placeholder: str = setting(
         Text(), "[NAME]", "What stands there instead; NAME in it becomes EMAIL, IP, …"
@@ -130,8 +126,7 @@ def _with_at(texts: pa.Array) -> npt.NDArray[np.int64]:
 ENGINES = ("auto", "re2", "regex")
 
 
-@dataclass(frozen=True)
-class Replace(TextStep):
+class Replace(TextStep, name="replace"):
     """Replaces what a regular expression finds. RE2 does it where the pattern is valid there, else
     the package `regex`.
 
@@ -139,7 +134,6 @@ class Replace(TextStep):
     may take for ever: a text for which it needs more than `time_limit` is rejected.
     """
 
-    name: ClassVar[str] = "replace"
     pattern: str = setting(Text(), help="The regular expression, for instance '[ ]+,'.")
     replacement: str = setting(
         Text(), "", "What stands there instead; \\1 is what the first group found."
@@ -224,18 +218,9 @@ def _refused_by_re2(pattern: str, replacement: str) -> str:
 def _compiled(pattern: str, replacement: str) -> Any:
     """Return a pattern of the package regex. Raises SettingError if it is not one, or the
     replacement is not for it."""
-    try:
-        import regex
-    except ImportError:
-        why = _refused_by_re2(pattern, replacement)
-        reason = (
-            f"RE2 does not take the pattern ({why}), and the package regex is missing"
-            if why
-            else "it needs regex"
-        )
-        raise InstallError(
-            f"the step replace: {reason}: pip install {to_install('text')}"
-        ) from None
+    why = _refused_by_re2(pattern, replacement)
+    refused = f" (RE2 refuses its pattern: {why})" if why else ""
+    regex = needed("regex", "text", f"the step replace{refused}")
     try:
         compiled = regex.compile(pattern)
     except regex.error as error:

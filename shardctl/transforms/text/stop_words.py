@@ -4,18 +4,17 @@ package stopwordsiso."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InstallError
-from shardctl.format.arrays import Places, bytes_of, texts_from
+from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
+from shardctl.transforms.base import check_limits
 from shardctl.transforms.settings import PROBABILITY, Names, SettingError
 from shardctl.transforms.text.base import TextTransform, unidata, version_of
 from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
@@ -28,12 +27,10 @@ INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
 
-@dataclass(frozen=True)
-class StopWords(TextTransform):
+class StopWords(TextTransform, name="stop_words"):
     """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need
     words first: see segment."""
 
-    name: ClassVar[str] = "stop_words"
     language: str = LANGUAGE
     also: tuple[str, ...] = ALSO
     keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
@@ -52,46 +49,35 @@ class StopWords(TextTransform):
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without the words."""
         wanted = (stop_words(self.language, self.name) | _plain(self.also)) - _plain(self.keep)
-        found = _find(texts, wanted)
-        if not found.stops.any():
+        starts, ends, stops = _find(texts, wanted)
+        if not stops.any():
             return texts
         data, offsets = bytes_of(texts)
         blank = spaces(data)
         blank[(data == 0x0A) | (data == 0x0D)] = False
         # Each word goes with the white space after it, up to the end of its line.
         solid = np.append(np.flatnonzero(~blank), len(data))
-        ends = solid[np.searchsorted(solid, found.ends[found.stops])]
-        text = np.searchsorted(offsets, found.starts[found.stops], side="right") - 1
+        starts, ends = starts[stops], solid[np.searchsorted(solid, ends[stops])]
+        text = np.searchsorted(offsets, starts, side="right") - 1
         ends = np.minimum(ends, offsets[text + 1])
         depth = np.zeros(len(data) + 1, np.int8)
-        depth[found.starts[found.stops]] += 1
+        depth[starts] += 1
         depth[ends] -= 1
         keep = np.cumsum(depth[:-1], dtype=np.int8) == 0
         return texts_of_kept(data, keep, offsets)
 
 
-@dataclass(frozen=True)
-class FilterStopWords(RuleFilter):
+class FilterStopWords(RuleFilter, name="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
-    name: ClassVar[str] = "filter_stop_words"
     language: str = LANGUAGE
     min_share: float | None = setting(PROBABILITY, None, "Least share of the words.")
     max_share: float | None = setting(PROBABILITY, None, "Largest share of the words.")
     also: tuple[str, ...] = ALSO
 
     def __post_init__(self) -> None:
-        if self.min_share is None and self.max_share is None:
-            raise SettingError("needs min_share or max_share, or both")
-        if (
-            self.min_share is not None
-            and self.max_share is not None
-            and self.min_share > self.max_share
-        ):
-            raise SettingError(
-                f"max_share {self.max_share:g} is under min_share {self.min_share:g}", "max_share"
-            )
+        check_limits(self)
 
     def loaded(self, folder: Path | None = None) -> FilterStopWords:
         """Return this step, having found the words. Raises SettingError for an unknown language,
@@ -106,10 +92,11 @@ class FilterStopWords(RuleFilter):
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rule with the shares. A text without words has the share 0."""
-        found = _find(texts, stop_words(self.language, self.name) | _plain(self.also))
-        of_text = np.searchsorted(found.starts, bytes_of(texts).offsets)
-        sums = np.zeros(len(found.stops) + 1, np.int64)
-        np.cumsum(found.stops, out=sums[1:])
+        wanted = stop_words(self.language, self.name) | _plain(self.also)
+        starts, _, stops = _find(texts, wanted)
+        of_text = np.searchsorted(starts, bytes_of(texts).offsets)
+        sums = np.zeros(len(stops) + 1, np.int64)
+        np.cumsum(stops, out=sums[1:])
         share = shares(np.diff(sums[of_text]), np.diff(of_text))
         yield Rule(
             "stop-words",
@@ -120,17 +107,9 @@ class FilterStopWords(RuleFilter):
         )
 
 
-class _Found(NamedTuple):
-    """The words of texts, and which of them are stop words: word i is data[starts[i]:ends[i]]. All
-    are (words,)."""
-
-    starts: Places
-    ends: Places
-    stops: Mask
-
-
-def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
-    """Return the words of texts: letters, digits and marks that follow each other, with apostrophes
+def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Indices, Indices, Mask]:
+    """Return where the words of texts begin, where they end, and which of them are stop words:
+    (words,) each. A word is letters, digits and marks that follow each other, with apostrophes
     between two of them."""
 
     data, offsets = bytes_of(texts)
@@ -162,9 +141,7 @@ def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
     named = texts_from(data[inner], lengths).dictionary_encode()
     names = named.dictionary.to_pylist()
     is_stop = np.fromiter((_same(name) in wanted for name in names), bool, len(names))
-    return _Found(
-        first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool)
-    )
+    return first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool)
 
 
 def _same(word: str) -> str:
@@ -179,18 +156,12 @@ def _plain(words: Iterable[str]) -> frozenset[str]:
 def stop_words(language: str, who: str) -> frozenset[str]:
     """Return the stop words of a language. Raises SettingError if there is no list of it,
     InstallError."""
-    try:
-        import stopwordsiso
-    except ImportError:
-        raise InstallError(
-            f"the step {who} needs stopwordsiso: pip install {to_install('text')}"
-        ) from None
+    stopwordsiso = needed("stopwordsiso", "text", f"the step {who}")
     known = sorted(stopwordsiso.langs())
     if language not in known:
         raise SettingError(
-            f"there are no stop words of the language {language!r}; give its code of two letters, "
-            "such as en, de, fr or zh"
-            f" ({len(known)} languages have a list)",
+            f"there are no stop words of the language {language!r}; give one of the {len(known)} "
+            "codes such as en, de, fr or zh",
             "language",
             owner=who,
         )
@@ -205,8 +176,7 @@ PRIVATE = range(0xF0000, 0xFFFFE)
 looked at."""
 
 
-@dataclass(frozen=True)
-class Segment(TextTransform):
+class Segment(TextTransform, name="segment"):
     """Puts a space between the words of Chinese texts, as jieba finds them.
 
     Only where a Chinese character is on at least one side, and white space on none: other languages
@@ -214,7 +184,6 @@ class Segment(TextTransform):
     out gives the text back.
     """
 
-    name: ClassVar[str] = "segment"
     language: str = setting(Word(*LANGUAGES), "zh", "The language.")
     new_words: bool = setting(
         Flag(), True, "Find words that are not in the dictionary too (a hidden Markov model)."
@@ -270,10 +239,4 @@ def _unused_character(texts: pa.Array) -> str:
 
 
 def _rjieba() -> Any:
-    try:
-        import rjieba
-    except ImportError:
-        raise InstallError(
-            f"the step segment needs rjieba: pip install {to_install('chinese')}"
-        ) from None
-    return rjieba
+    return needed("rjieba", "chinese", "the step segment")

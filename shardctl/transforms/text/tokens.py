@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.text import format_bytes, printable
-from shardctl.transforms.base import BatchRun, BatchTransform, NothingHeld, Records, RejectRow
+from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.chat_forms import form_of
@@ -81,9 +81,7 @@ class TokenStep(BatchTransform):
             where = printable(str(Path(folder or ".") / self.tokenizer))
             raise InputError(
                 f"{where}: this is not the tokenizer of the recipe: the SHA-256 of its files is "
-                f"{str(found)[:12]}…, and the"
-                f" recipe has {str(self.digest)[:12]}…. Use the right tokenizer, or leave digest "
-                "out of the recipe"
+                f"{str(found)[:12]}…, and not {str(self.digest)[:12]}…"
             )
         return step.kept(found)
 
@@ -176,15 +174,13 @@ class TokenStep(BatchTransform):
         return pa.ListArray.from_arrays(starts, numbers)
 
 
-@dataclass(frozen=True)
-class Tokenize(TokenStep):
+class Tokenize(TokenStep, name="tokenize"):
     """Turns texts into the numbers of tokens: the column tokens takes the place of text.
 
     Special tokens are added, and found in texts, as the tokenizer says; the end of a document is
     added by packing. Empty and missing texts are rejected.
     """
 
-    name: ClassVar[str] = "tokenize"
     keep_text: bool = setting(Flag(), False, "Keep the column text too.")
     exact: bool = setting(
         Flag(),
@@ -198,9 +194,8 @@ class Tokenize(TokenStep):
         form = None if TEXT in given.names else form_of(given.names)
         if form is not None:
             raise InputError(
-                f"the records have {' and '.join(form.needs)} and no text: they are chats. To make "
-                "tokens of them, use"
-                " --chat-template chatml (or auto, or a FILE.jinja), or the step tokenize_chat"
+                f"the records have {' and '.join(form.needs)} and no text: for chats, use "
+                "--chat-template, or the step tokenize_chat"
             )
         require_text(given, self.name)
         self.refuse_tokens(given)
@@ -210,7 +205,16 @@ class Tokenize(TokenStep):
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what encodes the texts of one batch after the other."""
-        return _Run(self)
+        return EachBatch(self._apply, "tokens")
+
+    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        encoded, kept = self.encoded(texts_of(records), reject)
+        counts["tokens"] += int(np.diff(encoded.offsets)[kept].sum())
+        place = records.batch.schema.get_field_index(TEXT)
+        lists = self.lists(encoded.offsets, encoded.ids)
+        batch = records.batch if self.keep_text else records.batch.remove_column(place)
+        made = replace(records, batch=batch.add_column(place, pa.field(TOKENS, lists.type), lists))
+        return (made.kept(kept),)
 
     def notices(self) -> tuple[str, ...]:
         """Say that the tokenizer loses something, with an example."""
@@ -225,8 +229,7 @@ class Tokenize(TokenStep):
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
         return (
             f"the tokenizer {self.tokenizer} does not give every text back exactly: {text!r:.40} "
-            f"comes back as {back!r:.40}"
-            " (exact = true in the step tokenize rejects such texts)"
+            f"comes back as {back!r:.40} (exact = true rejects such texts)"
         )
 
     def encoded(self, texts: pa.Array, reject: RejectRow) -> tuple[Encoded, Rows]:
@@ -263,9 +266,8 @@ class Tokenize(TokenStep):
 
         for row in np.flatnonzero(longer).tolist():
             message = (
-                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and this "
-                "tokenizer takes a hundred times as"
-                " much memory: make smaller records (--record paragraph)"
+                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a hundred "
+                "times as much memory: make smaller records (--record paragraph)"
             )
             reject(row, Rejection("transform", "too-large", message))
         return pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
@@ -287,25 +289,3 @@ class Tokenize(TokenStep):
                         "transform", "not-exact", "the tokens do not give the text back exactly"
                     ),
                 )
-
-
-class _Run(NothingHeld):
-    """The work of the step in one shard."""
-
-    def __init__(self, step: Tokenize) -> None:
-        self._step = step
-        self._tokens = 0
-
-    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return the records with their tokens."""
-        encoded, kept = self._step.encoded(texts_of(records), reject)
-        self._tokens += int(np.diff(encoded.offsets)[kept].sum())
-        place = records.batch.schema.get_field_index(TEXT)
-        lists = self._step.lists(encoded.offsets, encoded.ids)
-        batch = records.batch if self._step.keep_text else records.batch.remove_column(place)
-        made = replace(records, batch=batch.add_column(place, pa.field(TOKENS, lists.type), lists))
-        return (made.kept(kept),)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of tokens that were made."""
-        return {"tokens": self._tokens}

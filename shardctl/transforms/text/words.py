@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import Places, TextBytes, bytes_of, texts_from
+from shardctl.format.arrays import Indices, TextBytes, bytes_of, texts_from
 from shardctl.transforms.text.characters import NEWLINE, Mask, characters_before, letters, spaces
 
 
@@ -23,10 +23,10 @@ class Spans:
     of_text[t] to of_text[t + 1] - 1, and `text` (n,) says it the other way.
     """
 
-    first: Places
-    end: Places
-    of_text: Places
-    text: Places
+    first: Indices
+    end: Indices
+    of_text: Indices
+    text: Indices
 
     @property
     def count(self) -> npt.NDArray[np.int64]:
@@ -53,9 +53,9 @@ class Words:
         # one that goes to the end of its text is not part of the next one's first
         starts[begins] = ~self.spaces[begins]
         ends[stops] = ~self.spaces[stops]
-        self.starts: Places = np.flatnonzero(starts)
-        self.ends: Places = np.flatnonzero(ends) + 1
-        self.of_text: Places = np.searchsorted(self.starts, offsets)
+        self.starts: Indices = np.flatnonzero(starts)
+        self.ends: Indices = np.flatnonzero(ends) + 1
+        self.of_text: Indices = np.searchsorted(self.starts, offsets)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -71,7 +71,7 @@ class Words:
         return np.diff(self.of_text)
 
     @cached_property
-    def text(self) -> Places:
+    def text(self) -> Indices:
         """The number of the text of each word, (words,)."""
         return np.repeat(np.arange(self.texts), self.count)
 
@@ -84,13 +84,13 @@ class Words:
     def _characters_before(self) -> npt.NDArray[np.int32] | None:
         return characters_before(self.bytes.data)
 
-    def between(self, starts: Places, ends: Places) -> npt.NDArray[np.int64]:
+    def between(self, starts: Indices, ends: Indices) -> npt.NDArray[np.int64]:
         """Return how many characters there are from some places in the data to others."""
         before = self._characters_before
         return ends - starts if before is None else (before[ends] - before[starts]).astype(np.int64)
 
     @cached_property
-    def _word_characters_before(self) -> Places:
+    def _word_characters_before(self) -> Indices:
         return _sums(self.characters)
 
     def characters_of(self, spans: Spans) -> npt.NDArray[np.int64]:
@@ -113,7 +113,7 @@ class Words:
         return np.logical_or.reduceat(letters(self.bytes.data), self.starts)
 
     @cached_property
-    def _lines_before(self) -> Places:
+    def _lines_before(self) -> Indices:
         """How many lines end before each word, and how many texts: (words,). Words of one line have
         the same number."""
         return np.searchsorted(np.flatnonzero(self.bytes.data == NEWLINE), self.starts) + self.text
@@ -193,7 +193,7 @@ def _numbered(values: pa.Array) -> npt.NDArray[np.int64]:
     return numbers.astype(np.int64)
 
 
-def _sums(values: npt.NDArray[np.int64] | Mask) -> Places:
+def _sums(values: npt.NDArray[np.int64] | Mask) -> Indices:
     """Return the sums of the values before each place, (n + 1,)."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])

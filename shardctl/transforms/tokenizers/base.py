@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class Encoded:
     ids: Ids
 
 
-class Tokenizer(Protocol):
+class Tokenizer(ABC):
     """Turns texts into the numbers of tokens. All numbers are below `vocabulary`.
 
     `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill
@@ -50,70 +51,54 @@ class Tokenizer(Protocol):
     a dataset, such as `tokenizer.json`. If you load them again, you get the same tokenizer.
     """
 
-    @property
-    def kept_as(self) -> str:
-        """What opens it again: the name of the first of its files, or a name that needs none, such
-        as `bytes`."""
-        ...
+    kept_as: str
+    """What opens it again: the name of the first of its files, or a name that needs none, such as
+    `bytes`."""
 
-    @property
-    def vocabulary(self) -> int:
-        """The number of different tokens, special ones included: one more than the largest number
-        of a token."""
-        ...
+    vocabulary: int
+    """The number of different tokens, special ones included: one more than the largest number of a
+    token."""
 
-    @property
-    def eos(self) -> int | None:
-        """The token that ends a document."""
-        ...
+    eos: int | None
+    """The token that ends a document."""
 
-    @property
-    def bos(self) -> int | None:
-        """The token that begins a document."""
-        ...
+    bos: int | None
+    """The token that begins a document."""
 
-    @property
-    def pad(self) -> int | None:
-        """The token that fills up."""
-        ...
+    pad: int | None
+    """The token that fills up."""
 
-    @property
-    def special(self) -> Mapping[str, int]:
-        """The special tokens, which do not stand for text, under their names."""
-        ...
+    special: Mapping[str, int]
+    """The special tokens, which do not stand for text, under their names."""
 
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        """The files of the tokenizer, under their names."""
-        ...
+    files: Mapping[str, bytes]
+    """The files of the tokenizer, under their names."""
 
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """The packages that decide the tokens, with their versions: "tokenizers 0.23.3"."""
-        ...
+    versions: tuple[str, ...] = ()
+    """The packages that decide the tokens, with their versions: "tokenizers 0.23.3"."""
 
+    @abstractmethod
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts, (n,) string without nulls; special tokens are added as the
         tokenizer says (no EOS)."""
-        ...
 
     def too_long(self, texts: pa.Array) -> Rows:
         """Return which of the texts, (n,), would take a hundred times as much memory as they have
-        bytes, and much of it."""
-        ...
+        bytes, and much of it: as a rule none."""
+        return np.zeros(len(texts), bool)
 
+    @abstractmethod
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of tokens. Bytes that are not UTF-8, for instance at the cut of a text,
         become U+FFFD."""
-        ...
 
+    @abstractmethod
     def token(self, number: int) -> str:
         """Return a token as people read it. Raises IndexError if there is none of this number."""
-        ...
 
+    @abstractmethod
     def number(self, token: str) -> int | None:
         """Return the number of a token; None for an unknown token."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -150,11 +135,6 @@ def longer_than(texts: pa.Array, most: int) -> Rows:
     """Return which of the texts, (n,), have more than so many bytes."""
     longer: Rows = bytes_of(texts).sizes > most
     return longer
-
-
-def none_too_long(texts: pa.Array) -> Rows:
-    """Return False for each of the texts: for tokenizers that take little memory."""
-    return np.zeros(len(texts), bool)
 
 
 def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
@@ -119,9 +118,7 @@ class TiktokenEngine:
             raise UnfitError(f"it cannot be imported ({error})", extra="tiktoken") from None
         parts = _parts_for_tiktoken(json.loads(data))
         try:
-            self._core, (self.version,) = open_core(
-                "tokenizer.json", parts.pattern, parts.ranks, parts.special, "it"
-            )
+            self._core, (self.version,) = open_core("tokenizer.json", *parts, "it")
         except InputError as error:
             raise UnfitError(str(error).removeprefix("it: ")) from None
 
@@ -166,16 +163,11 @@ def word_pattern(said: dict[str, Any]) -> str | None:
     return pattern if isinstance(pattern, str) else None
 
 
-@dataclass(frozen=True)
-class _Parts:
-    pattern: str
-    ranks: dict[bytes, int]
-    special: Mapping[str, int]
-
-
-def _parts_for_tiktoken(said: dict[str, Any]) -> _Parts:
-    """Return what tiktoken needs of a tokenizer.json. Raises UnfitError where it cannot do the
-    same."""
+def _parts_for_tiktoken(
+    said: dict[str, Any],
+) -> tuple[str, dict[bytes, int], Mapping[str, int]]:
+    """Return what tiktoken needs of a tokenizer.json: the pattern of words, ranks, special tokens.
+    Raises UnfitError where it cannot do the same."""
     model = said.get("model") or {}
     pattern = word_pattern(said.get("pre_tokenizer") or {})
     added = {token["content"]: token["id"] for token in said.get("added_tokens") or []}
@@ -208,7 +200,7 @@ def _parts_for_tiktoken(said: dict[str, Any]) -> _Parts:
     }:
         # tiktoken takes a word that is a token as it is
         raise UnfitError("it has tokens that are not merged from others")
-    return _Parts(pattern, ranks, added)
+    return pattern, ranks, added
 
 
 SOME = 1_000

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,9 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, InstallError, UsageError, first_line
+from shardctl.errors import InputError, UsageError, first_line
 from shardctl.format.arrays import bytes_of
-from shardctl.system.packages import to_install
+from shardctl.system.packages import installed_version, needed, to_install
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine
 from shardctl.transforms.tokenizers import engines
@@ -71,7 +70,7 @@ CUT = 1 << 18
 _PATTERNS = frozenset(
     (
         GPT2,
-        *(encoding.pattern for encoding in ENCODINGS.values()),
+        *(pattern for pattern, _ in ENCODINGS.values()),
         # Llama 3; Qwen 2
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
         r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -87,7 +86,7 @@ _PLACE = re.compile(r"(?<=[a-z])(?= [a-z])|(?<=[^\s]\n)(?=[^\W\d_])")
 """Where texts may be cut."""
 
 
-class HuggingFace:
+class HuggingFace(Tokenizer):
     """A `tokenizer.json`. `engine` says by what it is done: auto takes the fastest that gives the
     same tokens."""
 
@@ -97,7 +96,7 @@ class HuggingFace:
         self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str = AUTO
     ) -> None:
         self._where, self._data = where, data
-        self.files: Mapping[str, bytes] = {FILE: data, **beside}
+        self.files = {FILE: data, **beside}
         self._config = {
             name: _object(beside[name], f"{where}: {name}") for name in beside if name != TEMPLATE
         }
@@ -107,11 +106,15 @@ class HuggingFace:
         self._json = _said(data, where)
         self._proven = self._choose(engine)
         self._engine = None if self._proven is None else self._proven.engine
-        self._facts = (
-            self._proven.facts if self._proven is not None else _facts(self._json, self._own)
+        self._around, self.special, self.vocabulary = (
+            _facts(self._json, self._own) if self._proven is None else self._proven.facts
         )
+        self.eos = self._role("eos", END_NAMES)
+        self.bos = self._role("bos", BEGIN_NAMES)
+        self.pad = self._role("pad", PAD_NAMES)
+        own = f"tokenizers {installed_version('tokenizers')}"
+        self.versions = (own,) if self._engine is None else (own, self._engine.version)
         self._byte_level = engines.word_pattern(self._json.get("pre_tokenizer") or {}) is not None
-        self._around = self._facts.around
 
     def _choose(self, name: str) -> Proven | None:
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is
@@ -143,17 +146,6 @@ class HuggingFace:
         may never need it."""
         return _opened(self._data, self._where)
 
-    @property
-    def vocabulary(self) -> int:
-        """One more than the largest number of a token."""
-        return self._facts.vocabulary
-
-    @property
-    def special(self) -> Mapping[str, int]:
-        """The special tokens by their names. The package numbers those anew that do not follow the
-        vocabulary."""
-        return self._facts.special
-
     @cached_property
     def not_given_back(self) -> str | None:
         """A string that comes back as another one, of those of engines.py; None if there is none."""
@@ -162,21 +154,6 @@ class HuggingFace:
             if self._proven is None
             else self._proven.not_given_back(self)
         )
-
-    @cached_property
-    def eos(self) -> int | None:
-        """The end of a document."""
-        return self._role("eos", END_NAMES)
-
-    @cached_property
-    def bos(self) -> int | None:
-        """The beginning of a document."""
-        return self._role("bos", BEGIN_NAMES)
-
-    @cached_property
-    def pad(self) -> int | None:
-        """What fills up."""
-        return self._role("pad", PAD_NAMES)
 
     def _role(self, role: str, names: Sequence[str]) -> int | None:
         """Return the token of a role as the files beside say, or else by its usual names."""
@@ -190,12 +167,6 @@ class HuggingFace:
         if type(said) is int and 0 <= said < self.vocabulary:
             return said
         return of_names(self.special, names)
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """The version of `tokenizers`, and of the engine."""
-        own = f"tokenizers {_package(self._where).__version__}"
-        return (own,) if self._engine is None else (own, self._engine.version)
 
     @cached_property
     def _cuts(self) -> bool:
@@ -308,7 +279,8 @@ class HuggingFace:
 
     def number(self, token: str) -> int | None:
         """Return the number of a token by its name in the vocabulary."""
-        found = self._own.token_to_id(token)
+        found = self.special.get(token)
+        found = self._own.token_to_id(token) if found is None else found
         return None if found is None else int(found)
 
 
@@ -342,22 +314,12 @@ def _said(data: bytes, where: str) -> dict[str, Any]:
 
 def _opened(data: bytes, where: str) -> Any:
     """Return the tokenizer of a tokenizer.json."""
-    _package(where)
+    needed("tokenizers", "text", f"{where}: it")
     try:
         return _own_of(data)
     except Exception as error:  # noqa: BLE001 - the package raises plain Exception
         raise InputError(
             f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})"
-        ) from None
-
-
-def _package(where: str) -> Any:
-    try:
-        return importlib.import_module("tokenizers")
-    except ImportError as error:
-        raise InstallError(
-            f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install "
-            f"{to_install('text')}"
         ) from None
 
 
@@ -436,22 +398,17 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
     return Encoded(offsets, ids)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What `tokenizers` says of a tokenizer: the tokens around each text (see `_added`), special
-    tokens, one more than the largest number of a token."""
-
-    around: Around | None
-    special: dict[str, int]
-    vocabulary: int
+Facts = tuple[Around | None, Mapping[str, int], int]
+"""What `tokenizers` says of a tokenizer: the tokens around each text (see `_added`), the special
+tokens by their names, and one more than the largest number of a token. The package numbers special
+tokens anew that do not follow the vocabulary."""
 
 
 def _facts(said: dict[str, Any], own: Any) -> Facts:
     names = [token["content"] for token in said.get("added_tokens") or [] if token.get("special")]
     special = {name: int(number) for name in names if (number := own.token_to_id(name)) is not None}
-    return Facts(
-        _added(own), special, max(own.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-    )
+    most = max(own.get_vocab(with_added_tokens=True).values(), default=-1)
+    return _added(own), special, most + 1
 
 
 PROVEN = "tokenizers"
@@ -484,7 +441,7 @@ class Proven:
     def remember(self) -> None:
         """Note the proof for other processes."""
         if self.digest is not None:
-            Remembered(PROVEN).add(self.digest, [*vars(self.facts).values(), self.lost])
+            Remembered(PROVEN).add(self.digest, [*self.facts, self.lost])
 
     @classmethod
     def remembered(cls, engine: Engine, digest: str | None) -> Proven | None:
@@ -493,9 +450,7 @@ class Proven:
         if found is None:
             return None
         around, special, vocabulary, lost = found
-        return cls(
-            engine, Facts(around and (around[0], around[1]), special, vocabulary), digest, lost
-        )
+        return cls(engine, (around and (around[0], around[1]), special, vocabulary), digest, lost)
 
 
 @lru_cache(maxsize=8)
@@ -548,46 +503,29 @@ def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
     That is the tokenizer, this machine, and the very files of both packages and of the engines. In
     another version, or in a copy that was built again, all is proven anew.
     """
-    modules = (
-        "tokenizers.tokenizers",
-        *engine.code,
-        engines.__name__,
-        __name__,
-    )
+    modules = ("tokenizers.tokenizers", *engine.code, engines.__name__, __name__)
     try:
-        files = [state_of(_file_of(name)) for name in modules]
+        files = [state_of(str(importlib.import_module(name).__file__)) for name in modules]
     except (ImportError, OSError):
         return None
     told = [this_machine(), files, engine.version, hashlib.sha256(data).hexdigest()]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-def _file_of(module: str) -> str:
-    """Return the file of a module that may not be imported yet: `tokenizers` takes 10 ms. Raises
-    ImportError."""
-    package = module.rpartition(".")[0]
-    spec = importlib.util.find_spec(package) if package and module not in sys.modules else None
-    found = (
-        importlib.machinery.PathFinder.find_spec(module, spec.submodule_search_locations)
-        if spec is not None
-        else None
-    )
-    return str(importlib.import_module(module).__file__ if found is None else found.origin)
-
-
 def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None:
     """Compare an engine with `tokenizers`. Raises UnfitError where it gives other tokens, and
     whatever it raises itself."""
+    around, _, vocabulary = facts
     added = [token["id"] for token in said.get("added_tokens") or []]
-    if max(facts.vocabulary - 1, *added, 0) > LARGEST:
+    if max(vocabulary - 1, *added, 0) > LARGEST:
         raise UnfitError(
             f"a token has a number above {LARGEST:,}, and an engine may make a table of so many"
         )
-    if facts.around is None:
+    if around is None:
         raise UnfitError("the tokens that are added to each text are not the same for all")
     tokens = [token["content"] for token in said.get("added_tokens") or []]
     texts = engines.with_tokens(tokens, _some_tokens(own, engines.SOME))
-    got = _within(engine.encode(pa.array(texts, pa.string())), *facts.around)
+    got = _within(engine.encode(pa.array(texts, pa.string())), *around)
     right = joined([encoding.ids for encoding in own.encode_batch_fast(texts)])
     if not (np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids)):
         differs = next(

@@ -22,8 +22,8 @@ from shardctl.transforms.tokenizers.base import (
     Encoded,
     Ids,
     Placed,
+    Tokenizer,
     TokenizerKind,
-    none_too_long,
     of_names,
 )
 
@@ -32,19 +32,17 @@ SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_
 _PIECE = re.compile("|".join((*map(re.escape, SPECIAL), "(?s:.)")))
 
 
-class Bytes:
+class Bytes(Tokenizer):
     """The bytes of a text are its tokens, which gives back every text. The names of special tokens
     in texts are bytes too."""
 
     kept_as = "bytes"
     vocabulary = 256 + len(SPECIAL)
-    eos: int | None = SPECIAL["<eos>"]
-    bos: int | None = SPECIAL["<bos>"]
-    pad: int | None = SPECIAL["<pad>"]
-    special: Mapping[str, int] = SPECIAL
+    eos = SPECIAL["<eos>"]
+    bos = SPECIAL["<bos>"]
+    pad = SPECIAL["<pad>"]
+    special = SPECIAL
     files: Mapping[str, bytes] = {}
-    versions: tuple[str, ...] = ()
-    too_long = staticmethod(none_too_long)
     template: str | None = None
 
     def encode(self, texts: pa.Array) -> Encoded:
@@ -100,7 +98,7 @@ BYTES = TokenizerKind("bytes", prefix="bytes", open_named=lambda rest, folder: B
 FILE = "tokenizer.txt"
 
 
-class Words:
+class Words(Tokenizer):
     """What stands between whitespace is a token; a word that is not in the vocabulary is the
     unknown token, `<unk>`.
 
@@ -108,7 +106,6 @@ class Words:
     """
 
     kept_as = FILE
-    too_long = staticmethod(none_too_long)
 
     def __init__(self, data: bytes, where: str) -> None:
         try:
@@ -125,7 +122,7 @@ class Words:
                 f"{where}: "
                 f"{f'the word {twice!r} occurs twice' if words else 'it is empty; write a word on each line'}"
             )
-        self.special: Mapping[str, int] = {
+        self.special = {
             name: numbers[name]
             for name in (*UNKNOWN_NAMES, *END_NAMES, *BEGIN_NAMES, *PAD_NAMES)
             if name in numbers
@@ -138,15 +135,10 @@ class Words:
             )
         self._unknown = unknown
         self._words, self._numbers = words, numbers
-        self.files: Mapping[str, bytes] = {FILE: data}
+        self.files = {FILE: data}
         self.vocabulary = len(words)
         self.eos, self.bos = of_names(self.special, END_NAMES), of_names(self.special, BEGIN_NAMES)
         self.pad = of_names(self.special, PAD_NAMES)
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """Nothing: pyarrow, which finds the whitespace, is in every fingerprint."""
-        return ()
 
     @cached_property
     def _values(self) -> pa.Array:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, InstallError
-from shardctl.system.packages import to_install
+from shardctl.errors import InputError
+from shardctl.system.packages import needed
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import (
     MOST,
     Encoded,
     Ids,
     Rows,
+    Tokenizer,
     TokenizerKind,
     joined,
     longer_than,
@@ -24,21 +25,14 @@ from shardctl.transforms.tokenizers.base import (
 FILE = "tokenizer.model"
 
 
-class SentencePiece:
+class SentencePiece(Tokenizer):
     """A model of SentencePiece: unigram or BPE. Most of them change whitespace, so that texts do
     not come back exactly."""
 
     kept_as = FILE
 
     def __init__(self, data: bytes, where: str) -> None:
-        try:
-            import sentencepiece
-        except ImportError as error:
-            raise InstallError(
-                f"{where}: SentencePiece models need sentencepiece, which cannot be imported "
-                f"({error});"
-                f" pip install {to_install('sentencepiece')}"
-            ) from None
+        sentencepiece = needed("sentencepiece", "sentencepiece", f"{where}: it")
         self._model: Any = sentencepiece.SentencePieceProcessor()
         try:
             loaded = bool(data) and self._model.LoadFromSerializedProto(data)
@@ -49,17 +43,15 @@ class SentencePiece:
                 f"{where}: not a SentencePiece model; it is what spm_train writes, such as "
                 "tokenizer.model"
             )
-        self.files: Mapping[str, bytes] = {FILE: data}
-        self.versions: tuple[str, ...] = (f"sentencepiece {sentencepiece.__version__}",)
-        self.vocabulary: int = self._model.GetPieceSize()
+        self.files = {FILE: data}
+        self.versions = (f"sentencepiece {sentencepiece.__version__}",)
+        self.vocabulary = self._model.GetPieceSize()
         control = (
             number
             for number in range(self.vocabulary)
             if self._model.IsControl(number) or self._model.IsUnknown(number)
         )
-        self.special: Mapping[str, int] = {
-            self._model.IdToPiece(number): number for number in control
-        }
+        self.special = {self._model.IdToPiece(number): number for number in control}
         self.eos, self.bos, self.pad = map(
             _or_none, (self._model.eos_id(), self._model.bos_id(), self._model.pad_id())
         )

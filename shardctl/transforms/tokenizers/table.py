@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,34 +91,11 @@ def _file(where: Path) -> tuple[Path, TokenizerKind]:
     )
     if of_ending is None:
         what = "" if where.is_file() else "there is no such file; "
-        raise InputError(f"{shown}: {what}{_to_download(where) or f'a tokenizer is {NAMES}'}")
-    return where, of_ending
-
-
-_OF_TIKTOKEN = ("cl100k_base", "o200k_base", "p50k_base", "r50k_base", "p50k_edit")
-"""Encodings of tiktoken whose names look like names of models."""
-
-_ON_THE_HUB = re.compile(r"(?:([\w.-]+)/)?([\w.-]+)")
-
-
-def _to_download(where: Path) -> str:
-    """Return how to get the tokenizer of a model of Hugging Face, if the path may be the name of
-    one; else ""."""
-    match = _ON_THE_HUB.fullmatch(str(where))
-    if where.exists() or not match or (match[1] and Path(match[1]).exists()):
-        return ""
-    name, folder = match[0], match[2]
-    if name in _OF_TIKTOKEN:
-        return (
-            f"for the encoding of tiktoken write tiktoken:{name}:{name}.tiktoken, with the "
-            "file "
-            "that tiktoken downloads"
+        raise InputError(
+            f"{shown}: {what}a tokenizer is {NAMES}. Of a model of Hugging Face, download the "
+            "tokenizer.json"
         )
-    return (
-        f"if it is a model of Hugging Face, download its tokenizer: hf download {name} "
-        f"tokenizer.json --local-dir {folder};"
-        f" then use {folder}/tokenizer.json"
-    )
+    return where, of_ending
 
 
 def digest_of_files(files: Mapping[str, bytes]) -> str:
@@ -198,8 +174,5 @@ def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
             f"it has {tokenizer.vocabulary:,} tokens, and the dataset was made with "
             f"{role.vocabulary:,}"
         )
-        raise DatasetError(
-            f"{shown}: {printable(role.tokenizer)} is not the tokenizer that made its tokens: "
-            f"{other}"
-        )
+        raise DatasetError(f"{shown}: {printable(role.tokenizer)} did not make its tokens: {other}")
     return tokenizer

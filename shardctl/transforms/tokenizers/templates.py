@@ -16,8 +16,8 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
-from shardctl.errors import InputError, InstallError, Rejection, first_line
-from shardctl.system.packages import to_install
+from shardctl.errors import InputError, Rejection, first_line
+from shardctl.system.packages import needed
 
 CHATML = """\
 {%- for message in messages %}
@@ -107,9 +107,8 @@ class Template:
         )
         if not (text.startswith(after) and after.startswith(before) and after != before):
             message = (
-                f"without what follows it, the template writes message {place + 1} of "
-                f"{len(messages)}, or what is before it, in"
-                " another way; put {% generation %} and {% endgeneration %} into the template"
+                f"the template writes message {place + 1} of {len(messages)} in another way without "
+                "what follows it; put {% generation %} and {% endgeneration %} into it"
             )
             raise Rejection("transform", "unstable", message)
         return len(before), len(after)
@@ -333,13 +332,7 @@ def _tojson(
 
 
 def _environment(where: str) -> Callable[[str], Any]:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise InstallError(
-            f"chat templates need jinja2, which cannot be imported ({error}); pip install "
-            f"{to_install('text')}"
-        ) from None
+    jinja2 = needed("jinja2", "text", "a chat template")
 
     def compiled(source: str) -> Any:
         try:

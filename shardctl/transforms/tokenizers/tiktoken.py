@@ -9,16 +9,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.system.files import read_named
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import printable, unknown
 from shardctl.transforms.tokenizers.base import (
     END_NAMES,
@@ -27,9 +26,9 @@ from shardctl.transforms.tokenizers.base import (
     Ids,
     Offsets,
     Placed,
+    Tokenizer,
     TokenizerKind,
     joined,
-    none_too_long,
     of_names,
 )
 
@@ -69,22 +68,14 @@ _RESERVED = {
 }
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """What a file of ranks does not say: the pattern that cuts texts into words, and the special
-    tokens with their numbers."""
-
-    pattern: str
-    special: Mapping[str, int]
-
-
-ENCODINGS = {
-    "r50k_base": Encoding(_R50K, {_END: 50256}),
-    "p50k_base": Encoding(_R50K, {_END: 50256}),
-    "p50k_edit": Encoding(
-        _R50K, {_END: 50256, **dict(zip(_FILL_IN, range(50281, 50284), strict=True))}
+ENCODINGS: dict[str, tuple[str, Mapping[str, int]]] = {
+    "r50k_base": (_R50K, {_END: 50256}),
+    "p50k_base": (_R50K, {_END: 50256}),
+    "p50k_edit": (
+        _R50K,
+        {_END: 50256, **dict(zip(_FILL_IN, range(50281, 50284), strict=True))},
     ),
-    "cl100k_base": Encoding(
+    "cl100k_base": (
         _CL100K,
         {
             _END: 100257,
@@ -92,8 +83,8 @@ ENCODINGS = {
             "<|endofprompt|>": 100276,
         },
     ),
-    "o200k_base": Encoding(_O200K, {_END: 199999, "<|endofprompt|>": 200018}),
-    "o200k_harmony": Encoding(
+    "o200k_base": (_O200K, {_END: 199999, "<|endofprompt|>": 200018}),
+    "o200k_harmony": (
         _O200K,
         {
             **_HARMONY,
@@ -102,37 +93,35 @@ ENCODINGS = {
         },
     ),
 }
-"""The published encodings, as in tiktoken's own `openai_public`; a test compares them."""
+"""What a file of ranks does not say, by the names of encodings: the pattern that cuts texts into
+words, and the special tokens with their numbers. They are as in tiktoken's own `openai_public`; a test compares them."""
 
 
-class Tiktoken:
+class Tiktoken(Tokenizer):
     """An encoding of tiktoken. Special tokens in texts are found, as `tokenizers` does."""
 
     kept_as = FILE
-    too_long = staticmethod(none_too_long)
     template: str | None = None
 
     def __init__(self, name: str, data: bytes, where: str) -> None:
         if name not in ENCODINGS:
             raise UsageError(f"{where}: {unknown('the encoding', name, ENCODINGS)}")
-        encoding = ENCODINGS[name]
+        pattern, self.special = ENCODINGS[name]
         ranks = _ranks(data, where)
         taken = set(ranks.values())
-        clash = next((token for token, number in encoding.special.items() if number in taken), None)
+        clash = next((token for token, number in self.special.items() if number in taken), None)
         if clash is not None:
             raise InputError(
-                f"{where}: these are not the ranks of {name}: the number of {clash} belongs to "
-                "another token"
+                f"{where}: these are not the ranks of {name}: the number of {clash} is taken"
             )
-        self.special = encoding.special
-        self.files: Mapping[str, bytes] = {
+        self.files = {
             FILE: data,
             FACTS: json.dumps({"encoding": name}).encode(),
         }
-        self.core, self.versions = open_core(name, encoding.pattern, ranks, encoding.special, where)
-        self.vocabulary = max(*taken, *encoding.special.values()) + 1
+        self.core, self.versions = open_core(name, pattern, ranks, self.special, where)
+        self.vocabulary = max(*taken, *self.special.values()) + 1
         self.eos, self.pad = of_names(self.special, END_NAMES), of_names(self.special, PAD_NAMES)
-        self.bos: int | None = self.special.get("<|startoftext|>")
+        self.bos = self.special.get("<|startoftext|>")
         self._names = {number: token for token, number in self.special.items()}
         self._bytes = {number: token for token, number in ranks.items()} | {
             n: t.encode() for n, t in self._names.items()
@@ -170,9 +159,7 @@ def open_named(rest: str, folder: Path) -> Tiktoken:
     name, _, path = rest.partition(":")
     if not path:
         raise UsageError(
-            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form "
-            "tiktoken:ENCODING:FILE, as in"
-            " tiktoken:cl100k_base:cl100k_base.tiktoken"
+            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form tiktoken:ENCODING:FILE"
         )
     return Tiktoken(name, read_named(folder / path), printable(path))
 
@@ -198,13 +185,7 @@ def open_core(
 ) -> tuple[Any, tuple[str, ...]]:
     """Return tiktoken's encoder, and its version. Raises InputError where it refuses, InstallError
     where it is missing."""
-    try:
-        import tiktoken
-    except ImportError as error:
-        raise InstallError(
-            f"{where}: encodings of tiktoken need tiktoken, which cannot be imported ({error});"
-            f" pip install {to_install('tiktoken')}"
-        ) from None
+    tiktoken = needed("tiktoken", "tiktoken", f"{where}: it")
     try:
         core = tiktoken.Encoding(
             name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special)

@@ -17,9 +17,7 @@ from PIL import Image, ImageOps
 
 import shardctl
 from shardctl.errors import InputError, UsageError
-from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
-from shardctl.interop.exports.annotated_images import objects_of as objects_of_sample
 
 KEYS = ("a/x.jpg", "../up", "new\nline.jpg", "A.jpg", "a.jpg", "café/ü: 1", "con")
 """Names that file systems and readers could take for something else."""
@@ -191,25 +189,6 @@ def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path: P
         assert json.loads(text)["objects"]["rle"] == [None, of_pycocotools, None]
 
 
-def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path: Path) -> None:
-    """Those of version 1."""
-    before = write(tmp_path / "in", all_members())
-    shardctl.export(before, tmp_path / "out", "webdataset", workers=0)
-    described = tmp_path / "out" / "shardctl.json"
-    said = json.loads(described.read_text())
-    for path in (tmp_path / "out").glob("*.tar"):
-        members = members_of(path)
-        with tarfile.open(path, "w") as tar:
-            for member, data in members:
-                old = data.replace(b'"=2400000005"', b'"PTI0MDAwMDAwMDU="')
-                member.size = len(old)
-                tar.addfile(member, io.BytesIO(old))
-        said["files"][path.name]["bytes"] = path.stat().st_size
-    described.write_text(json.dumps({**said, "version": 1}))
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
-    assert objects_of(tmp_path / "back") == objects_of(before)
-
-
 # --- COCO ---
 
 
@@ -321,52 +300,6 @@ def test_categories_without_names_are_called_by_their_numbers(tmp_path: Path) ->
         objects_of(from_coco(tmp_path / "out", tmp_path / "back")).keys()
         == objects_of(tmp_path / "in").keys()
     )
-
-
-@pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_sizes_are_those_of_the_images_whatever_columns_say(to: str, tmp_path: Path) -> None:
-    write(tmp_path / "in", BOXES, width=[80] * 4 + [None] * 3, height=[60] * 7)
-    result = shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="drop")
-    assert any("sizes are those of the images" in note for note in result.notes)
-    if to == "coco":
-        sizes = [
-            (image["width"], image["height"]) for image in instances(tmp_path / "out")["images"]
-        ]
-        assert sizes == [(8, 6)] * 4
-    else:
-        assert (tmp_path / "out/labels/train/a_x.txt").read_text().split()[1:3] == [
-            "0.14375",
-            "0.266666666667",
-        ]
-
-
-def test_keypoints_are_those_of_categories_whose_objects_have_some(tmp_path: Path) -> None:
-    objects = {**BOXES, "keypoints": [[[1, 1, 2], [2, 2, 2]], []]}
-    shardctl.export(write(tmp_path / "in", objects), tmp_path / "out", "coco", workers=0)
-    assert [
-        category["id"]
-        for category in instances(tmp_path / "out")["categories"]
-        if "keypoints" in category
-    ] == [90]
-
-
-def test_an_area_is_a_number_that_json_has(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "a.png").write_bytes(picture(0))
-    objects = [{"bbox": [4, 2, -2, 3]}, {"bbox": [0, 0, 2, 3], "area": float("inf")}]
-    said = {
-        "images": [{"id": 1, "file_name": "a.png", "width": 8, "height": 6}],
-        "categories": [{"id": 1, "name": "cat"}],
-        "annotations": [
-            {"id": n, "image_id": 1, "category_id": 1, **each} for n, each in enumerate(objects, 1)
-        ],
-    }
-    (tmp_path / "in.json").write_text(json.dumps(said))
-    shardctl.convert(
-        tmp_path / "images", tmp_path / "in", labels=f"coco:{tmp_path / 'in.json'}", workers=0
-    )
-    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
-    assert [each["area"] for each in instances(tmp_path / "out")["annotations"]] == [0, 6]
 
 
 def test_a_split_that_is_not_annotated_has_images_only(tmp_path: Path) -> None:
@@ -495,17 +428,6 @@ def test_splits_of_any_name_come_back_with_their_objects(tmp_path: Path) -> None
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
 
 
-@pytest.mark.parametrize("name", ["path", "names", "images", "labels"])
-def test_splits_that_mean_something_else_to_yolo_are_refused(name: str, tmp_path: Path) -> None:
-    samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
-    shardctl.write(
-        tmp_path / "in", {"train": samples[:1], name: samples[1:]}, roles={"objects": ROLE}
-    )
-    with pytest.raises(UsageError, match=f"the split {name} cannot go out as YOLO"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", "yolo")
-    shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", split="train", workers=0)
-
-
 def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path: Path, cli: Any) -> None:
     write(tmp_path / "in", BOXES)
     with pytest.raises(UsageError, match="detect, segment or pose"):
@@ -547,20 +469,6 @@ def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_a_number_of_a_category_that_no_list_could_hold_is_refused(to: str, tmp_path: Path) -> None:
-    objects = {"bbox": [[1, 1, 2, 2]], "category": [3_000_000]}
-    with pytest.raises(InputError, match="the category 3,000,000, and categories without names"):
-        shardctl.export(write(tmp_path / "in", objects, {"role": "objects"}), tmp_path / "out", to)
-
-
-def test_a_category_that_is_just_beyond_the_names_is_an_error() -> None:
-    role = Objects(("a", "b"))
-    assert objects_of_sample("x", {"category": [1], "bbox": [[0, 0, 1, 1]]}, role)
-    with pytest.raises(InputError, match="the category 2, which has no name"):
-        objects_of_sample("x", {"category": [2], "bbox": [[0, 0, 1, 1]]}, role)
-
-
-@pytest.mark.parametrize("to", ["coco", "yolo"])
 def test_what_is_lost_and_renamed_is_told_before_and_behind(
     to: str, tmp_path: Path, cli: Any
 ) -> None:
@@ -579,30 +487,6 @@ def test_what_is_lost_and_renamed_is_told_before_and_behind(
     )
     quiet = cli("export", before, tmp_path / "again", "--to", to, "--on-loss", "drop", "-q")
     assert (quiet.code, quiet.err) == (0, "")
-
-
-def test_the_folder_of_its_split_is_no_part_of_a_name(tmp_path: Path) -> None:
-    sample = {"key": "train/a.jpg", "image": picture(0), "objects": BOXES}
-    shardctl.write(tmp_path / "in", {"train": [sample]}, roles={"objects": ROLE})
-    result = shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
-    assert "train/a.jpg" in tree(tmp_path / "out")
-    assert not any("another name" in note for note in result.notes)
-
-
-@pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_other_columns_and_members_are_a_loss(to: str, tmp_path: Path) -> None:
-    write(tmp_path / "in", {**BOXES, "difficult": [True, False]}, caption=["text"] * 7)
-    with pytest.raises(
-        UsageError,
-        match=r"difficult of 3 objects.*caption \(string\).*on_loss='drop' writes the rest",
-    ):
-        shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0)
-    with pytest.raises(UsageError, match="no place for JSON text"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="json")
-    result = shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="drop")
-    assert [field.name for field in result.fields if field.written is None] == ["caption"]
-    unannotated = ", that 2 images are not annotated" if to == "yolo" else ""
-    assert lost_of(result, "objects") == "difficult of 3 objects" + unannotated
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
@@ -641,3 +525,22 @@ def test_raw_images_become_png(to: str, tmp_path: Path) -> None:
     )
     shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0)
     assert len(list((tmp_path / "out").rglob("*.png"))) == 2
+
+
+def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path: Path) -> None:
+    """Those of version 1."""
+    before = write(tmp_path / "in", all_members())
+    shardctl.export(before, tmp_path / "out", "webdataset", workers=0)
+    described = tmp_path / "out" / "shardctl.json"
+    said = json.loads(described.read_text())
+    for path in (tmp_path / "out").glob("*.tar"):
+        members = members_of(path)
+        with tarfile.open(path, "w") as tar:
+            for member, data in members:
+                old = data.replace(b'"=2400000005"', b'"PTI0MDAwMDAwMDU="')
+                member.size = len(old)
+                tar.addfile(member, io.BytesIO(old))
+        said["files"][path.name]["bytes"] = path.stat().st_size
+    described.write_text(json.dumps({**said, "version": 1}))
+    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    assert objects_of(tmp_path / "back") == objects_of(before)

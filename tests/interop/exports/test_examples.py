@@ -65,13 +65,6 @@ def test_every_sort_of_feature_comes_back(tmp_path: Path, to: str) -> None:
         assert restored(tmp_path / "out", split).equals(table(dataset, split))
 
 
-@pytest.mark.parametrize("to", BOTH)
-def test_tensors_that_are_kept_come_back(tmp_path: Path, to: str) -> None:
-    dataset = made.write_raw(tmp_path / "in")
-    shardctl.export(dataset, tmp_path / "out", to, store="keep", workers=0)
-    assert restored(tmp_path / "out", "train").equals(table(dataset))
-
-
 def test_a_missing_list_is_no_empty_one_and_a_block_may_lack_all(tmp_path: Path) -> None:
     columns = {
         "list": (pa.list_(pa.int16()), [[], None, [1], [], None, None]),
@@ -178,15 +171,6 @@ def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path: Path) -> None:
     assert table(tmp_path / "back").equals(table(dataset))
 
 
-def test_a_column_that_is_called_as_a_member_is_refused(tmp_path: Path) -> None:
-    columns = {"value": (pa.struct([("a", pa.int8())]), [{"a": 1}]), "value/a": (pa.int8(), [1])}
-    dataset = written(tmp_path / "in", columns)
-    with pytest.raises(
-        UsageError, match="value/a is the name of a column, and of a member of value; rename"
-    ):
-        shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
-
-
 @pytest.mark.parametrize("to", BOTH)
 def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(
     tmp_path: Path, to: str
@@ -236,18 +220,6 @@ def test_examples_are_those_of_protobuf(data: st.DataObject, name: str) -> None:
     assert list(serialized(batch, [Field("column", name, "value")])) == expected
 
 
-def test_features_are_in_the_order_of_their_names(tmp_path: Path) -> None:
-    columns = {name: (pa.int8(), [1]) for name in ("é", "b", "ab", "a", "B")}
-    dataset = written(tmp_path / "in", columns)
-    shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
-    data = (tmp_path / "out" / "train-00000.tfrecord").read_bytes()
-    names = [
-        b"\n%c%s\x12" % (len(name), name)
-        for name in (b"B", b"a", b"ab", b"b", b"key", "é".encode())
-    ]
-    assert sorted(map(data.index, names)) == list(map(data.index, names))
-
-
 def test_a_package_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,48 +248,6 @@ def test_classes_of_tfds_are_in_files_of_their_names(tmp_path: Path) -> None:
     assert found["label"]["classLabel"] == {"numClasses": "2"}
     assert found["a"]["featuresDict"]["features"]["b"]["classLabel"] == {"numClasses": "3"}
     assert set(Description.load(tmp_path / "out").files) >= {"label.labels.txt", "a-b.labels.txt"}
-
-
-@pytest.mark.parametrize(
-    "names", [["a\nb", "c"], ["a\rb", "c"], ["", "c"], [" a", "c"], ["a", "a"]]
-)
-def test_names_of_classes_that_are_no_lines_are_a_loss_of_tfds(
-    tmp_path: Path, names: list[str]
-) -> None:
-    dataset = written(tmp_path / "in", {"label": (pa.int64(), [0, 1])}, classes=names)
-    with pytest.raises(UsageError, match=r"label \(int64\): TFDS has"):
-        shardctl.export(dataset, tmp_path / "out", "tfds")
-    shardctl.export(dataset, tmp_path / "out", "tfds", on_loss="json", workers=0)
-    assert "text" in features_of(tmp_path / "out")["label"]
-    assert Description.load(tmp_path / "out").layout.classes == tuple(names)
-    assert not (tmp_path / "out" / "label.labels.txt").exists()
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["size", "size/width"], "'size/width' for a part of 'size'"),
-        (["a/b", "a/b/c"], "'a/b/c' for a part of 'a/b'"),
-        (["/a"], "empty part"),
-        (["a//b"], "empty part"),
-    ],
-)
-def test_columns_that_tfds_takes_for_others_are_refused(
-    tmp_path: Path, names: list[str], message: str
-) -> None:
-    dataset = written(tmp_path / "in", {name: (pa.int8(), [1]) for name in names})
-    with pytest.raises(UsageError, match=message):
-        shardctl.export(dataset, tmp_path / "out", "tfds")
-    assert (
-        len(shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0).fields)
-        == len(names) + 1
-    )
-
-
-def test_two_labels_of_tfds_share_no_file(tmp_path: Path) -> None:
-    dataset = labelled(tmp_path, {"a-b": ["x", "y"], "a/b": ["x", "y"]})
-    with pytest.raises(UsageError, match=r"a-b\.labels\.txt"):
-        shardctl.export(dataset, tmp_path / "out", "tfds")
 
 
 def test_a_split_that_tfds_cannot_name_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from restoring import restored
 
 import shardctl
-from shardctl.errors import BusyError, DatasetError, StorageError, UsageError
+from shardctl.errors import BusyError, DatasetError, StorageError
 from shardctl.interop.exports import job
 from shardctl.interop.exports.job import ExportJob, Parts
 from shardctl.interop.exports.options import Choice
@@ -259,34 +259,6 @@ def test_columns_that_take_the_names_of_images_are_not_lost(
     assert restored(out, "train").equals(stored(dataset))
     shardctl.convert(out, tmp_path / "back", workers=0)
     assert stored(tmp_path / "back").to_pylist() == stored(dataset).to_pylist()
-
-
-def test_images_that_are_missing_come_back_under_another_name_too(tmp_path: Path) -> None:
-    masks = [picture(1, "PNG", "L"), None]
-    samples = [
-        {"key": str(n), "image": picture(n), "mask": mask, "note": f"note {n}"}
-        for n, mask in enumerate(masks)
-    ]
-    shardctl.write(tmp_path / "in", samples, roles={"mask": "mask"})
-    shardctl.export(
-        tmp_path / "in",
-        tmp_path / "out",
-        "webdataset",
-        rename={"mask": "note", "note": "mask"},
-        workers=0,
-    )
-    assert restored(tmp_path / "out", "train").equals(stored(tmp_path / "in"))
-
-
-@pytest.mark.parametrize("to", ["files", "mds", "tfrecord"])
-def test_a_column_with_the_name_of_the_paths_of_images_is_refused(tmp_path: Path, to: str) -> None:
-    dataset = write_named_images(tmp_path / "in")
-    name = "image/path" if to == "tfrecord" else "image.path"
-    with pytest.raises(UsageError, match=r"rename gives it another"):
-        shardctl.export(
-            dataset, tmp_path / "out", to, rename={"caption": name}, on_loss="json", workers=0
-        )
-    assert os.listdir(tmp_path) == ["in"]
 
 
 @pytest.mark.parametrize(

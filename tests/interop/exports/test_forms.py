@@ -26,7 +26,7 @@ from pyarrow import parquet
 from restoring import READERS, restored
 
 import shardctl
-from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
+from shardctl.errors import BusyError, DatasetError, ShardctlError
 from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.webdataset import member_header
 from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
@@ -179,25 +179,6 @@ def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: s
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask["bytes"]))), sample["mask"])
 
 
-@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record"])
-def test_raw_images_are_kept_as_arrays_where_there_are_arrays(tmp_path: Path, to: str) -> None:
-    dataset = made.write_raw(tmp_path / "in")
-    result = shardctl.export(dataset, tmp_path / "out", to, store="keep", workers=0)
-    assert [field.form for field in result.fields] == [
-        "key" if to == "webdataset" else "value",
-        "value",
-        "value",
-    ]
-
-
-def test_files_have_no_place_for_arrays(tmp_path: Path) -> None:
-    dataset = made.write_raw(tmp_path / "in")
-    with pytest.raises(UsageError, match="use store='png' or jpeg:QUALITY"):
-        shardctl.export(dataset, tmp_path / "out", "files", store="keep")
-    shardctl.export(dataset, tmp_path / "out", "files", store="jpeg:80")
-    assert len(list((tmp_path / "out").rglob("*.jpg"))) == 5
-
-
 @pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord"])
 def test_missing_values_come_back_where_the_form_has_them(tmp_path: Path, to: str) -> None:
     dataset = made.write_gaps(tmp_path / "in")
@@ -256,14 +237,6 @@ def test_choices_that_cannot_be_are_refused(
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_bare_tokens_have_no_columns_to_choose(tmp_path: Path) -> None:
-    shardctl.write(
-        tmp_path / "in", [{"tokens": [1, 2]}], roles={"tokens": {"role": "tokens", "eos": 2}}
-    )
-    with pytest.raises(UsageError, match="where does not go with megatron"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", where="key == '0'")
-
-
 def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path: Path) -> None:
     dataset, out = made.write_texts(tmp_path / "in"), tmp_path / "out"
     beside = tmp_path / "out.partial"
@@ -299,26 +272,6 @@ def test_ctrl_c_says_that_the_same_command_goes_on(
     monkeypatch.undo()
     assert cli("export", photos, tmp_path / "out", "--to", "mds", "--workers", "0").code == 0
     assert os.listdir(tmp_path) == ["out"]
-
-
-def test_an_export_without_an_image_or_a_text_for_each_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"1 sample has no text.*where='text is not None'"):
-        shardctl.export(made.write_gaps(tmp_path / "gaps"), tmp_path / "out", "files")
-    shardctl.write(tmp_path / "numbers", [{"number": 1}])
-    with pytest.raises(InputError, match="has no image and no text to make files of"):
-        shardctl.export(tmp_path / "numbers", tmp_path / "out", "files")
-
-
-@pytest.mark.parametrize("to", FORMS)
-def test_variants_of_a_sample_are_told_apart(tmp_path: Path, to: str) -> None:
-    samples = [{"key": "a.txt", "variant": number, "text": f"text {number}"} for number in range(3)]
-    shardctl.write(tmp_path / "in", samples)
-    shardctl.export(tmp_path / "in", tmp_path / "out", to, columns=["text"])
-    read = restored(tmp_path / "out", "train")
-    assert (read["key"].to_pylist(), read["text"].to_pylist()) == (
-        ["a.txt"] * 3,
-        ["text 0", "text 1", "text 2"],
-    )
 
 
 @pytest.mark.parametrize("to", FORMS)
@@ -464,26 +417,6 @@ def test_names_of_files_stay_inside_and_are_told_apart(photos: Path, tmp_path: P
     )
     assert "val/_con.jpg" in names
     assert {"val/A~~0-1.jpg", "val/a~~0-2.jpg"} <= set(names)
-
-
-def test_classes_whose_folders_have_other_names_are_told(tmp_path: Path) -> None:
-    names = ["Cat", "cat", "a/b", "dog"]
-    samples = [{"key": f"{n}.jpg", "image": made.picture(n), "label": n} for n in range(4)]
-    shardctl.write(tmp_path / "in", {"train": samples}, classes=names)
-    notes = shardctl.export(tmp_path / "in", tmp_path / "out", "files", workers=0).notes
-    assert sorted(
-        each.name for each in (tmp_path / "out" / "train").iterdir() if each.is_dir()
-    ) == [
-        "Cat~0",
-        "a_b",
-        "cat~1",
-        "dog",
-    ]
-    assert any(
-        "3 class folders of another name than the class: Cat is in Cat~0, cat is in cat~1, a/b is "
-        "in a_b" in n
-        for n in notes
-    )
 
 
 def test_an_export_to_files_comes_back_with_its_labels_and_their_names(

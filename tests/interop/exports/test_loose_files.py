@@ -80,15 +80,6 @@ def test_the_description_has_no_line_for_each_file_and_the_checksums_have(out: P
     assert Description.from_json(json.loads(export.dumps())) == export
 
 
-def test_the_split_of_a_file_is_known_by_its_folder(out: Path) -> None:
-    name = FORMS[out.name]
-    export = Description.load(out)
-    assert export.split_of(name) == "train"
-    assert export.split_of(name.replace("train", "val")) == "val"
-    assert export.split_of("other/0007.jpg") is None
-    assert (export.has(name), export.has("other/0007.jpg")) == (True, False)
-
-
 def test_a_class_that_is_called_as_a_split_is_none(tmp_path: Path) -> None:
     folders = {"train": ("cat", "val"), "val": ("cat", "val")}
     for split, classes in folders.items():
@@ -187,22 +178,6 @@ def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(
     assert (out.parent / f"{out.name}.partial" / "old").exists()
     shardctl.export(marked, out, out.name, workers=0, overwrite=True)
     assert not (out.parent / f"{out.name}.partial").exists()
-
-
-def test_a_file_that_is_lost_is_told_of_a_folder_of_the_export_too(
-    out: Path, tmp_path: Path
-) -> None:
-    top = out / ("images" if out.name == "yolo" else "train")
-    (out / FORMS[out.name]).unlink()
-    with pytest.raises(InputError, match=r"lists .*0007\.\w+, which is not there; get it"):
-        shardctl.convert(top, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0)
-    other = out / ("images/val" if out.name == "yolo" else "val")  # of this split nothing is lost
-    assert (
-        shardctl.convert(
-            other, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0
-        ).samples
-        == 50
-    )
 
 
 def test_nothing_is_written_again_if_only_the_last_step_failed(

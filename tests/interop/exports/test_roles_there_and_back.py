@@ -22,7 +22,7 @@ from pyarrow import parquet
 from round_trips import FORMS, facts_of
 
 import shardctl
-from shardctl.build.write.writer import ShardSeries, finish
+from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
@@ -218,7 +218,7 @@ def write(root: Path, columns: Mapping[str, Column]) -> Path:
     roles = Roles({name: each.role for name, each in columns.items() if each.role is not None})
     layout = Layout("image", pa.schema(fields), roles)
     root.mkdir()
-    series = ShardSeries(root, layout, "train", Compression.parse("none"), 1 << 62, 3)
+    series = ShardSeries(root, layout, "train", Compression.parse("none"), ShardLimits(1 << 62, 3))
     for number in range(SAMPLES):
         series.add((f"k{number}", *(each.values[number] for each in columns.values())), 1000)
     series.close()
@@ -356,20 +356,6 @@ def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(
     assert [row["things"] and len(row["things"]["bbox"]) for row in rows] == [1, None, 1, 0]
 
 
-def test_masks_alone_stay_masks(tmp_path: Path) -> None:
-    write(tmp_path / "dataset", a_bit_of_all())
-    shardctl.export(
-        tmp_path / "dataset",
-        tmp_path / "out",
-        "parquet",
-        workers=0,
-        columns=["mask"],
-        rename={"mask": "segments"},
-    )
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
-    assert shardctl.open(tmp_path / "back").roles.by_name == {"mask": a_bit_of_all()["mask"].role}
-
-
 def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path: Path) -> None:
     write(tmp_path / "dataset", a_bit_of_all())
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
@@ -395,33 +381,6 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path: Path) -> N
     assert "this is an image of mode RGB" in rejects
     assert "its mask has 16 bits for each pixel, and masks of this column have 8" in rejects
     assert "its mask is of 3x3, and the image has 8x6" in rejects
-
-
-def test_exports_of_two_datasets_are_refused_where_they_say_different_things(
-    tmp_path: Path,
-) -> None:
-    columns = a_bit_of_all()
-    write(tmp_path / "one", columns)
-    columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
-    write(tmp_path / "other", columns)
-    for name in ("one", "other"):
-        shardctl.export(tmp_path / name, tmp_path / "out" / name, "parquet", workers=0)
-    with pytest.raises(
-        InputError, match=r"exports, and their shardctl.json differ in mask; convert each"
-    ):
-        shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0, split="none")
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_labels_that_are_no_classes_stay_text(form: str, tmp_path: Path) -> None:
-    samples = [
-        {"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)
-    ]
-    shardctl.write(tmp_path / "dataset", samples)
-    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0)
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
-    back = shardctl.open(tmp_path / "back")
-    assert (back.classes, [sample["label"] for sample in back]) == (None, ["pos", "neg"] * 2)
 
 
 def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Path) -> None:
@@ -467,3 +426,30 @@ def test_tensors_stay_tensors_beside_functions(
     back = shardctl.open(tmp_path / "back")
     assert back.schema.field("array").type == type_
     assert np.array_equal([sample["array"] for sample in back], arrays)
+
+
+def test_exports_of_two_datasets_are_refused_where_they_say_different_things(
+    tmp_path: Path,
+) -> None:
+    columns = a_bit_of_all()
+    write(tmp_path / "one", columns)
+    columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
+    write(tmp_path / "other", columns)
+    for name in ("one", "other"):
+        shardctl.export(tmp_path / name, tmp_path / "out" / name, "parquet", workers=0)
+    with pytest.raises(
+        InputError, match=r"exports, and their shardctl.json differ in mask; convert each"
+    ):
+        shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0, split="none")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_that_are_no_classes_stay_text(form: str, tmp_path: Path) -> None:
+    samples = [
+        {"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)
+    ]
+    shardctl.write(tmp_path / "dataset", samples)
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0)
+    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    back = shardctl.open(tmp_path / "back")
+    assert (back.classes, [sample["label"] for sample in back]) == (None, ["pos", "neg"] * 2)

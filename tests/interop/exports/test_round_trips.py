@@ -154,22 +154,6 @@ def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path: Pa
         assert [finding.kind for finding in check(out, 0).findings] == ["unreadable"]
 
 
-@pytest.mark.parametrize("form", ["mds", "tfrecord", "tfds", "webdataset"])
-def test_a_key_of_another_name_comes_back_as_the_key(form: str, tmp_path: Path) -> None:
-    write_photos(tmp_path / "dataset")
-    after = there_and_back(
-        tmp_path / "dataset", form, tmp_path, rename={"key": "id"}, on_loss="json"
-    )
-    assert after["rows"] == facts_of(tmp_path / "dataset")["rows"]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_some_columns_of_images_come_back_as_a_table(form: str, tmp_path: Path) -> None:
-    write_photos(tmp_path / "dataset")
-    after = there_and_back(tmp_path / "dataset", form, tmp_path, columns=["label"])
-    assert (after["kind"], after["schema"]["train"].names) == ("table", ["key", "label"])
-
-
 def test_raw_images_come_back_as_png_from_arrays(tmp_path: Path) -> None:
     write_raw(tmp_path / "dataset")
     after = there_and_back(tmp_path / "dataset", "mds", tmp_path)
@@ -213,3 +197,12 @@ def png_of(number: int) -> bytes:
     sink = io.BytesIO()
     Image.new("RGB", (4, 4), (number, 0, 0)).save(sink, "PNG")
     return sink.getvalue()
+
+
+@pytest.mark.parametrize("form", ["mds", "tfrecord", "tfds", "webdataset"])
+def test_a_key_of_another_name_comes_back_as_the_key(form: str, tmp_path: Path) -> None:
+    write_photos(tmp_path / "dataset")
+    after = there_and_back(
+        tmp_path / "dataset", form, tmp_path, rename={"key": "id"}, on_loss="json"
+    )
+    assert after["rows"] == facts_of(tmp_path / "dataset")["rows"]

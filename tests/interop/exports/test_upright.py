@@ -155,15 +155,6 @@ def test_boxes_fit_for_readers_with_and_without_exif(
                 assert image.getexif()[0x010F] == "a camera", "what else EXIF says stays"
 
 
-def test_an_export_of_images_alone_has_their_bytes(dataset: Path, tmp_path: Path) -> None:
-    shardctl.export(dataset, tmp_path / "export", to="parquet", columns=["image"])
-    table = pq.read_table(tmp_path / "export" / "data").to_pylist()
-    stored = {each["image"]["path"]: each["image"]["bytes"] for each in table}
-    assert stored == {
-        path.name: path.read_bytes() for path in (tmp_path / "in" / "images").iterdir()
-    }
-
-
 def test_a_photo_changes_by_little_when_it_is_turned(tmp_path: Path) -> None:
     """With the tables of its JPEG, of any quality and colours."""
     rng = np.random.default_rng(1)

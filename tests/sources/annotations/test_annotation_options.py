@@ -96,15 +96,6 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: 
     )
 
 
-def test_annotations_alone_are_all_labels(tmp_path: Path) -> None:
-    source = photos(tmp_path / "in", "one/a.png", "two/b.png")
-    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)])
-    shardctl.convert(source, tmp_path / "out", workers=0, labels=f"coco:{file}")
-    assert "label" not in dict(shardctl.open(tmp_path / "out").manifest.schema), (
-        "folders are not asked"
-    )
-
-
 def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", "a.png")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3)), box(1)])
@@ -135,19 +126,6 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: 
         or "shardctl.annotated" not in found["seen"]
     )
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
-
-
-def test_workers_and_a_shuffle_give_the_same_objects(tmp_path: Path) -> None:
-    source = photos(tmp_path / "in", *(f"{number}.png" for number in range(12)))
-    annotations = [
-        box(number, (number % 5, 1, 2, 2), id=number) for number in range(12) if number % 3
-    ]
-    file = coco_file(
-        tmp_path / "coco.json", [(number, f"{number}.png") for number in range(12)], annotations
-    )
-    shardctl.convert(source, tmp_path / "one", workers=0, labels=f"coco:{file}")
-    shardctl.convert(source, tmp_path / "two", workers=2, labels=f"coco:{file}", shuffle=3)
-    assert samples(tmp_path / "one") == samples(tmp_path / "two")
 
 
 @pytest.mark.parametrize(

@@ -63,17 +63,6 @@ def test_a_wrong_caption_rejects_its_image_alone(
     assert samples(tmp_path / "out")["b.png"]["caption"] == "good"
 
 
-def test_captions_that_are_missing_or_two_are_refused(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"no image has a caption beside it \(for a.png: a.txt or .json\)"
-    ):
-        converted(source, tmp_path / "out", "captions:")
-    for suffix in ("txt", "json"):
-        (source / f"a.{suffix}").write_text('"x"')
-    with pytest.raises(InputError, match=r"/a.json and .*/a.txt are both of the input a.png"):
-        converted(source, tmp_path / "out", "captions:")
-
-
 def test_a_caption_of_two_images_is_refused(tmp_path: Path, source: Path) -> None:
     photos(source, "a.jpg")
     (source / "a.txt").write_text("which?")
@@ -128,12 +117,6 @@ def test_one_file_may_have_several_captions_of_each_image(
     assert any("1 of 3 inputs without caption" in notice for notice in said)
 
 
-def test_one_caption_of_each_image_is_no_list(tmp_path: Path, source: Path) -> None:
-    (tmp_path / "captions.csv").write_text("file_name,caption\na.png,one\n")
-    converted(source, tmp_path / "out", f"captions:{tmp_path / 'captions.csv'}")
-    assert samples(tmp_path / "out")["a.png"]["caption"] == "one"
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -165,12 +148,3 @@ def test_what_json_says_beside_captions_is_named(tmp_path: Path, source: Path) -
     found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
     assert (found["a.png"], found["b.png"]) == (["long", "other"], ["alone"])
     assert "JSON files: left out: caption of 1 image, url of 2 images, score of 1 image" in said
-
-
-def test_other_columns_of_a_file_of_captions_are_named(tmp_path: Path, source: Path) -> None:
-    file = tmp_path / "captions.csv"
-    file.write_text("image,caption,lang,note,text\na.png,one,en, ,x\nb.png,two,de,,\n")
-    assert (
-        f"{file}: left out: lang of 2 captions, text of 1 caption"
-        in converted(source, tmp_path / "out", f"captions:{file}").notices
-    )

@@ -12,7 +12,7 @@ from making import box, converted, mask, photo, rejects, samples, values_of
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.sources.annotations import frames
+from shardctl.sources.annotations import finishing
 
 Listed = dict[str, tuple[int, tuple[int, int], tuple[int, int]]]
 """By name: the orientation, the size as it is stored, and the size that the annotations say."""
@@ -65,21 +65,7 @@ def test_those_that_tell_the_frame_tell_it_for_the_others(tmp_path: Path, worker
     assert any(
         "EXIF turns 3 images whose size does not tell the frame" in said for said in result.notices
     )
-    assert any(
-        "as those of the image as it is stored, as the sizes of 1 other say" in said
-        for said in result.notices
-    )
-
-
-def test_the_upright_frame_is_told_too(tmp_path: Path) -> None:
-    result = converted(
-        tmp_path / "in", tmp_path / "out", written(tmp_path, UNCLEAR | PLAIN | UPRIGHT)
-    )
-    assert boxes(tmp_path / "out") == {**AS_THEY_ARE, "upright.jpg": [0, 0, 2, 1]}
-    assert any(
-        "as those of the upright image, as the sizes of 1 other say" in said
-        for said in result.notices
-    )
+    assert any("as those of the stored image (as others say)" in said for said in result.notices)
 
 
 def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(
@@ -88,8 +74,8 @@ def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED | UPRIGHT)
     with pytest.raises(InputError) as caught:
         converted(tmp_path / "in", tmp_path / "out", labels)
-    assert "For 1 image they fit the stored image" in str(caught.value)
-    assert "for 1 the upright image" in str(caught.value)
+    assert "for 1 image they fit the stored image" in str(caught.value)
+    assert "for 1 the upright one" in str(caught.value)
     assert "annotation_frame='stored' or upright" in str(caught.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
     converted(tmp_path / "in", tmp_path / "out", labels, annotation_frame="stored")
@@ -104,10 +90,7 @@ def test_where_nothing_tells_the_frame_a_note_counts_what_is_taken_as_upright(
 ) -> None:
     result = converted(tmp_path / "in", tmp_path / "out", written(tmp_path, UNCLEAR | PLAIN))
     assert boxes(tmp_path / "out") == AS_THEY_ARE
-    assert any(
-        "EXIF turns 3 images that have the same size in both frames" in said
-        for said in result.notices
-    )
+    assert any("EXIF turns 3 images whose size does not tell" in said for said in result.notices)
     again = converted(tmp_path / "in", tmp_path / "two", written(tmp_path, PLAIN))
     assert not any("EXIF" in said for said in again.notices)
 
@@ -117,7 +100,7 @@ def test_an_image_that_was_not_looked_at_is_never_taken_in_a_wrong_frame(
 ) -> None:
     """Of the first and the last one is looked at: what contradicts these is a reject, and so is
     what nothing tells."""
-    monkeypatch.setattr(frames, "LOOKED_AT", 2)
+    monkeypatch.setattr(finishing, "LOOKED_AT", 2)
     contradicts = {
         "a.jpg": STORED["stored.jpg"],
         "b.jpg": UPRIGHT["upright.jpg"],
@@ -163,16 +146,3 @@ def test_masks_tell_their_frame_by_their_own_sizes(tmp_path: Path) -> None:
     assert np.array_equal(found["mirror.jpg"], values_of((8, 6))[:, ::-1])
     assert np.array_equal(found["square.jpg"], np.rot90(values_of((6, 6)), -1))
     assert any(said.startswith("mask: EXIF turns 3 images") for said in result.notices)
-
-
-def test_yolo_says_no_size_and_a_note_counts_the_images(tmp_path: Path) -> None:
-    for name, (orientation, size, _) in (UNCLEAR | STORED | PLAIN).items():
-        photo(tmp_path / "images" / name, size, orientation)
-        (tmp_path / "labels").mkdir(exist_ok=True)
-        (tmp_path / "labels" / f"{name[:-4]}.txt").write_text("0 0.25 0.25 0.5 0.5\n")
-    result = converted(tmp_path / "images", tmp_path / "out", f"yolo:{tmp_path}/labels")
-    assert any(
-        "EXIF turns 4 images that have no size in the annotations" in said
-        for said in result.notices
-    )
-    assert boxes(tmp_path / "out")["stored.jpg"] == [0, 0, 3, 4]

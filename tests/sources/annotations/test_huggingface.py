@@ -61,19 +61,6 @@ def test_categories_are_known_by_the_usual_names(tmp_path: Path, name: str) -> N
     assert objects_of(tmp_path / "out") == found
 
 
-def test_names_under_another_name_become_numbers_too_and_the_first_name_counts(
-    tmp_path: Path,
-) -> None:
-    source = labelled(
-        tmp_path / "in",
-        {"bbox": [[0, 0, 1, 1]] * 2, "labels": ["x", "y"], "categories": ["dog", "cat"]},
-    )
-    said = converted(source, tmp_path / "out").notices
-    assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
-    assert any("left out: labels of 2 objects" in notice for notice in said)
-
-
 def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path: Path) -> None:
     source = labelled(
         tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
@@ -166,14 +153,6 @@ def test_wrong_objects_reject_their_image_alone(tmp_path: Path, wrong: Any, says
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
     assert (key, error) == ("0.png", "bad-annotation")
     assert says in message
-
-
-def test_boxes_of_metadata_follow_the_rule(tmp_path: Path) -> None:
-    source = labelled(tmp_path / "in", {"bbox": [[7, 5, 9, 9], [1, 1, 1, 1]], "category": [0, 1]})
-    converted(source, tmp_path / "out", boxes_outside="clip")
-    assert objects_of(tmp_path / "out") == [
-        {"bbox": [[7, 5, 1, 1], [1, 1, 1, 1]], "category": [0, 1]}
-    ]
 
 
 def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_same(

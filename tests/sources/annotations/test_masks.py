@@ -64,15 +64,6 @@ def test_a_mask_of_the_stored_image_is_turned_with_it(
     assert np.array_equal(found, expected if mode != "1" else expected > 0)
 
 
-def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path: Path) -> None:
-    photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
-    values = values_of((8, 6), 14)
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks" / "a.png").write_bytes(png(values, 4))
-    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks")
-    assert np.array_equal(stored(tmp_path / "out", "a.jpg")[1], np.rot90(values, -1))
-
-
 def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_path: Path) -> None:
     source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
     mask(tmp_path / "masks" / "a.png", values_of((4, 3)))
@@ -167,22 +158,6 @@ def test_wrong_masks_are_refused_before_anything_is_written(tmp_path: Path, sour
         converted(source, tmp_path / "out", f"masks+ignore=-1:{tmp_path}/masks")
 
 
-def test_other_names_of_the_numbers_make_another_dataset(tmp_path: Path, source: Path) -> None:
-    mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
-    for names, number in (("sky\nroad\n", 1), ("road\nsky\n", 2)):
-        (tmp_path / "masks" / "classes.txt").write_text(names)
-        if number == 1:
-            converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
-    with pytest.raises(DatasetError, match="differs in its labels"):
-        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
-
-
-def test_a_number_that_is_ignored_must_fit_the_masks(tmp_path: Path, source: Path) -> None:
-    mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
-    with pytest.raises(UsageError, match="so no pixel is 300; give a number up to 255"):
-        converted(source, tmp_path / "out", f"masks+ignore=300:{tmp_path}/masks")
-
-
 def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source(
     tmp_path: Path,
 ) -> None:
@@ -252,3 +227,12 @@ def test_masks_and_images_of_cityscapes(tmp_path: Path) -> None:
         converted(
             tmp_path / "leftImg8bit", tmp_path / "other", f"masks+suffix=_mask:{tmp_path}/gtFine"
         )
+
+
+def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path: Path) -> None:
+    photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
+    values = values_of((8, 6), 14)
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "a.png").write_bytes(png(values, 4))
+    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks")
+    assert np.array_equal(stored(tmp_path / "out", "a.jpg")[1], np.rot90(values, -1))

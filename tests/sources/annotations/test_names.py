@@ -107,13 +107,6 @@ def test_an_image_of_another_folder_does_not_get_the_annotations_of_a_missing_on
 
 
 @forms
-def test_where_no_folder_fits_nothing_is_annotated(tmp_path: Path, form: str) -> None:
-    source = photos(tmp_path / "in", "train/1.png", "train/3.png")
-    with pytest.raises(InputError, match=r"val/3|no row for"):
-        converted(source, tmp_path / "out", FORMS[form][0](tmp_path, ["val/3"]))
-
-
-@forms
 @pytest.mark.parametrize("where", ["in/train", "in"])
 def test_names_may_start_above_the_source(tmp_path: Path, form: str, where: str) -> None:
     photos(tmp_path / "in", "train/1.png", "train/3.png")
@@ -146,23 +139,6 @@ def test_two_images_that_are_equal_in_that_form_are_both_named(tmp_path: Path, f
         converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [NFC]))
     assert r"b\xe4r.png" in str(caught.value)
     assert r"ba\u0308r.png" in str(caught.value)
-
-
-@forms
-def test_two_annotations_that_are_equal_in_that_form_are_both_named(
-    tmp_path: Path, form: str
-) -> None:
-    source = photos(tmp_path / "in", f"{NFC}.png")
-    with pytest.raises(InputError, match="are both of the input") as caught:
-        converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [NFC, NFD]))
-    assert all(name in str(caught.value) for name in (r"b\xe4r", r"ba\u0308r"))
-
-
-def test_captions_beside_images_are_compared_in_one_form_too(tmp_path: Path) -> None:
-    source = photos(tmp_path / "in", f"{NFC}.png", "x.png")
-    each(source, ".", "txt", "a cat", [NFD, "x"])
-    converted(source, tmp_path / "out", "captions:")
-    assert {sample["caption"] for sample in samples(tmp_path / "out").values()} == {"a cat"}
 
 
 def test_the_folder_of_a_data_yaml_tells_which_images_its_labels_are_of(tmp_path: Path) -> None:

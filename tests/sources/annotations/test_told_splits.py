@@ -202,19 +202,6 @@ def test_a_text_that_lists_no_input_is_no_list(tmp_path: Path) -> None:
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
 
 
-@pytest.mark.parametrize(
-    "line", ["images/{}.jpg 0", "images/{}.jpg,0", "other/{}_old.jpg", "my {}.jpg\t0 1"]
-)
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_one_list_that_names_no_input_is_refused_too(tmp_path: Path, split: str, line: str) -> None:
-    for name in TRAIN:
-        image(tmp_path / "in" / f"{name}.jpg", int(name))
-    write(tmp_path / "in" / f"{split}.txt", lines(TRAIN, line))
-    with pytest.raises(InputError, match=rf"no line of .*{split}\.txt is the name of an input"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
-
-
 def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path: Path) -> None:
     for split, names in (("train", TRAIN), ("val", VAL)):
         for name in names:

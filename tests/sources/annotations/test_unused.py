@@ -146,33 +146,6 @@ def test_the_option_is_said_and_takes_the_file(
     assert column in shardctl.open(tmp_path / "with")[0]
 
 
-def test_annotations_of_datumaro_are_not_taken_for_coco(photos: Path, tmp_path: Path) -> None:
-    label = {"labels": [{"name": "cat", "parent": ""}], "attributes": []}
-    box_of = {"id": 0, "type": "bbox", "label_id": 0, "bbox": [1, 2, 3, 4]}
-    items = [
-        {"id": name, "annotations": [box_of], "image": {"path": f"{name}.jpg", "size": [8, 8]}}
-        for name in NAMES
-    ]
-    write(
-        photos / "annotations" / "default.json",
-        json.dumps({"info": {}, "categories": {"label": label}, "items": items}),
-    )
-    (warning,) = shardctl.convert(photos, tmp_path / "out", workers=0).warnings
-    assert "default.json names images, and nothing uses it" in warning
-
-
-def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(
-    cli: Any, photos: Path, tmp_path: Path
-) -> None:
-    for make in (coco, yolo, masks):
-        make(photos)
-    write(photos / "data.yaml", "path: .\ntrain: images\nnames:\n  0: cat\n  1: dog\n")
-    ran = cli("convert", photos, tmp_path / "out", "--workers", 0, "--json", "--dry-run")
-    found = [shlex.split(warning.partition(": --labels ")[2]) for warning in ran.json["warnings"]]
-    options = ("yolo:{}/data.yaml", "masks:{}/masks", "coco:{}/instances.json")
-    assert sorted(found) == sorted([option.format(photos)] for option in options)
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [

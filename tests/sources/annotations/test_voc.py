@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import converted, photo, photos, rejects, samples
+from making import converted, photos, rejects, samples
 
 import shardctl
 from shardctl.errors import InputError
@@ -69,18 +69,6 @@ def test_what_objects_say_beside_is_named_and_counted(tmp_path: Path, source: Pa
         *(f"{name} of 1 object" for name in ("occluded", "attributes", "polygon")),
     ]
     assert notice.partition("left out: ")[2].split(", ") == names
-
-
-def test_flags_that_are_neither_0_nor_1_are_named_and_counted(tmp_path: Path, source: Path) -> None:
-    plain = marked("cat", 1, 1, 2, 2).replace("Left", "").partition("<part>")[0] + "</object>"
-    flags = ("0.3", "Left", "0", "", "Unspecified", "1")
-    objects = [plain.replace("<truncated>1<", f"<truncated>{flag}<") for flag in flags]
-    for name in "ab":
-        (source / "Annotations" / f"{name}.xml").write_text(voc(*objects))
-    said = converted(source, tmp_path / "out", f"voc:{source}").notices
-    assert "XML files: left out: truncated of 4 objects" in said
-    found = samples(tmp_path / "out")["JPEGImages/a.png"]["objects"]["truncated"]
-    assert found == [False, False, False, False, False, True]
 
 
 def test_files_that_count_from_0_say_so_and_are_read_as_they_are(
@@ -150,21 +138,6 @@ def test_a_wrong_file_rejects_its_image_alone(
     assert "JPEGImages/b.png" in samples(tmp_path / "out")
 
 
-def test_objects_of_another_size_reject_the_image_and_those_as_stored_are_turned(
-    tmp_path: Path, source: Path
-) -> None:
-    photo(source / "JPEGImages" / "b.jpg", (8, 6), 8)
-    (source / "JPEGImages" / "b.png").unlink()
-    (source / "Annotations" / "b.xml").write_text(voc(marked("cat", 2, 3, 4, 4)))
-    (source / "Annotations" / "a.xml").write_text(voc(size=(9, 9)))
-    (source / "Annotations" / "c.xml").write_text(voc(size=(0, 0)))
-    converted(source, tmp_path / "out", f"voc:{source}")
-    assert rejects(tmp_path / "out")["JPEGImages/a.png"][0] == "other-size"
-    found = samples(tmp_path / "out")
-    assert found["JPEGImages/b.jpg"]["objects"]["bbox"] == [[2, 4, 2, 3]]
-    assert found["JPEGImages/c.png"]["objects"]["bbox"] == []
-
-
 def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
     for name in ("y", "z"):
         (source / "Annotations" / f"{name}.xml").write_text(voc(filename="c.png"))
@@ -178,26 +151,6 @@ def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
 def test_a_folder_without_xml_is_refused(tmp_path: Path, source: Path, folder: str) -> None:
     with pytest.raises(InputError, match=folder):
         converted(source, tmp_path / "out", f"voc:{source / folder}")
-
-
-def test_an_encoding_that_nobody_knows_rejects_the_image(tmp_path: Path) -> None:
-    source = photos(tmp_path / "in", "a.png", "b.png")
-    (tmp_path / "xml").mkdir()
-    (tmp_path / "xml" / "a.xml").write_text('<?xml version="1.0" encoding="foo"?><annotation/>')
-    converted(source, tmp_path / "out", f"voc:{tmp_path}/xml")
-    assert rejects(tmp_path / "out")["a.png"][1].endswith(
-        "a.xml: line 1: not XML that can be read (unknown encoding: foo)"
-    )
-
-
-def test_a_box_that_ends_before_it_begins_rejects_its_image(tmp_path: Path, source: Path) -> None:
-    (source / "Annotations" / "b.xml").write_text(voc(marked("cat", 5, 1, 2, 3)))
-    converted(source, tmp_path / "out", f"voc:{source}")
-    assert (
-        "line 2: the bndbox of the object 'cat' ends before it begins"
-        in rejects(tmp_path / "out")["JPEGImages/b.png"][1]
-    )
-    assert set(samples(tmp_path / "out")) == {"JPEGImages/a.png", "JPEGImages/c.png"}
 
 
 def test_a_turned_box_is_a_polygon_and_the_box_around_it(tmp_path: Path, source: Path) -> None:

@@ -19,7 +19,7 @@ from reading import READING, Everything, cut, read, types_of, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Unit
-from shardctl.sources.formats.found_values import ContainerFormat
+from shardctl.sources.formats.found_values import Container
 from shardctl.sources.formats.framed import Framed
 
 INTEROP = Path(__file__).resolve().parents[2] / "interop" / "samples"
@@ -47,7 +47,7 @@ class Promises:
     `records` gives the bytes of so many records, each by itself; `whole` puts them together.
     """
 
-    form: ContainerFormat
+    form: type[Container]
     suffix: str
     compressed_is_read = True
 
@@ -67,11 +67,13 @@ class Promises:
 
     @pytest.mark.parametrize("unit_bytes", [1, 700, 1 << 20])
     def test_units_of_any_size_give_the_same_records(self, path: Path, unit_bytes: int) -> None:
-        found = read(Framed(self.form, unit_bytes), path)
+        found = read(Framed(self.form, unit_bytes=unit_bytes), path)
         whole = read(Framed(self.form), path)
         assert found.numbers == whole.numbers == list(range(1, 21))
         assert found.rows == whole.rows
-        assert (len(cut(Framed(self.form, unit_bytes), path)) > 1) == (unit_bytes < 1 << 20)
+        assert (len(cut(Framed(self.form, unit_bytes=unit_bytes), path)) > 1) == (
+            unit_bytes < 1 << 20
+        )
 
     def test_parts_of_a_unit_give_the_same_records_in_any_order(self, path: Path) -> None:
         form = Framed(self.form)
@@ -210,7 +212,7 @@ class Promises:
         """Let records have at most so many bytes."""
         import sys
 
-        monkeypatch.setattr(sys.modules[type(self.form).__module__], "RECORD_BYTES", size)
+        monkeypatch.setattr(sys.modules[self.form.__module__], "RECORD_BYTES", size)
 
 
 __all__ = ["INTEROP", "READING", "Promises", "errors", "expected"]

@@ -15,11 +15,11 @@ from pyarrow import feather
 from reading import cut, read, types_of, units_of
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.arrow import Arrow
+from shardctl.sources.formats.arrow import opened
 from shardctl.sources.formats.base import CHOSEN, Misfit, Unit
 from shardctl.sources.formats.numbered import Numbered
 
-ARROW = Numbered(Arrow())
+ARROW = Numbered(opened)
 TABLE = pa.table(
     {
         "n": pa.array(range(1000)),

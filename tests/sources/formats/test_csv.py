@@ -92,7 +92,7 @@ def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark: bytes, path
         ((), [{"id": 1, "share": "0,5"}]),
         (("a", "b"), [{"a": "id", "b": "share"}, {"a": "1", "b": "0,5"}]),
     ):
-        assert read(DelimitedFile(), path, Reading(delimiter=";", columns=columns)).rows == rows
+        assert read(DelimitedFile(Delimited(";")), path, Reading(columns=columns)).rows == rows
     path.write_bytes(mark + b"id;share\r\n1;0,5\r\n")
     assert all(
         "use --delimiter ';'" in message for *_, message in read(DelimitedFile(), path).rejects

@@ -95,10 +95,7 @@ def test_a_mask_is_moved_with_its_image(case: str, tmp_path: Path) -> None:
     write, name, dtype = CASES[case]
     source = write(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert (
-        f"{name}: masks, and moved with the image; unmoved={name!r} keeps them as they are"
-        in result.notices
-    )
+    assert any(f"{name}: masks, and moved with" in notice for notice in result.notices)
     as_it_is = shardctl.convert(
         source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0
     )
@@ -223,10 +220,7 @@ def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_
     }
     source = of_table(image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE), **struct)(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0)
-    assert (
-        "mask: masks, and moved by the loader with the image; unmoved='mask' keeps them as they are"
-        in result.notices
-    )
+    assert any("mask: masks, and moved by the loader" in notice for notice in result.notices)
     fields = shardctl.open(tmp_path / "out").manifest.fields
     assert (fields["mask"]["role"], fields["seg"]["role"]) == ("mask", "image")  # seg has colours
     shardctl.convert(

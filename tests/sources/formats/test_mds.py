@@ -20,9 +20,9 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.mds import Mds
+from shardctl.sources.formats.mds import MdsShard
 
-FORM = Framed(Mds())
+FORM = Framed(MdsShard)
 
 
 def shard(
@@ -55,7 +55,7 @@ def sample(number: int) -> bytes:
 
 
 class TestMds(Promises):
-    form = Mds()
+    form = MdsShard
     suffix = ".mds"
 
     def whole(self, count: int) -> bytes:
@@ -112,7 +112,7 @@ def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_pat
         (source / f"{path.name}.zstd").write_bytes(zstandard.compress(path.read_bytes()))
     result = shardctl.convert(source, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (5, 0)
-    assert any("4 compressed copies" in notice for notice in result.notices)
+    assert any("4 files" in each and "uncompressed too" in each for each in result.notices)
     assert len(shardctl.open(tmp_path / "out")) == 5
 
 

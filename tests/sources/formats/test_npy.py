@@ -19,10 +19,10 @@ from reading import cut, read, types_of, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Unit
-from shardctl.sources.formats.npy import Npy, Npz
+from shardctl.sources.formats.npy import npy_rows, npz_rows
 from shardctl.sources.formats.numbered import Numbered
 
-NPY, NPZ = Numbered(Npy()), Numbered(Npz())
+NPY, NPZ = Numbered(npy_rows), Numbered(npz_rows)
 
 
 def save(folder: Path, array: Any, name: str = "a.npy") -> Path:
@@ -318,7 +318,7 @@ def test_several_splits_in_one_archive_are_refused_with_what_to_do(
 
 def test_arrays_of_several_lengths_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", a=np.zeros(3), b=np.ones(4))
-    with pytest.raises(Rejection, match=r"the array a has 3 rows and the array b has 4"):
+    with pytest.raises(Rejection, match=r"the array a has 3 rows and the array b 4"):
         read(NPZ, tmp_path / "a.npz")
 
 

@@ -22,9 +22,9 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, Unit
 from shardctl.sources.formats.columns import plain_schema
 from shardctl.sources.formats.numbered import Numbered
-from shardctl.sources.formats.parquet import Parquet
+from shardctl.sources.formats.parquet import RowGroups
 
-PARQUET = Numbered(Parquet())
+PARQUET = Numbered(RowGroups)
 
 
 def write(path: Path, table: pa.Table, **options: object) -> Path:

@@ -11,9 +11,9 @@ from containers import INTEROP, Promises, errors, expected
 from reading import read
 
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.recordio import MAGIC, RecordIO
+from shardctl.sources.formats.recordio import MAGIC, RecordIOFile
 
-FORM = Framed(RecordIO())
+FORM = Framed(RecordIOFile)
 HEAD = struct.pack("<I", MAGIC)
 
 
@@ -29,7 +29,7 @@ def record(number: int) -> bytes:
 
 
 class TestRecordIO(Promises):
-    form = RecordIO()
+    form = RecordIOFile
     suffix = ".rec"
 
     def whole(self, count: int) -> bytes:

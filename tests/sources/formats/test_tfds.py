@@ -21,9 +21,9 @@ from tfrecords import example, framed
 import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.tfrecord import TFRecord
+from shardctl.sources.formats.tfrecord import TFRecords
 
-FORM = Framed(TFRecord())
+FORM = Framed(TFRecords, True)
 TOY = INTEROP / "tfds"
 
 

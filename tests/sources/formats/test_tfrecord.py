@@ -21,9 +21,9 @@ import shardctl
 from shardctl.errors import InputError
 from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.tfrecord import TFRecord, masked
+from shardctl.sources.formats.tfrecord import TFRecords, masked
 
-FORM = Framed(TFRecord())
+FORM = Framed(TFRecords, True)
 
 
 def record(number: int) -> bytes:
@@ -39,7 +39,7 @@ def record(number: int) -> bytes:
 
 
 class TestTFRecord(Promises):
-    form = TFRecord()
+    form = TFRecords
     suffix = ".tfrecord"
 
     def whole(self, count: int) -> bytes:

@@ -29,9 +29,9 @@ from tars import tar
 from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.framed import Framed
-from shardctl.sources.formats.webdataset import WebDataset, parse_header
+from shardctl.sources.formats.webdataset import TarSamples, parse_header
 
-FORM = Framed(WebDataset())
+FORM = Framed(TarSamples)
 
 
 def npy(array: Any) -> bytes:
@@ -60,7 +60,7 @@ def sample(number: int) -> list[tuple[str, bytes]]:
 
 
 class TestWebDataset(Promises):
-    form = WebDataset()
+    form = TarSamples
     suffix = ".tar"
 
     def whole(self, count: int) -> bytes:

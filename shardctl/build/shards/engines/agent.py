@@ -152,17 +152,13 @@ def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
     if not JobFolder(folder).is_begun():
         raise StorageError(
             f"{printable(str(folder.parent.parent))}: this machine does not see the folder of the "
-            "dataset; write it to a file"
-            " system that all nodes see by the same path"
+            "dataset; write to a path that all nodes share"
         )
     job = Job.load(LocalFolder(folder))
     versions = deciding_versions(job.recipe)
     if versions != order.versions:
         changes = version_changes(order.versions, versions)
-        raise InstallError(
-            f"it has other versions, which may make other bytes ({changes}); install the same ones "
-            "on all nodes"
-        )
+        raise InstallError(f"it has other versions ({changes}); install the same ones on all nodes")
     return job
 
 

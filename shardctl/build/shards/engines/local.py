@@ -3,17 +3,19 @@ processes that an input may kill."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from shardctl.build.shards import WORKER
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import WorkDone
+from shardctl.build.shards.planned import RetryHints
 from shardctl.build.shards.scan import Found, PrePlanTask, Probe, run_task
-from shardctl.build.shards.shard_build import RetryHints
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.system.machine import usable_cores
+from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
 from shardctl.system.processes.worker_state import (
     KEYS,
@@ -23,7 +25,6 @@ from shardctl.system.processes.worker_state import (
     Deaths,
     WorkerProgress,
 )
-from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
 Report = Callable[[WorkDone], None]
@@ -31,43 +32,40 @@ Report = Callable[[WorkDone], None]
 OnFound = Callable[[int, Found], None]
 
 
-class Engine(Protocol):
-    """Something that builds shards."""
+class Engine(ABC):
+    """Something that builds shards. Most have no processes that run on by themselves."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027
         """Get ready for work that is coming, beside what this process does meanwhile."""
-        ...
 
     def at_once(self) -> int:
         """Return how many shards are built at the same time, as far as that is known."""
-        ...
+        return 1
 
+    @abstractmethod
     def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at files before there is a plan. `on_found` gets the place of each task and what it
         found, in any order."""
-        ...
 
+    @abstractmethod
     def probe(self, job: Job) -> Probe:
         """Push all records of the plan of a small job through its recipe, on this machine: its
         folder is one for scratch. Raises InputError."""
-        ...
 
+    @abstractmethod
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
 
         The job's folder is in that of the dataset: whatever builds a shard must be able to read and
         to write it.
         """
-        ...
 
-    def let_go(self) -> None:
+    def let_go(self) -> None:  # noqa: B027
         """Have idle processes end, and do not wait for them: there is no more work as far as is
         known."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop, at once if shards are still being built."""
-        ...
 
 
 def start(_address: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
@@ -85,16 +83,9 @@ def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda li
     return LocalPool(workers, limits, on_line) if workers else InProcess()
 
 
-class InProcess:
+class InProcess(Engine):
     """Builds one shard after the other in this process: the easiest to debug, and it dies with the
     input. It alone imports what workers import."""
-
-    def prepare(self) -> None:
-        """Nothing to get ready."""
-
-    def at_once(self) -> int:
-        """Return 1."""
-        return 1
 
     def probe(self, job: Job) -> Probe:
         """Probe the records."""
@@ -113,12 +104,6 @@ class InProcess:
 
         for shard in shards:
             build_shard(job, shard, report, WorkerProgress())
-
-    def let_go(self) -> None:
-        """There are no processes."""
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +133,7 @@ class ShardTask:
     suspect: tuple[int, int] | None = None
 
 
-class LocalPool:
+class LocalPool(Engine):
     """Builds shards in child processes."""
 
     def __init__(
@@ -300,7 +285,7 @@ class CrashPolicy:
         if unit is None:
             if deaths >= FATAL_ACCIDENTS:
                 raise WorkerError(self._accident(task, death))
-            return replace(again, hints=hints.with_anew())
+            return replace(again, hints=replace(hints, anew=True))
         if not is_fatal:
             return again
         stage = "encode" if death.stage == "write" else death.stage
@@ -326,9 +311,8 @@ class CrashPolicy:
             )
             within = f" in {names}" if names else ""
             raise WorkerError(
-                f"each of the first {len(places):,} inputs that were tried took longer than "
-                f"{self._limits.seconds:g} s{within}; nothing was committed. If they need more "
-                "time, raise --input-timeout"
+                f"each of the first {len(places):,} inputs took longer than {self._limits.seconds:g} s"
+                f"{within}; nothing was committed; --input-timeout sets the limit"
             )
 
     def _has_many(self, unit: int) -> bool:
@@ -353,8 +337,8 @@ class CrashPolicy:
         how = f"took longer than {self._limits.seconds:g} s" if death.overtime else f"{death}"
         return (
             f"a worker process {how} every time {models} was called with several inputs, from "
-            f"{first} on, and with each of them alone it works; nothing was committed. Set batch "
-            "lower, or use fewer --workers, a higher --worker-memory or --input-timeout"
+            f"{first} on, not with each alone; nothing was committed. Set batch lower, or use "
+            "fewer --workers, a higher --worker-memory or --input-timeout"
         )
 
     def _no_answer(self, task: ShardTask, death: Death) -> str:
@@ -366,9 +350,9 @@ class CrashPolicy:
         )
         root = printable(self._job.roots[planned.file.root].path)
         return (
-            f"{root}: the source does not respond: reading {printable(planned.file.path)}, then "
-            f"{printable(other.path)}, took longer than {self._limits.seconds:g} s; check its disk "
-            "or server, or raise --input-timeout"
+            f"{root}: the source does not respond: {printable(planned.file.path)}, then "
+            f"{printable(other.path)}, took longer than {self._limits.seconds:g} s; check its disk, "
+            "or raise --input-timeout"
         )
 
     def _reason(self, death: Death) -> tuple[str, str]:

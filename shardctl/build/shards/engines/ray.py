@@ -24,7 +24,7 @@ from typing import Any
 
 from shardctl.build.plan.fingerprint import deciding_versions
 from shardctl.build.shards.engines.agent import BuildOrder
-from shardctl.build.shards.engines.local import LocalPool, OnFound, Report
+from shardctl.build.shards.engines.local import Engine, LocalPool, OnFound, Report
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import WorkDone
 from shardctl.build.shards.scan import PrePlanTask, Probe
@@ -80,9 +80,8 @@ def start(
     address = address or os.environ.get("RAY_ADDRESS", "")
     if "://" in address or address.startswith("//"):  # --engine ray://HOST
         raise UsageError(
-            f"{printable(address)}: Ray Client cannot be used; run this command on a machine of "
-            "the cluster, with the address"
-            " of its head (ray:HOST:6379)"
+            f"{printable(address)}: Ray Client cannot be used; run this on a machine of the cluster, "
+            "with the address of its head (ray:HOST:6379)"
         )
     try:
         import ray  # noqa: F401 - an extra
@@ -91,7 +90,7 @@ def start(
     return RayCluster(address, workers, limits, on_line)
 
 
-class RayCluster:
+class RayCluster(Engine):
     """Builds shards on a Ray cluster. It connects to it when work is coming; a connection that is
     there already is used."""
 
@@ -177,9 +176,8 @@ class RayCluster:
             there = ray.get_runtime_context().gcs_address
             if there != self._address:
                 raise UsageError(
-                    f"this process already uses the Ray cluster at {there}, and cannot use the "
-                    "cluster at"
-                    f" {printable(self._address)} as well; use the engine ray, without an address"
+                    f"this process already uses the Ray cluster at {there}, not the one at "
+                    f"{printable(self._address)}; use the engine ray, without an address"
                 )
 
 
@@ -206,8 +204,7 @@ def _connect(address: str, cpus: int) -> None:
             # some of Ray's take several lines
             why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
             raise WorkerError(
-                f"the Ray cluster{where} cannot be used ({why}); check the address, that it runs, "
-                "and its versions"
+                f"the Ray cluster{where} cannot be used ({why}); check its address and versions"
             ) from error
 
 
@@ -360,8 +357,7 @@ class _Run:
             self._cpus_at = now
         elif now - self._cpus_at > NO_NODE_SECONDS:
             raise WorkerError(
-                f"the Ray cluster has had no node with a CPU for {NO_NODE_SECONDS:g} s; add one, "
-                "and run this again"
+                f"the Ray cluster has had no CPU for {NO_NODE_SECONDS:g} s; add a node, run this again"
             )
         most = WAITING_PER_CPU * max(1, self._cpus)
         return most if self._workers == "auto" else min(most, int(self._workers))
@@ -419,10 +415,8 @@ class _Run:
         what = f"{type(error).__name__}: {printable(first_line(error))}"
         if self._losses[flight.shard] >= FATAL_LOSSES:
             raise WorkerError(
-                f"shard {flight.shard} was lost {FATAL_LOSSES} times with the process or node that "
-                "built it, the last time on"
-                f" {where} ({what}); nothing was committed. Where memory runs out, use fewer "
-                "--workers"
+                f"shard {flight.shard} was lost {FATAL_LOSSES} times with what built it, the last time "
+                f"on {where} ({what}); nothing was committed. Try fewer --workers"
             )
         self._on_line(f"{where}: shard {flight.shard} is lost and built again ({what})")
         self._again.append(flight.shard)
@@ -454,10 +448,7 @@ def _builder() -> Any:
         except ImportError:
             here = "none"
         if here != version:
-            said = (
-                f"it has shardctl {here}, and this machine {version}; install the same one on "
-                "all nodes"
-            )
+            said = f"it has shardctl {here}, and this machine {version}; install the same one"
             yield [{"failed": ["InstallError", said]}]
             return
         from shardctl.build.shards.engines.agent import AGENT, BuildOrder

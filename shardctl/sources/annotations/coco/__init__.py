@@ -10,13 +10,19 @@ from typing import ClassVar
 import numpy as np
 
 from shardctl.errors import InputError
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.coco.file import CocoFile, joined_categories
 from shardctl.sources.annotations.coco.joining import Joined
 from shardctl.sources.annotations.coco.reading import read_file
-from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, said_of_absent, stem
+from shardctl.sources.annotations.inputs import (
+    Inputs,
+    Place,
+    ToldSplits,
+    none_among_inputs,
+    said_of_absent,
+    stem,
+)
 from shardctl.sources.annotations.objects import said_of_others_in
-from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.files import resolved
 from shardctl.sources.label_table import some
 from shardctl.sources.splits import split_word
@@ -24,15 +30,11 @@ from shardctl.system.locations import name_of, parent_of
 from shardctl.system.text import printable
 
 
-class Coco:
+class Coco(AnnotationFormat):
     """The JSON files of the COCO datasets and of the many tools that write such."""
 
     name: ClassVar[str] = "coco"
-    needs_path: ClassVar[bool] = True
-
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError: it has none."""
-        no_options(self, name)
+    takes_several: ClassVar[bool] = True
 
     def read(
         self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
@@ -51,8 +53,8 @@ class Coco:
             if file.objects is not None and (len(file.objects) or file.captions is None)
         ]
         captioning = [file for file in files if file.captions is not None]
-        categories, said = joined_categories(marking)
-        table = Joined(marking, captioning, categories, inputs, rule)
+        categories, role, said = joined_categories(marking)
+        table = Joined(marking, captioning, categories, role, inputs, rule)
         notices += [*said, *table.notices]
         written = table.write(scratch / "coco.arrow", [file.digest for file in files], notices)
         return replace(written, splits=_splits_of(files))

@@ -21,6 +21,12 @@ from shardctl.system.text import composed, printable
 
 Numbers = npt.NDArray[np.int64]
 
+
+def is_id(number: Any) -> bool:
+    """Return whether a value is a whole number of 64 bits."""
+    return type(number) is int and -(2**63) < number < 2**63
+
+
 NO_ID = -(2**63)
 """Stands for an id that there is not."""
 
@@ -123,43 +129,26 @@ def _nulls(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(1, f.type) for f in schema], schema=schema)
 
 
-@dataclass(frozen=True)
-class Categories:
-    """The categories of all files by their ids, in increasing order, and what the role says of
-    them."""
-
-    ids: Numbers
-    role: Objects
-
-
-def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
-    """Join the categories of all files. Raises InputError for one id with two names, and for
+def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str]]:
+    """Return the ids of the categories of all files, in increasing order, what the role says of
+    them, and notices. Raises InputError for one id with two names, and for
     objects without any."""
     found: dict[int, dict[str, Any]] = {}
     for file in files:
         for category in file.categories:
-            if (
-                not isinstance(category, dict)
-                or type(category.get("id")) is not int
-                or type(category.get("name")) is not str
-            ):
+            known = isinstance(category, dict) and type(category.get("name")) is str
+            if not known or not is_id(category.get("id")):
                 raise InputError(
-                    f"{file.shown}: a category has no id that is a whole number, or no name"
-                )
-            if not -(2**63) < category["id"] < 2**63:
-                raise InputError(
-                    f"{file.shown}: the id of the category {printable(category['name'])} is too "
-                    "large:"
-                    " an id has at most 64 bits"
+                    f"{file.shown}: a category has no id that is a whole number of 64 bits, or no "
+                    "name"
                 )
             category["name"] = composed(category["name"])
             before = found.setdefault(category["id"], category)
             if before["name"] != category["name"]:
                 raise InputError(
                     f"{file.shown}: the category {category['id']} has two names, "
-                    f"{printable(before['name'])} and"
-                    f" {printable(category['name'])}; convert the files into two datasets, or give "
-                    "them the same categories"
+                    f"{printable(before['name'])} and {printable(category['name'])}; give the "
+                    "files the same categories, or convert each alone"
                 )
             if "keypoints" in category:
                 found[category["id"]] = {**before, **category}
@@ -198,7 +187,7 @@ def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
         skeleton,
         mirrored_points(points),
     )
-    return Categories(np.array(ids, np.int64), role), said
+    return np.array(ids, np.int64), role, said
 
 
 def _keypoints_of(
