@@ -98,7 +98,7 @@ def export(
         name: value for name, value in values_of(FormSettings, given).items() if value is not None
     }
     if dry_run:
-        _show(plan_export(dataset, to, **choice, **settings), output)
+        _show(plan_export(dataset, to, Choice(**choice), settings), output)
         return
     chosen = {**choice, **settings, "on_note": lambda notice: _tell(notice, output)}
     if output.shows_notes:

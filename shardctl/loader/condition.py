@@ -86,17 +86,6 @@ class Condition:
     columns: tuple[str, ...]
 
 
-def _would_be_with_two(text: str) -> bool:
-    """Return whether a text that is not a condition would be one with == for =."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(re.sub(r"(?<![<>=!])=(?!=)", "==", text).strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
-
-
 def parse_condition(
     text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], option: str = "--where"
 ) -> Condition:
@@ -112,12 +101,10 @@ def parse_condition(
             warnings.simplefilter("ignore")  # Python would print its opinion of "\\d" to stderr
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if _would_be_with_two(text):
+        deep = isinstance(error, RecursionError | MemoryError)
+        reason = "it is nested too deep" if deep else first_line(error)
+        if re.search("[^<>=!]=[^=]", text):
             reason = "compare with =="
-        elif isinstance(error, RecursionError | MemoryError):
-            reason = "it is nested too deep"
-        else:
-            reason = first_line(error)
         raise UsageError(
             f"{option} {quoted(text)} is not a condition ({reason}); write for instance: label == "
             "3 and width > 500"
@@ -169,9 +156,8 @@ def _check(where: Condition, schema: pa.Schema, option: str) -> None:
             for t in [schema.field(name).type]
         )
         raise UsageError(
-            f"{option} {quoted(where.text)} does not fit the columns ({types}). A condition is "
-            "true or false for each sample."
-            " It compares numbers with numbers and text with text, and computes with numbers"
+            f"{option} {quoted(where.text)} does not fit the columns ({types}): compare numbers with "
+            "numbers and text with text"
         ) from None
 
 
@@ -211,9 +197,7 @@ class _Reader:
         self._parts += 1
         if self._parts > LONGEST:
             raise self._refused(
-                f"it has more than {LONGEST:,} comparisons and operations; a column is compared "
-                "with many values as in"
-                " index in [1, 5, 7]"
+                f"it has more than {LONGEST:,} comparisons and operations; write index in [1, 5, 7]"
             )
 
     def condition(self, node: ast.expr, depth: int) -> Any:

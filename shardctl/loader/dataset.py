@@ -189,9 +189,8 @@ class Dataset:
             place = operator.index(index)
         except TypeError:
             raise TypeError(
-                f"the index of a sample must be a whole number; it is {index!r}; ds.take(indices) "
-                "takes a list, and"
-                " ds.filter(\"key == 'a.jpg'\")[0] finds a sample by its key"
+                f"the index of a sample must be a whole number; it is {index!r}; ds.take takes a list, "
+                "and ds.filter(\"key == 'a.jpg'\")[0] a key"
             ) from None
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")

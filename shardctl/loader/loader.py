@@ -198,10 +198,8 @@ def refuse_other_order(saved: Mapping[str, Any], here: Mapping[str, Any]) -> Non
 def _warn_of_padding() -> None:
     """Warn once in a process, and not in every epoch."""
     warnings.warn(
-        "the last batch of each epoch is filled up: the first samples of the epoch come twice, and "
-        "all ranks get equally many"
-        " batches. Give remainder='pad' if you want this, or remainder='drop' to leave that batch "
-        "out.",
+        "the last batch of each epoch is filled up with its first samples, so that all ranks get "
+        "equally many; give remainder='pad' for this, or 'drop' to leave it out",
         stacklevel=4,
     )
 
@@ -513,9 +511,8 @@ class Loader:
     def _warn_of_left_state(self, epoch: int) -> None:
         left, samples = self._run.next.epoch, counted(self._run.next.samples, "sample")
         warnings.warn(
-            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed): epoch "
-            f"{epoch} is read from its"
-            f" beginning. Leave set_epoch out, or call it with {left}.",
+            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed); leave it "
+            f"out, or call it with {left}",
             stacklevel=caller_level(),
         )
 

@@ -364,9 +364,8 @@ class Mix:
                     next(place for place, names in enumerate(every) if name not in names)
                 ]
                 raise UsageError(
-                    f"the values of {name} in {printable(bare.location)} have no names, but in "
-                    "another dataset they have: they"
-                    " cannot be combined; leave the column out with columns="
+                    f"the values of {name} in {printable(bare.location)} have no names, and in another "
+                    "dataset they have; leave the column out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}
             labels = tuple(numbers[each] for each in dataset.class_names[name])

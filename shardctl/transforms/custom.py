@@ -9,7 +9,6 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -71,7 +70,10 @@ def code_digest(target: str, code: Any) -> str | None:
     """
     said = declared(code) or declared(_innermost(code))
     if said is not None:
-        return said.digest(target)
+        version, modules = said
+        files = {module: _module_digest(target, module) for module in modules}
+        told = json.dumps([version, files], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()
     module = sys.modules.get(target.partition(":")[0])
     paths = dict.fromkeys((_source_file(_innermost(code)), getattr(module, "__file__", None)))
     digests = [hashlib.sha256(_read(path)).hexdigest() for path in paths if path]
@@ -141,21 +143,9 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 ATTRIBUTE = "__shardctl_declared__"
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What stands for the code of a function in the fingerprint of a dataset: its version, and the
-    content of modules."""
-
-    version: str
-    modules: tuple[str, ...]
-
-    def digest(self, target: str) -> str:
-        """Return the SHA-256, in hex. Raises UsageError if a module cannot be imported, or has no
-        file."""
-        files = {module: _module_digest(target, module) for module in self.modules}
-        return hashlib.sha256(
-            json.dumps([self.version, files], sort_keys=True).encode()
-        ).hexdigest()
+Declared = tuple[str, tuple[str, ...]]
+"""What stands for the code of a function in the fingerprint of a dataset: its version, and the
+modules whose content does."""
 
 
 def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Callable[[Code], Code]:
@@ -182,7 +172,7 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
     def declare(code: Code) -> Code:
         if not callable(code):
             raise UsageError(f"a transform is a function or a class; it is {code!r}")
-        setattr(code, ATTRIBUTE, Declared(version, names))
+        setattr(code, ATTRIBUTE, (version, names))
         return code
 
     return declare
@@ -190,8 +180,7 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
 
 def declared(code: Any) -> Declared | None:
     """Return what was declared of a function or of this very class, None if nothing was."""
-    found = getattr(code, "__dict__", {}).get(ATTRIBUTE)
-    return found if isinstance(found, Declared) else None
+    return getattr(code, "__dict__", {}).get(ATTRIBUTE)
 
 
 def _module_digest(target: str, name: str) -> str:

@@ -428,43 +428,33 @@ def _check_map(value: Any, type_: pa.MapType) -> None:
         _check(part, type_.item_type)
 
 
+_KINDS: tuple[tuple[tuple[Callable[[pa.DataType], bool], ...], tuple[type, ...], Any], ...] = (
+    ((pa.types.is_boolean,), (bool,), ()),
+    ((pa.types.is_integer,), (int, np.integer), (bool, np.timedelta64)),
+    ((pa.types.is_floating,), (float, int, np.integer, np.floating), (bool, np.timedelta64)),
+    ((pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view), (str,), ()),
+    (
+        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+        (bytes, bytearray, memoryview),
+        (),
+    ),
+    ((pa.types.is_fixed_size_binary,), (object,), (str,)),  # a UUID is one, too
+    # its time is lost
+    ((pa.types.is_date,), (datetime.date, np.datetime64), (datetime.datetime,)),
+    # whole numbers would come out as times
+    ((pa.types.is_timestamp,), (datetime.datetime, np.datetime64), ()),
+    ((pa.types.is_time,), (datetime.time, np.timedelta64), ()),
+    ((pa.types.is_duration,), (datetime.timedelta, np.timedelta64), ()),
+)
+"""Checks of the type of a column, and the Python types whose values it holds, and does not."""
+
+
 def _takes(type_: pa.DataType, kind: type) -> bool:
     """Return whether a column of this type holds values of a Python type. Arrow decides of the
     types that are not listed."""
-    if pa.types.is_boolean(type_):
-        return issubclass(kind, bool)
-    if pa.types.is_integer(type_):
-        return issubclass(kind, int | np.integer) and not issubclass(kind, bool | np.timedelta64)
-    if pa.types.is_floating(type_):
-        return issubclass(kind, float | int | np.integer | np.floating) and not issubclass(
-            kind, bool | np.timedelta64
-        )
-    if (
-        pa.types.is_string(type_)
-        or pa.types.is_large_string(type_)
-        or pa.types.is_string_view(type_)
-    ):
-        return issubclass(kind, str)
-    if (
-        pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-        or pa.types.is_binary_view(type_)
-    ):
-        return issubclass(kind, bytes | bytearray | memoryview)
-    if pa.types.is_fixed_size_binary(type_):
-        return not issubclass(kind, str)  # a UUID is one, too
-    if pa.types.is_date(type_):
-        # its time is lost
-        return issubclass(kind, datetime.date | np.datetime64) and not issubclass(
-            kind, datetime.datetime
-        )
-    if pa.types.is_timestamp(type_):
-        # whole numbers would come out as times
-        return issubclass(kind, datetime.datetime | np.datetime64)
-    if pa.types.is_time(type_):
-        return issubclass(kind, datetime.time | np.timedelta64)
-    if pa.types.is_duration(type_):
-        return issubclass(kind, datetime.timedelta | np.timedelta64)
+    for checks, held, others in _KINDS:
+        if any(check(type_) for check in checks):
+            return issubclass(kind, held) and not issubclass(kind, others)
     return True
 
 

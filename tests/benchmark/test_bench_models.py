@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)]
 )
@@ -25,6 +26,7 @@ def test_the_models_are_those_of_the_papers(make: Any, parameters: int) -> None:
     assert sum(each.numel() for each in model.parameters()) == parameters
 
 
+@pytest.mark.thorough
 def test_a_step_learns() -> None:
     seen: list[Any] = []
 
@@ -55,6 +57,7 @@ def test_a_step_says_what_it_takes(batch: dict[str, Any]) -> None:
         models.resnet50(batch)
 
 
+@pytest.mark.thorough
 def test_bench_feeds_a_training_step_and_knows_its_own_rate(
     raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,10 +72,12 @@ def test_bench_feeds_a_training_step_and_knows_its_own_rate(
     assert (found.verdict == "keeps-up") == (found.accelerator_utilization >= 0.9)
 
 
+@pytest.mark.thorough
 def test_the_language_model_is_that_of_the_paper() -> None:
     assert sum(each.numel() for each in models.make_gpt2(1024).parameters()) == 124_439_808
 
 
+@pytest.mark.thorough
 def test_a_language_step_learns_which_token_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "VOCABULARY", 64)
     made: list[Any] = []

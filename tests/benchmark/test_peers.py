@@ -127,17 +127,20 @@ def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(
     assert processes() == []
 
 
+@pytest.mark.thorough
 def test_encoded_bytes_are_handed_over_where_that_is_asked_for(dataset: Path) -> None:
     result = bench_shards(exported(dataset, "webdataset"), decode=False, shuffle=False, **QUICK)
     assert result.mb_per_s < result.samples_per_s * 24 * 24 * 3 / 1e6
     assert result.shuffle == "in-order"
 
 
+@pytest.mark.thorough
 def test_epochs_are_whole(dataset: Path) -> None:
     result = bench_shards(exported(dataset, "parquet"), runs=2, epochs=2, batch_size=8)
     assert (result.samples, result.batches, result.epochs) == (240, 32, 4)
 
 
+@pytest.mark.thorough
 def test_a_cold_measurement_reads_each_epoch_in_a_new_process(dataset: Path) -> None:
     result = bench_shards(exported(dataset, "webdataset"), cold=True, runs=2, batch_size=8)
     assert (result.samples, len(result.by_run["first_batch_s"])) == (120, 2)
@@ -231,6 +234,7 @@ def tars_of_others(dataset: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_records_are_converted_as_convert_does_by_itself(dataset: Path, tmp_path: Path) -> None:
     shards = tars_of_others(dataset, tmp_path / "tars")
     shardctl.convert(shards, tmp_path / "whole", workers=0, labels="none")
@@ -245,6 +249,7 @@ def test_records_are_converted_as_convert_does_by_itself(dataset: Path, tmp_path
         assert set(tried.schema.names) - {"__key__"} == set(whole.schema.names)
 
 
+@pytest.mark.thorough
 def test_batches_that_are_larger_than_an_epoch_are_measured(dataset: Path, tmp_path: Path) -> None:
     result = bench_shards(tars_of_others(dataset, tmp_path / "tars"), runs=1, seconds=0.2)
     assert result.samples > 0
@@ -263,6 +268,7 @@ def test_pickles_in_shards_are_not_run(tmp_path: Path) -> None:
     assert not evil.exists()
 
 
+@pytest.mark.thorough
 def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(
     dataset: Path, tmp_path: Path
 ) -> None:
@@ -277,6 +283,7 @@ def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(
     assert bench_shards(shards, **QUICK).samples > 0
 
 
+@pytest.mark.thorough
 def test_shards_that_their_reader_cannot_read_are_an_error(
     tmp_path: Path, python_with: Any
 ) -> None:

@@ -164,8 +164,7 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
         ("text not in [3]", "text is text; compare it with '3', not with 3"),
         (
             "len(n) > 1",
-            "does not fit the columns (n is a number). A condition is true or false for each "
-            "sample",
+            "does not fit the columns (n is a number)",
         ),
         ("n", "does not fit the columns (n is a number)"),
         ("ids > 3", "does not fit the columns (ids is list<item: int64>)"),
@@ -285,23 +284,6 @@ def test_width_height_and_place_can_be_asked_without_being_columns(
     ] * len(list(raw_dataset.glob("val-*")))
 
 
-def test_no_match_is_said(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
-    for options in (["--head", 2], []):
-        shown = cli("inspect", raw_dataset, "--where", "row == 1000", *options)
-        assert (shown.code, shown.out) == (0, "no sample matches row == 1000\n")
-        assert cli("inspect", raw_dataset, "--where", "row == 1000", *options, "--json").json == {
-            "matches": 0,
-            "samples": [],
-        }
-    saved = cli("inspect", raw_dataset, "--where", "row == 1000", "--save", tmp_path / "none")
-    assert (saved.code, saved.out) == (0, "no sample matches row == 1000\n")
-    drawn = cli("inspect", raw_dataset, "--where", "row == 1000", "--images", tmp_path / "none.png")
-    assert (
-        drawn.code,
-        "no sample matches row == 1000, and there is nothing to draw" in drawn.err,
-    ) == (2, True)
-
-
 def test_matches_are_counted_only_where_all_samples_were_looked_at(
     cli: Any, raw_dataset: Path
 ) -> None:
@@ -326,11 +308,6 @@ def test_a_division_by_zero_is_said_in_a_sentence(cli: Any, raw_dataset: Path) -
         match=r"^filter 'label / 0 > 1' cannot be computed from the columns label: divide by zero$",
     ):
         shardctl.open(raw_dataset).filter("label / 0 > 1")
-
-
-def test_a_huge_number_is_refused_by_the_command(cli: Any, raw_dataset: Path) -> None:
-    refused = cli("inspect", raw_dataset, "--where", "index == 99999999999999999999999")
-    assert (refused.code, "a whole number is too large" in refused.err) == (2, True)
 
 
 def test_the_command_counts_shows_and_saves_what_matches(

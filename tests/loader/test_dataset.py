@@ -1,21 +1,15 @@
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import CROP
 from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
 from shardctl.images.codecs.image import decode
-
-
-def keys(loader: Any) -> list[str]:
-    return [key for batch in loader for key in batch["key"]]
 
 
 def test_every_input_comes_out_as_it_went_in(photos: Path, tmp_path: Path) -> None:
@@ -71,60 +65,6 @@ def test_batches_are_arrays_of_the_right_shape(raw_dataset: Path) -> None:
     assert all(batch["label"].dtype == np.int64 for batch in batches)
     assert len(list(shardctl.open(raw_dataset).loader(batch_size=25, drop_last=True))) == 2
     assert set(next(iter(shardctl.open(raw_dataset).loader(2, columns=["label"])))) == {"label"}
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_each_sample_once_per_epoch_and_the_same_global_batches(
-    raw_dataset: Path, shuffle: bool, world_size: int
-) -> None:
-    ds = shardctl.open(raw_dataset)
-    alone = [sorted(batch["key"]) for batch in ds.loader(12, shuffle=shuffle, seed=4)]
-    ranks = [
-        list(ds.loader(12 // world_size, shuffle=shuffle, seed=4, rank=r, world_size=world_size))
-        for r in range(world_size)
-    ]
-    together = [
-        sorted(key for batch in parts for key in batch["key"]) for parts in zip(*ranks, strict=True)
-    ]
-    assert together == alone
-    assert sorted(key for batch in alone for key in batch) == sorted(sample["key"] for sample in ds)
-
-
-def test_the_order_depends_on_seed_and_epoch_alone(raw_dataset: Path) -> None:
-    ds = shardctl.open(raw_dataset)
-    first = keys(ds.loader(7, shuffle=True, seed=1, threads=1))
-    assert keys(ds.loader(7, shuffle=True, seed=1, threads=4)) == first
-    assert keys(ds.loader(7, shuffle=True, seed=2)) != first
-    loader = ds.loader(7, shuffle=True, seed=1)
-    assert keys(loader) == first
-    second = keys(loader)
-    assert second != first
-    loader.set_epoch(0)
-    assert keys(loader) == first
-    loader.set_epoch(1)
-    assert keys(loader) == second
-
-
-def test_a_loader_goes_on_where_another_was(raw_dataset: Path) -> None:
-    ds = shardctl.open(raw_dataset)
-    whole = keys(ds.loader(7, shuffle=True, seed=1))
-    loader = ds.loader(7, shuffle=True, seed=1)
-    batches = iter(loader)
-    seen = [key for _ in range(3) for key in next(batches)["key"]]
-    state = loader.state_dict()
-    assert (state["epoch"], state["samples"]) == (0, 21)
-    resumed = ds.loader(7, shuffle=True, seed=1, threads=3)
-    resumed.load_state_dict(state)
-    assert seen + keys(resumed) == whole
-
-
-def test_abandoning_an_epoch_leaves_no_thread(raw_dataset: Path) -> None:
-    before = threading.active_count()
-    batches = iter(shardctl.open(raw_dataset).loader(4, threads=3))
-    next(batches)
-    batches.close()
-    assert threading.active_count() == before
 
 
 @pytest.fixture
@@ -305,19 +245,6 @@ def test_impossible_loaders_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         shardctl.open(raw_dataset).loader(**arguments)
-
-
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_compressed_pixels_are_the_same_pixels(
-    photos: Path, raw_dataset: Path, tmp_path: Path, compression: str
-) -> None:
-    shardctl.convert(
-        photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0
-    )
-    plain = {sample["key"]: sample["image"] for sample in shardctl.open(raw_dataset)}
-    packed = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "out")}
-    assert plain.keys() == packed.keys()
-    assert all(np.array_equal(plain[key], packed[key]) for key in plain)
 
 
 def test_a_dataset_that_was_opened_by_a_relative_path_stays_where_it_is(

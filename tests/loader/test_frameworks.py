@@ -163,19 +163,6 @@ class TestTorch:
         ):
             next(iter(IterableDataset(shardctl.open(root), 16, reuse=True)))
 
-    def test_samples_that_fill_up_a_batch_say_so(self, root: Path, torch: Any) -> None:
-        from shardctl.torch import IterableDataset, Loader
-
-        given = {"remainder": "pad", "repeated": True}
-        for batches in (
-            Loader(shardctl.open(root).loader(32, **given).map(dict)),
-            torch.utils.data.DataLoader(
-                IterableDataset(shardctl.open(root), 32, **given), batch_size=None, num_workers=2
-            ),
-        ):
-            read = [batch["n"][~batch["repeated"]] for batch in batches if len(batch["n"]) == 32]
-            assert sorted(torch.cat(read).tolist()) == list(range(SAMPLES))
-
     @pytest.mark.thorough
     def test_spawned_workers(self, root: Path, torch: Any) -> None:
         from shardctl.torch import IterableDataset

@@ -267,25 +267,6 @@ def test_a_mixture_of_filtered_datasets(root: Path) -> None:
     loader.close()
 
 
-@pytest.mark.thorough
-def test_a_rank_without_a_sample_has_no_batch(root: Path) -> None:
-    few = shardctl.open(root).filter("label == 3").limit(1)
-    options: dict[str, Any] = {
-        "world_size": 2,
-        "pad": {"tokens": 0},
-        "decode": False,
-        "processes": 1,
-    }
-    for source in (few, shardctl.mix([few, few], [1, 1], 1)):
-        for remainder, sizes in (("uneven", [[], [1]]), ("pad", [[4], [4]])):
-            loaders = [
-                source.loader(4, rank=rank, remainder=remainder, **options) for rank in range(2)
-            ]
-            assert [[len(batch["key"]) for batch in loader] for loader in loaders] == sizes
-            for loader in loaders:
-                loader.close()
-
-
 def read_keys(loader: Loader, keys: list[str]) -> None:
     for batch in loader:
         keys += batch["key"]

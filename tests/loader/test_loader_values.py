@@ -207,19 +207,6 @@ def test_types_and_normalisation(tokens: Path) -> None:
     assert np.allclose(small["x"], plain / 2)
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_single_numbers_are_converted_and_normalised(tmp_path: Path, compression: str) -> None:
-    columns = pa.schema([("key", pa.string()), ("label", pa.int64()), ("n", pa.int32())])
-    rows = [(f"k{n}", None if n == 3 else n, n) for n in range(50)]
-    write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=200_000)
-    options = {"dtype": {"label": "int32"}, "normalize": {"n": (5, 2)}, "fill": {"label": -1}}
-    (batch,) = shardctl.open(tmp_path / "out").loader(50, **options)
-    assert batch["label"].dtype == np.int32
-    assert batch["label"].tolist() == [-1 if n == 3 else n for n in range(50)]
-    assert batch["n"].dtype == np.float32
-    assert np.allclose(batch["n"], (np.arange(50) - 5) / 2)
-
-
 def test_batches_are_aligned_and_in_one_piece(tokens: Path, jpegs: Path, raw_dataset: Path) -> None:
     for options in ({"shuffle": True}, {"shuffle": True, "dtype": {"x": "float32"}}):
         for batch in shardctl.open(tokens).loader(16, **options):
@@ -416,25 +403,6 @@ def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path: Path, size: in
     assert normal["x"].shape == (9, size)
     for key, row in zip(normal["key"], normal["x"], strict=True):
         assert np.allclose(row, expected[key], atol=1e-4)
-
-
-def test_the_loader_crops_the_pixels_that_convert_crops(tmp_path: Path) -> None:
-    """Also where the margin is odd, and one side of it gets a pixel more than the other."""
-    (tmp_path / "in").mkdir()
-    for number in range(4):
-        pixels = np.random.default_rng(number).integers(
-            0, 256, (21 + number, 24 - number, 3), np.uint8
-        )
-        Image.fromarray(pixels).save(tmp_path / "in" / f"{number}.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "whole", workers=0)
-    shardctl.convert(
-        tmp_path / "in",
-        tmp_path / "cut",
-        recipe={"store": "raw", "transform": [{"name": "crop", "size": 18}]},
-    )
-    (loaded,) = shardctl.open(tmp_path / "whole").loader(4, crop=18)
-    (converted,) = shardctl.open(tmp_path / "cut").loader(4)
-    assert np.array_equal(loaded["image"], converted["image"])
 
 
 def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -> None:
@@ -804,24 +772,6 @@ def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(
     for data, pixels in zip(encoded, found, strict=True):
         opened = open_image(data)
         assert np.array_equal(pixels, render(opened, View.whole(opened.size).scaled(size[::-1])))
-
-
-def test_raw_images_are_resized_before_they_are_cropped(raw_dataset: Path) -> None:
-    ds = shardctl.open(raw_dataset)
-    stored = {sample["key"]: Image.fromarray(sample["image"]) for sample in ds}
-    for batch in ds.loader(25, resize=(40, 48), crop=(30, 20)):
-        assert batch["image"].shape[1:] == (30, 20, 3)
-        for key, image in zip(batch["key"], batch["image"], strict=True):
-            across, down = stored[key].width / 48, stored[key].height / 40
-            box = (14 * across, 5 * down, 34 * across, 35 * down)
-            assert np.array_equal(
-                image, np.asarray(stored[key].resize((20, 30), Image.Resampling.BILINEAR, box=box))
-            )
-            whole = np.asarray(stored[key].resize((48, 40), Image.Resampling.BILINEAR), np.int16)
-            assert abs(image - whole[5:35, 14:34]).max() <= 2, (
-                "as if the whole image were resized, but for roundings"
-            )
-    assert next(iter(ds.loader(4, resize=16)))["image"].shape == (4, 16, 16, 3)
 
 
 @pytest.mark.thorough(after=1)

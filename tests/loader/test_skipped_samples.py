@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from annotated import png
 from handmade import write_dataset
-from remote_datasets import upload
 
 import shardctl
 from shardctl.errors import DatasetError
@@ -219,18 +218,6 @@ def test_many_ranks_together_skip_no_more_than_one(tmp_path: Path) -> None:
             keys_of(ds.loader(1, on_error="skip", rank=rank, world_size=16))
 
 
-def test_a_dataset_on_a_store_skips_as_few(tmp_path: Path, bucket: str) -> None:
-    few, many = (
-        upload(photos(tmp_path / str(count), 40, range(count)), f"{bucket}/{count}")
-        for count in (10, 11)
-    )
-    assert len(keys_of(shardctl.open(few, cache=False).loader(4, on_error="skip"))) == 30
-    with pytest.raises(
-        DatasetError, match=r"11 of 40 samples of epoch 0 .*the first: s3://.*key 'k00000'"
-    ):
-        keys_of(shardctl.open(many, cache=False).loader(4, on_error="skip"))
-
-
 def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from shardctl.torch import IterableDataset, Loader
@@ -245,16 +232,3 @@ def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
         assert len(keys_of(made(few))) == 30
         with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
             keys_of(made(many))
-
-
-def test_a_state_of_a_dataset_of_torch_has_what_was_skipped_before_it(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from shardctl.torch import IterableDataset
-
-    ds = shardctl.open(photos(tmp_path / "out", 40, (*range(6), *range(30, 35))))
-    before, after = (IterableDataset(ds, 4, on_error="skip") for _ in range(2))
-    assert next(iter(before))["key"] == ["k00006", "k00007"]
-    after.load_state_dict(before.state_dict())
-    assert after.state_dict() == before.state_dict()
-    with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
-        keys_of(after)

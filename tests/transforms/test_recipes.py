@@ -357,7 +357,7 @@ def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text: st
     assert set(found) == keys_in(values)
     lines = text.split("\n")
     for key, place in found.items():
-        rest = lines[place.line - 1][place.column - 1 :]
+        rest = lines[place[0] - 1][place[1] - 1 :]
         last = key[-1]
         if isinstance(last, int):
             assert rest
@@ -375,7 +375,7 @@ def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text: st
 def test_a_key_without_a_place_has_that_of_what_is_around_it() -> None:
     found = places("a = 1\n[[t]]\nx = 1\n[[t]]\nx = 2\n")
     assert nearest_place(found, ("t", 1, "unknown", 3)) == found["t", 1]
-    assert found["t", 1].line == 4
+    assert found["t", 1][0] == 4
     assert nearest_place(found, ("nothing",)) is None
 
 

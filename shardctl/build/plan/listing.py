@@ -18,7 +18,6 @@ from shardctl.build.notices import notice
 from shardctl.errors import UsageError
 from shardctl.sources import label_table
 from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
-from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
@@ -192,11 +191,11 @@ class Listing:
         folder, root = self._folders[int(str(row["root"]))]
         return root if folder is None else f"{folder}{row['path']}"
 
-    def places_of(self, rows: Sequence[int]) -> list[InputPlace]:
-        """Return where some files are."""
+    def places_of(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+        """Return by what some files are opened, and the folders of their sources."""
         found = self.table.select(["path", "root"]).take(pa.array(rows, pa.int64())).to_pylist()
         bases = [root.base for root in self.roots]
-        return [InputPlace(self.opened(row), bases[row["root"]]) for row in found]
+        return [(self.opened(row), bases[row["root"]]) for row in found]
 
     @cached_property
     def _folders(self) -> list[tuple[str | None, str]]:

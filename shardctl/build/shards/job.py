@@ -169,8 +169,10 @@ class Job:
 
     def write_files(self) -> None:
         """Write the files that the recipe depends on into the folder that becomes the dataset."""
+        new = self.folder / NEW_FOLDER
         for name, data in self.recipe.files.items():
-            write_atomically(self.folder / NEW_FOLDER / name, data)
+            new.mkdir(exist_ok=True)  # a probe comes before the folders of the plan
+            write_atomically(new / name, data)
 
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come

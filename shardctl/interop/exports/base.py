@@ -100,7 +100,7 @@ class Work(ExportPart):
 
 @dataclass(frozen=True)
 class FileList:
-    """Files of one image or text each (loose_files.py): `files` of them, of `bytes` bytes, which
+    """Files of one image or text each: `files` of them, of `bytes` bytes, which
     the piece `list` lists."""
 
     list: str

@@ -192,7 +192,9 @@ def export(
     and StorageError.
     """
     WORKERS.check("workers", workers)
-    choice = _choice(split, columns, rename, where, store, on_loss)
+    names = None if columns is None else arguments.names("columns", columns)
+    choice = Choice(split, names, arguments.mapping("rename", rename), where, store, on_loss)
+    check_options(choice)
     replaces = arguments.truth("overwrite", overwrite)
     if is_url(out):
         raise UsageError(
@@ -253,26 +255,16 @@ def export(
 
 
 def plan_export(
-    dst: str | Path,
-    to: str,
-    split: str | None = None,
-    *,
-    columns: Sequence[str] | None = None,
-    rename: Mapping[str, str] | None = None,
-    where: str | None = None,
-    store: str | None = None,
-    on_loss: str = "fail",
-    **settings: Any,
+    dst: str | Path, to: str, choice: Choice, settings: Mapping[str, Any]
 ) -> ExportPlan:
     """Say what `export` would write of each column, and what would be lost. Nothing is written, and
     no loss is refused.
 
     Raises UsageError, InputError and DatasetError.
     """
-    choice = _choice(split, columns, rename, where, store, on_loss)
+    check_options(choice)
     with open_location(dst, "blocks") as place:
-        job, planned = _planned(Source(place.whole, choice), to, settings)
-        return _plan_of(job, planned)
+        return _plan_of(*_planned(Source(place.whole, choice), to, settings))
 
 
 def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:
@@ -292,21 +284,6 @@ def _planned(
     planned = plan_fields(chosen, source)
     fields = tuple(each.field for each in planned if each.field is not None)
     return ExportJob.of(source, to, settings, fields), planned
-
-
-def _choice(
-    split: str | None,
-    columns: Sequence[str] | None,
-    rename: Mapping[str, str] | None,
-    where: str | None,
-    store: str | None,
-    on_loss: str,
-) -> Choice:
-    """Return what was chosen. Raises UsageError for values of other types."""
-    names = None if columns is None else arguments.names("columns", columns)
-    choice = Choice(split, names, arguments.mapping("rename", rename), where, store, on_loss)
-    check_options(choice)
-    return choice
 
 
 _LATER = (KeyboardInterrupt, StorageError, DatasetError, WorkerError)

@@ -107,21 +107,21 @@ class Files(Export):
                 named = naming.names(
                     known.rename_columns([f.name for f in work.fields if f.name in naming.columns])
                 )
-                for row, ((stem, wanted), record) in enumerate(
+                for row, ((stem, wanted), (files, others)) in enumerate(
                     zip(named, _records(batch, work.fields), strict=True), samples
                 ):
                     if folded(stem) in several:
                         stem = f"{stem}{MARK}{MARK}{work.number}-{row}"
                     renamed += stem != wanted
                     paths = {}
-                    for field, data in record.files:
+                    for field, data in files:
                         suffix = "txt" if field.form == "text" else suffix_of(data)
                         other = (
                             "" if field.written == FILE_NAME else MARK + extension_part(field.name)
                         )
                         paths[field.written] = f"{stem}{other}.{suffix}"
                         loose.write(f"{work.split}/{paths[field.written]}", data)
-                    lines.write(dumps({**paths, **record.values}).encode() + b"\n")
+                    lines.write(dumps({**paths, **others}).encode() + b"\n")
                 samples += batch.num_rows
         pieces = {piece: lines.facts, **loose.piece}
         return PartResult(samples, {}, facts={"renamed": renamed}, pieces=pieces, loose=loose.found)
@@ -239,16 +239,11 @@ def _repeated(source: Source, split: str) -> NameSet:
     )
 
 
-@dataclass(frozen=True)
-class _Record:
-    """A sample: its files as pairs of field and bytes, and all else for its line of metadata."""
-
-    files: list[tuple[Field, bytes]]
-    values: dict[str, Any]
-
-
-def _records(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Record]:
-    """Yield the samples of a batch."""
+def _records(
+    batch: pa.RecordBatch, fields: Sequence[Field]
+) -> Iterator[tuple[list[tuple[Field, bytes]], dict[str, Any]]]:
+    """Yield the samples of a batch: the files of each as pairs of field and bytes, and all else for
+    its line of metadata."""
     columns = {field: batch.column(place) for place, field in enumerate(fields)}
     keys = next(column for field, column in columns.items() if field.name == KEY).to_pylist()
     values = {
@@ -269,4 +264,4 @@ def _records(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Record
                 files.append((field, image["bytes"]))
             if field.form == "image" and image is not None and image["path"] != key:
                 record[field.name + PATHS] = image["path"]
-        yield _Record(files, {**record, **{name: column[row] for name, column in values.items()}})
+        yield files, {**record, **{name: column[row] for name, column in values.items()}}

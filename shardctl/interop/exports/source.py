@@ -83,7 +83,7 @@ class Shard:
 
 class Source:
     """The dataset that is exported, as far as it was chosen. `turned` counts the images that were
-    turned upright (rows.py).
+    turned upright.
 
     Raises DatasetError, and UsageError for a split, a column or a condition that the dataset does
     not have.

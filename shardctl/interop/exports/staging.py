@@ -51,6 +51,7 @@ FILES, PIECES = "files", "pieces"
 JOB_NAMES = frozenset(("dataset", "choice", "to"))
 """What every job.json says, and hardly any other file."""
 
+_OF_JOB = frozenset((JOB, FILES, DONE_FOLDER, PIECES))
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _UNFINISHED_JOB = re.compile(rf"{re.escape(JOB)}\.[0-9a-f]+{re.escape(PARTIAL)}")
 
@@ -284,14 +285,10 @@ def _is_of_job(folder: Path) -> bool:
     """Return whether a folder has the record of a job, or no file at all but one that was to become
     it."""
     names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
-    if not names <= {JOB, FILES, DONE_FOLDER, PIECES}:
-        return False
-    if not all(is_folder(folder / name) for name in names - {JOB}):
+    if not names <= _OF_JOB:
         return False
     if JOB not in names:
         return not any(files for name in names for _, _, files in os.walk(folder / name))
-    if not is_file(folder / JOB):
-        return False
     try:
         record = JobFolder(folder).record()
     except ValueError:

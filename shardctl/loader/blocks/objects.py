@@ -476,9 +476,8 @@ class ObjectReader:
         name = layout.roles.main_image
         if name is None:
             raise UsageError(
-                f"resize, crop and flip move {column.name} with the main image, and the dataset "
-                f"has {len(layout.roles.images)} columns"
-                f" of images, none of them called image; leave {column.name} out with columns="
+                f"{column.name} moves with the main image, and none of {len(layout.roles.images)} columns "
+                f"of images is called image; leave {column.name} out with columns="
             )
         image = Column.of(layout.columns.field(name), layout.roles.images[name])
         self._transforms.check_crop(image)

@@ -136,10 +136,8 @@ class Transforms:
         if self.flip and "keypoints" in column.object_members and column.objects.flip is None:
             raise UsageError(
                 f"flip: the keypoints of {column.name} do not say which points change places in a "
-                "mirrored image. Convert them"
-                " with the flips of their points, or leave them out: columns=[…, "
-                f"'{column.name}.bbox',"
-                f" '{column.name}.category']"
+                f"mirrored image; leave them out: columns=[…, '{column.name}.bbox', "
+                f"'{column.name}.category']"
             )
 
     @property

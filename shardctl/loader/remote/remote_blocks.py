@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,7 +93,10 @@ class RemoteDataset:
         self._versions: dict[int, str] = {}
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._tail_bytes = TAIL
-        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(*_weakly(self), blocks)
+        there = weakref.proxy(self)  # the fetcher goes with it
+        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(
+            lambda block: there.fetch(block), lambda block: there.cost(block), blocks
+        )
         self._table = table
         self.renew()
         keep_renewed(self)
@@ -411,18 +414,3 @@ class RemoteDataset:
                 )
             opened.readers[(mapped, fields)] = found
         return found
-
-
-def _weakly(
-    dataset: RemoteDataset,
-) -> tuple[Callable[[int], pa.Buffer | None], Callable[[int], int]]:
-    """Return what fetches a block, and what says its size, without keeping the dataset alive
-    between calls."""
-    reference = weakref.ref(dataset)
-
-    def there() -> RemoteDataset:
-        found = reference()
-        assert found is not None  # its fetcher goes with it
-        return found
-
-    return lambda block: there().fetch(block), lambda block: there().cost(block)

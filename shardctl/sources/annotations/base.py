@@ -75,14 +75,6 @@ class AnnotationRule:
 
 
 @dataclass(frozen=True)
-class InputPlace:
-    """An input: the path or the URL by which it is opened, and the folder of its source."""
-
-    opened: str
-    folder: str
-
-
-@dataclass(frozen=True)
 class Annotations:
     """What annotations say of the inputs.
 

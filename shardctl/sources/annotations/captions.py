@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, said_of_absent, stem
+from shardctl.sources.annotations.inputs import (
+    Inputs,
+    none_among_inputs,
+    reading,
+    said_of_absent,
+    stem,
+)
 from shardctl.sources.annotations.objects import Others, others_in, said_of_others_in
 from shardctl.sources.annotations.per_image import (
     Beside,
@@ -102,7 +108,7 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
     """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises
     InputError."""
     shown, of_name, others = printable(path), dict[str, list[str]](), Others()
-    try:
+    with reading(path):
         with open(local_copy(path), encoding="utf-8-sig", newline="", opener=ordinary) as file:
             begin = file.readline()
             file.seek(0)
@@ -139,10 +145,6 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
                     )
                 )
         digest = sha256_of(Path(local_copy(path)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error
     names = pa.array(of_name, pa.large_string())
     rows = inputs.by_path.find(
         names, shown, [(path, len(names))], [(resolved(parent_of(path)), names)]

@@ -23,7 +23,7 @@ from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_ima
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import cut_to
 from shardctl.images.polygons import Polygons
-from shardctl.sources.annotations.base import BAD, Annotations, InputPlace
+from shardctl.sources.annotations.base import BAD, Annotations
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
@@ -411,45 +411,30 @@ class Evidence:
         stored, upright, unclear = len(self.stored), len(self.upright), self.unclear + self.unsized
         if stored and upright:
             raise InputError(
-                f"{name}: EXIF turns some images, and the sizes in the annotations disagree. For "
-                f"{counted(stored, 'image')}"
-                f" they fit the stored image ({printable(self.stored[0])}), for {upright:,} the "
-                "upright image"
-                f" ({printable(self.upright[0])}). Convert them separately, or give "
-                "--annotation-frame stored or upright, which"
-                " rejects the others"
+                f"{name}: EXIF turns some images, and the sizes in the annotations disagree: for "
+                f"{counted(stored, 'image')} they fit the stored image "
+                f"({printable(self.stored[0])}), for {upright:,} the upright one "
+                f"({printable(self.upright[0])}); convert them separately, or give "
+                "--annotation-frame stored or upright, which rejects the others"
             )
         if not unclear:
             return ()
-        if stored or upright:
-            kind = "the image as it is stored" if stored else "the upright image"
-            return (
-                f"{name}: EXIF turns {counted(unclear, 'image')}{among} whose size does not tell "
-                "the frame; the annotations"
-                f" are taken as those of {kind}, as the sizes of {stored or upright:,}"
-                f" other{'' if stored + upright == 1 else 's'} say",
-            )
-        why = (
-            "have the same size in both frames"
-            if self.unclear
-            else "have no size in the annotations"
-        )
+        why = "as others say" if stored or upright else "--annotation-frame stored changes that"
         return (
-            f"{name}: EXIF turns {counted(unclear, 'image')}{among} that {why}, and no other image "
-            "tells the frame; the"
-            " annotations are taken as those of the upright image (--annotation-frame stored "
-            "changes that)",
+            f"{name}: EXIF turns {counted(unclear, 'image')}{among} whose size does not tell the "
+            "frame; the annotations are taken as those of the "
+            f"{'stored' if stored else 'upright'} image ({why})",
         )
 
 
 def settled(
-    found: Annotations, frame: str, place_of: Callable[[Sequence[int]], list[InputPlace]]
+    found: Annotations, frame: str, place_of: Callable[[Sequence[int]], list[tuple[str, str]]]
 ) -> Annotations:
     """Return annotations with the frame that some images tell for all, and with a notice on those
     that do not tell it.
 
-    `frame` is the user's: only for `auto` are images looked at. Raises InputError where sizes say
-    both frames.
+    `frame` is the user's: only for `auto` are images looked at. `place_of` returns by what an input
+    is opened, and the folder of its source. Raises InputError where sizes say both frames.
     """
     if frame != "auto" or not {ANNOTATED, MASK_FILE}.intersection(found.columns.column_names):
         return found
@@ -457,20 +442,15 @@ def settled(
     looked_at = annotated[evenly_spaced(len(annotated), LOOKED_AT)].tolist()
     evidence = Evidence()
     places = zip(looked_at, place_of(looked_at), strict=True)
-    for row, place in begins_ahead(
-        places, lambda each: each[1].opened if is_stored(each[1].opened) else None
+    for row, (opened, folder) in begins_ahead(
+        places, lambda each: each[1][0] if is_stored(each[1][0]) else None
     ):
-        turn = _turn(place.opened)
-        if turn is not None:
-            evidence.add(place.opened, *turn, _annotated_size(found, int(found.rows[row]), place))
-    return _decided(found, evidence, len(looked_at), len(annotated))
-
-
-def _decided(found: Annotations, evidence: Evidence, looked_at: int, count: int) -> Annotations:
-    whole = looked_at == count
-    among = "" if whole else f" of the {looked_at:,} that were looked at"
+        if (sizes := _turn(opened)) is not None:
+            evidence.add(opened, *sizes, _annotated_size(found, int(found.rows[row]), folder))
+    is_whole = len(looked_at) == len(annotated)
+    among = "" if is_whole else f" of the {len(looked_at):,} that were looked at"
     said = evidence.notices(OBJECTS if ANNOTATED in found.columns.column_names else MASK, among)
-    if whole and not said:  # the rows tell all
+    if is_whole and not said:  # the rows tell all
         return found
     return replace(found, frame=evidence.frame(), notices=(*found.notices, *said))
 
@@ -502,7 +482,7 @@ def _opened(data: bytes) -> Opened | None:
         return None
 
 
-def _annotated_size(found: Annotations, row: int, place: InputPlace) -> Size | None:
+def _annotated_size(found: Annotations, row: int, folder: str) -> Size | None:
     """Return the size that annotations say an image has, None if they do not; of a mask it is that
     of its pixels."""
     if ANNOTATED in found.columns.column_names:
@@ -516,7 +496,7 @@ def _annotated_size(found: Annotations, row: int, place: InputPlace) -> Size | N
         return (how["width"], how["height"]) if known else None
     file = found.columns[MASK_FILE][row].as_py()
     try:
-        mask = open_image(begin_of(follow(place.folder, file["path"]), _WHOLE))
+        mask = open_image(begin_of(follow(folder, file["path"]), _WHOLE))
     except (OSError, Rejection):
         return None
     return mask.size if mask.orientation == 1 else ITS_OWN

@@ -3,11 +3,9 @@ validation images."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
+from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, reading, stem
 from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.system.files import read_bytes
@@ -102,42 +100,29 @@ def _unique(words: Sequence[str], wnids: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-@dataclass
 class _Lists:
     """The lists in a folder, or beside the one that was named."""
 
-    given: str
-
-    def __post_init__(self) -> None:
-        self._folder = self.given if is_folder(self.given) else parent_of(self.given)
+    def __init__(self, given: str) -> None:
+        self._folder = given if is_folder(given) else parent_of(given)
+        self.shown = printable(given)
         self._read: list[bytes] = []
-
-    @property
-    def shown(self) -> str:
-        """The path or the URL for a message."""
-        return printable(self.given)
 
     def digest(self) -> str:
         """Return the digest of all that was read."""
-        return hashlib.sha256(
-            b"\0".join(hashlib.sha256(data).digest() for data in self._read)
-        ).hexdigest()
+        return hashlib.sha256(b"\0".join(self._read)).hexdigest()
 
     def _find(self, name: str) -> str | None:
         places = [join(self._folder, name), join(self._folder, f"data/{name}")]
         return next((place for place in places if exists(place)), None)
 
-    def _lines(self, file: str) -> list[str]:
-        try:
+    def _lines(self, file: str) -> Iterator[tuple[int, str]]:
+        """Yield the lines of a file that have any text, with their numbers."""
+        with reading(file):
             data = read_bytes(Path(local_copy(file)))
-            self._read.append(data)
-            return data.decode("utf-8-sig").splitlines()
-        except OSError as error:
-            raise InputError(f"{printable(file)}: cannot be read ({error.strerror})") from error
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{printable(file)}: not UTF-8 at byte {error.start}; recode the file"
-            ) from None
+            lines = data.decode("utf-8-sig").splitlines()
+        self._read.append(hashlib.sha256(data).digest())
+        yield from ((number, line.strip()) for number, line in enumerate(lines, 1) if line.strip())
 
     def words(self) -> dict[str, str]:
         """Return the words of each class by its WordNet number. Raises InputError."""
@@ -148,17 +133,14 @@ class _Lists:
                 f"{', '.join((*WORDS, NUMBERED))}"
             )
         words: dict[str, str] = {}
-        for number, line in enumerate(self._lines(file), 1):
-            if not line.strip():
-                continue
-            wnid, _, rest = line.strip().partition(" ")
+        for number, line in self._lines(file):
+            wnid, _, rest = line.partition(" ")
             if name_of(file) == NUMBERED:
                 rest = rest.partition(" ")[2].replace("_", " ")
             if not _WNID.fullmatch(wnid) or not rest or wnid in words:
                 raise InputError(
                     f"{printable(file)}, line {number}: each line needs a WordNet number such as "
-                    "n01440764, once in the file,"
-                    " and words"
+                    "n01440764, once in the file, and words"
                 )
             words[wnid] = rest.strip()
         return words
@@ -167,58 +149,46 @@ class _Lists:
         """Return the class of each validation image by its name without ending, from the first list
         that is there."""
         if file := self._find(SOLUTION):
-            return self._solution(file, numbers)
+            return self._classes(file, lambda _, line: _solution(line, numbers))
         if file := self._find(CAFFE):
-            return self._places(file, len(numbers))
-        if file := self._find(TRUTH):
-            return self._development(file, numbers)
-        return {}
-
-    def _solution(self, file: str, numbers: dict[str, int]) -> dict[str, int]:
-        truth: dict[str, int] = {}
-        for number, row in enumerate(csv.reader(self._lines(file)), 1):
-            if number == 1 and row[:1] == ["ImageId"]:
-                continue
-            wnid = row[1].split(" ")[0] if len(row) == 2 else ""
-            if wnid not in numbers:
-                raise InputError(
-                    f"{printable(file)}, line {number}: needs the name of an image, and a class of "
-                    "the list of classes"
-                )
-            truth[row[0]] = numbers[wnid]
-        return truth
-
-    def _places(self, file: str, classes: int) -> dict[str, int]:
-        truth: dict[str, int] = {}
-        for number, line in enumerate(self._lines(file), 1):
-            name, _, place = line.strip().rpartition(" ")
-            if not name or not place.isdecimal() or int(place) >= classes:
-                raise InputError(
-                    f"{printable(file)}, line {number}: a file name and a number below {classes} "
-                    "are needed"
-                )
-            truth[stem(name.rpartition("/")[2])] = int(place)
-        return truth
-
-    def _development(self, file: str, numbers: dict[str, int]) -> dict[str, int]:
-        mapping = self._find(NUMBERED)
+            return self._classes(file, lambda _, line: _place(line, len(numbers)))
+        file, mapping = self._find(TRUTH), self._find(NUMBERED)
+        if file is None:
+            return {}
         if mapping is None:
             raise InputError(
-                f"{printable(file)}: its numbers come from meta.mat of the development kit, and "
-                "are not places in the sorted"
-                f" list of classes; put {NUMBERED} beside it, or use {SOLUTION}"
+                f"{printable(file)}: its numbers are those of the development kit; put {NUMBERED} "
+                f"beside it, or use {SOLUTION}"
             )
         by_id = {}
-        for line in self._lines(mapping):
+        for _, line in self._lines(mapping):
             wnid, own, *_ = [*line.split(), "", ""]
-            if wnid in numbers and own.isdecimal():
-                by_id[int(own)] = numbers[wnid]
+            if wnid in numbers:
+                by_id[own] = numbers[wnid]
+        return self._classes(file, lambda n, own: (_VALIDATION.format(n), by_id.get(own)))
+
+    def _classes(
+        self, file: str, class_of: Callable[[int, str], tuple[str, int | None]]
+    ) -> dict[str, int]:
         truth: dict[str, int] = {}
-        for number, line in enumerate(self._lines(file), 1):
-            if not line.strip().isdecimal() or int(line) not in by_id:
+        for number, line in self._lines(file):
+            name, found = class_of(number, line)
+            if found is not None:
+                truth[name] = found
+            elif not line.startswith("ImageId,"):
                 raise InputError(
-                    f"{printable(file)}, line {number}: {printable(line)} is not a class of "
-                    f"{name_of(mapping)}"
+                    f"{printable(file)}, line {number}: {printable(line)} does not give an image a "
+                    "class of the list of classes"
                 )
-            truth[_VALIDATION.format(number)] = by_id[int(line)]
         return truth
+
+
+def _solution(line: str, numbers: dict[str, int]) -> tuple[str, int | None]:
+    name, _, said = line.partition(",")
+    return name, numbers.get(said.partition(" ")[0])
+
+
+def _place(line: str, classes: int) -> tuple[str, int | None]:
+    name, _, place = line.rpartition(" ")
+    fits = name and place.isdecimal() and int(place) < classes
+    return stem(name_of(name)), int(place) if fits else None

@@ -3,10 +3,12 @@ with those of inputs."""
 
 from __future__ import annotations
 
+import csv
 import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import islice, starmap
@@ -475,6 +477,18 @@ def both_of(one: str, other: str) -> str:
     return f"{shown(one)} and {shown(other)}"
 
 
+@contextmanager
+def reading(file: str) -> Iterator[None]:
+    """Make what goes wrong while a file is read an InputError that names it."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise InputError(f"{printable(file)}: not UTF-8; recode the file") from None
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{printable(file)}: cannot be read ({reason})") from error
+
+
 def none_among_inputs(shown: str, names: Texts) -> InputError:
     """Return what is wrong with a file whose images are all other ones."""
     example = some(names.slice(0, 3).to_pylist())
@@ -564,17 +578,12 @@ def _listed(file: str, inputs: Inputs) -> tuple[npt.NDArray[np.int64], int, list
     """
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no lists
 
-    try:
-        with open(local_copy(file), encoding="utf-8-sig", errors="replace") as opened:
-            lines = filter(None, map(str.strip, opened))
-            chunks = [
-                pa.array(chunk, pa.large_string())
-                for chunk in iter(lambda: list(islice(lines, AT_ONCE)), [])
-            ]
-    except OSError as error:
-        raise InputError(
-            f"{printable(file)}: cannot be read ({error.strerror or error})"
-        ) from error
+    with reading(file), open(local_copy(file), encoding="utf-8-sig", errors="replace") as opened:
+        lines = filter(None, map(str.strip, opened))
+        chunks = [
+            pa.array(chunk, pa.large_string())
+            for chunk in iter(lambda: list(islice(lines, AT_ONCE)), [])
+        ]
     names = pc.unique(pa.chunked_array(chunks, pa.large_string()))
     if not len(names):
         return np.zeros(0, np.int64), 0, []

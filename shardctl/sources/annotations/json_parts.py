@@ -8,12 +8,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.sources.annotations.inputs import reading
 from shardctl.sources.files import local_copy
 from shardctl.system.files import HashingReader, ordinary
 from shardctl.system.text import printable
@@ -78,22 +78,13 @@ class JsonParts:
         self._shown = printable(file)
 
     def __iter__(self) -> Iterator[Part]:
-        try:
-            with (
-                open(local_copy(self.file), "rb", buffering=0, opener=ordinary) as opened,
-                HashingReader(opened) as raw,
-            ):
-                with _Text(raw, self._shown) as text:
-                    yield from _parts_of(text, self._columns)
-                self.sha256 = raw.sha256
-        except IsADirectoryError:
-            raise InputError(
-                f"{self._shown}: is a folder; give the file of the annotations"
-            ) from None
-        except OSError as error:
-            raise InputError(
-                f"{self._shown}: cannot be read ({error.strerror or error})"
-            ) from error
+        with (
+            reading(self.file),
+            open(local_copy(self.file), "rb", buffering=0, opener=ordinary) as opened,
+            HashingReader(opened) as raw,
+        ):
+            yield from _parts_of(_Text(raw, self._shown), self._columns)
+            self.sha256 = raw.sha256
 
 
 def _parts_of(text: _Text, columns: Mapping[str, Columns]) -> Iterator[Part]:
@@ -185,18 +176,6 @@ class _Text:
         self._json = json.JSONDecoder()
         self._buffer, self._place, self._before, self._ended = "", 0, 0, False
         self._tried = 0
-
-    def __enter__(self) -> _Text:
-        return self
-
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, UnicodeDecodeError):
-            raise InputError(f"{self._shown}: not UTF-8; recode the file") from None
 
     def mark(self, marks: str, take: bool = True) -> str:
         """Return the next character if it is one of these, and step over it if it is to be taken;

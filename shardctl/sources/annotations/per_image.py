@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.annotations.base import fault
-from shardctl.sources.annotations.inputs import FOLDERS, Inputs, stem
+from shardctl.sources.annotations.inputs import FOLDERS, Inputs, reading, stem
 from shardctl.sources.annotations.objects import ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.label_table import some
@@ -96,14 +96,9 @@ def names_of_classes(
 
 
 def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
-    try:
+    with reading(file):
         data = read_small(file)
         lines = data.decode("utf-8-sig").rstrip().split("\n")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"{printable(file)}: the names of the classes cannot be read ({reason})"
-        ) from error
     digest.add(name_of(file), data)
     names = [composed(line.strip()) for line in lines] if any(lines) else []
     for number, name in enumerate(names, 1):

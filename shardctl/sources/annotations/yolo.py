@@ -17,7 +17,7 @@ from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
 from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, stem
+from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, reading, stem
 from shardctl.sources.annotations.objects import BEYOND, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
     NAMES,
@@ -346,12 +346,8 @@ def _of_folder(folder: str, rule: AnnotationRule) -> Setup:
 
 
 def _bytes_of(file: str) -> bytes:
-    try:
+    with reading(file):
         return read_small(file)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{printable(file)}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error
 
 
 def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,18 +68,6 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
                 writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
 
 
-@dataclass(frozen=True)
-class Dropped:
-    """What is dropped of some records: `row` counts among these, the others are columns of the
-    table. All are (n,)."""
-
-    row: Numbers
-    piece: Numbers
-    kept_file: Numbers
-    kept_record: Numbers
-    similarity: npt.NDArray[np.float32]
-
-
 class DuplicatesTable:
     """A table on disk, memory-mapped."""
 
@@ -107,9 +95,10 @@ class DuplicatesTable:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DatasetError(f"{printable(str(path))}: cannot be read ({error})") from error
 
-    def of(self, file: int, numbers: Numbers) -> Dropped:
-        """Return what is dropped of records of a file, given by their numbers, (n,) and
-        increasing."""
+    def of(self, file: int, numbers: Numbers) -> list[npt.NDArray[Any]]:
+        """Return what is dropped of records of a file, given by their numbers, (n,) and increasing:
+        which of these they are, and their pieces, kept_file, kept_record and similarity, as in
+        SCHEMA."""
         parts: list[list[npt.NDArray[np.generic]]] = []
         low, high = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
         place = max(0, bisect_left(self._firsts, (file, low)) - 1)
@@ -125,5 +114,4 @@ class DuplicatesTable:
         record, *columns = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
         row = np.searchsorted(numbers, record)
         among = numbers[row] == record
-        piece, kept_file, kept_record, similarity = (column[among] for column in columns)
-        return Dropped(row[among], piece, kept_file, kept_record, similarity)
+        return [row[among], *(column[among] for column in columns)]

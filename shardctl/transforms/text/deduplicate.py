@@ -95,19 +95,18 @@ class Deduplicate(BatchTransform, name="deduplicate"):
         reject: RejectRow,
         counts: Counts,
     ) -> Iterable[Records]:
-        dropped = table.of(records.file, records.numbers)
+        rows, _, files, kept_records, similarity = table.of(records.file, records.numbers)
         kept = np.ones(len(records.numbers), bool)
-        kept[dropped.row] = False
-        files = dropped.kept_file
+        kept[rows] = False
         if len(files) and not (files.min() >= 0 and files.max() < len(paths)):
             raise DatasetError(f"{self.table}: contradicts {FILES}; {REPAIR_ADVICE}")
-        for number, row in enumerate(dropped.row.tolist()):
-            path, record = paths[int(files[number])].as_py(), int(dropped.kept_record[number])
+        for number, row in enumerate(rows.tolist()):
+            path, record = paths[int(files[number])].as_py(), int(kept_records[number])
             key = printable(f"{path}#{record}" if record else path)
             if self.method == EXACT:
                 kind, why = "duplicate", f"has the same text as {key}, which is kept"
             else:
-                alike = f"their similarity is {dropped.similarity[number]:.2f}"
+                alike = f"their similarity is {similarity[number]:.2f}"
                 kind, why = (
                     "near-duplicate",
                     f"has nearly the same text as {key}, which is kept ({alike})",
@@ -120,16 +119,16 @@ class Deduplicate(BatchTransform, name="deduplicate"):
     ) -> Iterable[Records]:
         """Return the records without the lines or paragraphs that are dropped. One that has no
         other is rejected."""
-        found = table.of(records.file, records.numbers)
-        if not len(found.row):
+        rows, numbers, *_ = table.of(records.file, records.numbers)
+        if not len(rows):
             return (records,)
         before = texts_of(records)
         pieces = pieces_of(before, self.unit)
         of_row = np.bincount(pieces.row, minlength=len(before))
-        if not ((found.piece >= 0) & (found.piece < of_row[found.row])).all():
+        if not ((numbers >= 0) & (numbers < of_row[rows])).all():
             raise DatasetError(f"{self.table}: contradicts the texts; {REPAIR_ADVICE}")
         dropped = np.zeros(len(pieces), bool)
-        dropped[np.searchsorted(pieces.row, found.row) + found.piece] = True
+        dropped[np.searchsorted(pieces.row, rows) + numbers] = True
         after = without_pieces(before, pieces, dropped)
         empty = (of_row > 0) & (np.bincount(pieces.row[dropped], minlength=len(before)) == of_row)
         why = Rejection("filter", "duplicate", f"all its {self.unit}s are in texts before it too")

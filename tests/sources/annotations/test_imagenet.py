@@ -87,13 +87,13 @@ def test_validation_images_have_the_class_of_the_list(
     [
         (
             {"ILSVRC2012_validation_ground_truth.txt": "490\n1\n"},
-            "its numbers come from meta.mat of the development kit",
+            "its numbers are those of the development kit",
         ),
         (
             {"LOC_val_solution.csv": "ImageId,PredictionString\na,n00000000 1 2 3 4\n"},
-            "line 2: needs the name of an image",
+            "line 2: a,n00000000 1 2 3 4 does not give an image a class",
         ),
-        ({"val.txt": "a.JPEG 3\n"}, "line 1: a file name and a number below 3"),
+        ({"val.txt": "a.JPEG 3\n"}, "line 1: a.JPEG 3 does not give an image a class"),
         (
             {"LOC_synset_mapping.txt": "tench n01440764\n"},
             "line 1: each line needs a WordNet number",

@@ -53,8 +53,8 @@ class Coco(AnnotationFormat):
             if file.objects is not None and (len(file.objects) or file.captions is None)
         ]
         captioning = [file for file in files if file.captions is not None]
-        categories, said = joined_categories(marking)
-        table = Joined(marking, captioning, categories, inputs, rule)
+        categories, role, said = joined_categories(marking)
+        table = Joined(marking, captioning, categories, role, inputs, rule)
         notices += [*said, *table.notices]
         written = table.write(scratch / "coco.arrow", [file.digest for file in files], notices)
         return replace(written, splits=_splits_of(files))

@@ -129,17 +129,9 @@ def _nulls(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(1, f.type) for f in schema], schema=schema)
 
 
-@dataclass(frozen=True)
-class Categories:
-    """The categories of all files by their ids, in increasing order, and what the role says of
-    them."""
-
-    ids: Numbers
-    role: Objects
-
-
-def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
-    """Join the categories of all files. Raises InputError for one id with two names, and for
+def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str]]:
+    """Return the ids of the categories of all files, in increasing order, what the role says of
+    them, and notices. Raises InputError for one id with two names, and for
     objects without any."""
     found: dict[int, dict[str, Any]] = {}
     for file in files:
@@ -195,7 +187,7 @@ def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
         skeleton,
         mirrored_points(points),
     )
-    return Categories(np.array(ids, np.int64), role), said
+    return np.array(ids, np.int64), role, said
 
 
 def _keypoints_of(

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.roles import Role
+from shardctl.format.roles import Objects, Role
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault
-from shardctl.sources.annotations.coco.file import NO_ID, Categories, CocoFile, Numbers, Rows
+from shardctl.sources.annotations.coco.file import NO_ID, CocoFile, Numbers, Rows
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import (
     ALWAYS,
@@ -45,16 +45,13 @@ class Joined:
         self,
         marking: list[CocoFile],
         captioning: list[CocoFile],
-        categories: Categories,
+        categories: Numbers,
+        role: Objects,
         inputs: Inputs,
         rule: AnnotationRule,
     ) -> None:
-        self._files, self._captioning, self._categories, self._rule = (
-            marking,
-            captioning,
-            categories,
-            rule,
-        )
+        self._files, self._captioning, self._rule = marking, captioning, rule
+        self._categories, self._role = categories, role
         self._count = len(inputs)
         self._paths = inputs.paths_at
         self.notices: list[str] = []
@@ -157,7 +154,7 @@ class Joined:
         return np.where(same, main, np.arange(len(main)))
 
     def _note_categories(self, file: CocoFile, categories: Numbers, rows: Numbers) -> None:
-        unknown = np.flatnonzero(~np.isin(categories, self._categories.ids) & (rows >= 0))
+        unknown = np.flatnonzero(~np.isin(categories, self._categories) & (rows >= 0))
         ids = file.objects.column("id") if len(unknown) and file.objects is not None else unknown
         for place in unknown.tolist():
             of_id = f" {ids[place]}" if ids[place] != NO_ID else ""
@@ -217,7 +214,7 @@ class Joined:
             *said_of_boxes(self._outside, self._degenerate, self._rule),
             *self._said_of_unlisted(listed),
         ]
-        roles: dict[str, Role] = {OBJECTS: self._categories.role} if self._files else {}
+        roles: dict[str, Role] = {OBJECTS: self._role} if self._files else {}
         return Annotations(
             table,
             of_input,
@@ -255,7 +252,7 @@ class Joined:
         """Return a member of objects as the dataset has it."""
         array = taken[name]
         if name == "category":
-            return pa.array(np.searchsorted(self._categories.ids, array.to_numpy()), pa.int64())
+            return pa.array(np.searchsorted(self._categories, array.to_numpy()), pa.int64())
         if name == "iscrowd":
             return array.fill_null(False)
         if name == "keypoints":
@@ -271,7 +268,7 @@ class Joined:
 
     def _check_points(self, points: pa.Array, rows: Numbers) -> None:
         """Note images with an object that has some keypoints, but not as many as have names."""
-        names = self._categories.role.keypoints
+        names = self._role.keypoints
         if names is None:
             return
         counts = np.diff(points.offsets.to_numpy())
