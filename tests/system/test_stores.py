@@ -573,7 +573,7 @@ os.waitpid(child, 0)
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ('store.put("k", b"1")', "was forked from one that had used an object store"),
+        ('store.put("k", b"1")', "was forked from a process that had used an object store"),
         ("", "None\n"),
         ("client = shardctl.system.stores.client_of(sys.argv[1])", "None\n"),
     ],

@@ -514,6 +514,6 @@ def note_use() -> None:
     _users.add(os.getpid())
     if len(_users) > 1:
         raise StoreError(
-            "this process was forked from one that had used an object store; start processes by "
+            "this process was forked from a process that had used an object store; start them by "
             "spawn or forkserver, or fork before the first use"
         )
