@@ -743,30 +743,3 @@ def test_the_index_that_pandas_writes_is_kept_and_told(suffix: str, tmp_path: Pa
         "the first column has no name, as pandas writes its index: it is kept as the field "
         "Unnamed: 0" in notice
     )
-
-
-@pytest.mark.parametrize(
-    ("rows", "is_record"),
-    [
-        ("3,Fears for pensions,a text\n4,Other,more\n", True),
-        (
-            "title,A first sentence that is as long as nobody writes the name of a column in a "
-            "table\nb,c\n",
-            True,
-        ),
-        ("id,title\n3,Fears\n", False),
-        ("A,B-1,2nd\n1,2,3\n", False),
-    ],
-)
-def test_a_header_that_looks_like_a_record_is_a_warning(
-    rows: str, is_record: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "a.csv").write_text(rows)
-    result = shardctl.convert(tmp_path / "a.csv", tmp_path / "out", workers=0)
-    assert (
-        any(
-            "is read as the names of the columns, but it looks like a record" in each
-            for each in result.warnings
-        )
-        == is_record
-    )
