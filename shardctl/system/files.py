@@ -1,7 +1,6 @@
 """Files that are complete or absent, and what the file system can tell."""
 
 from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -11,14 +10,13 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import (Callable, Iterator)
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from shardctl.errors import (DiskFullError, StorageError)
+from shardctl.system.text import (format_bytes, printable, similar)
 from typing import Any
-
-from shardctl.errors import DiskFullError, StorageError
-from shardctl.system.text import format_bytes, printable, similar
 
 if os.name == "posix":
     import fcntl
@@ -192,9 +190,7 @@ def refuse_link(path: Path) -> None:
     link in a dataset."""
     if path.is_symlink():
         raise StorageError(
-            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; shardctl writes "
-            "and deletes nothing behind a"
-            " link. Remove the link (its target stays unchanged), then run the same command again"
+            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; nothing is written or deleted behind a link; remove it, then run the same command again"
         )
 
 
@@ -216,9 +212,7 @@ def refuse_links(folder: Path) -> None:
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     refuse_link(Path(entry.path))
                     raise StorageError(
-                        f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket "
-                        "or a device);"
-                        " remove it, then run the same command again"
+                        f"{printable(entry.path)}: neither a file nor a folder; remove it, then run the same command again"
                     )
 
 
@@ -463,7 +457,7 @@ class OutputFileType:
             ) from error
         if begin and not self.is_one(begin):
             raise StorageError(
-                f"{printable(str(path))}: exists already, and is not a {self.name} that shardctl "
+                f"{printable(str(path))}: exists, and is not a {self.name} that shardctl "
                 "wrote; move it away, or give"
                 " another name"
             )
