@@ -1,6 +1,7 @@
 """Files that are complete or absent, and what the file system can tell."""
 
 from __future__ import annotations
+
 import contextlib
 import errno
 import hashlib
@@ -10,13 +11,14 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from shardctl.errors import (DiskFullError, StorageError)
-from shardctl.system.text import (format_bytes, printable, similar)
 from typing import Any
+
+from shardctl.errors import DiskFullError, StorageError
+from shardctl.system.text import format_bytes, printable, similar
 
 if os.name == "posix":
     import fcntl
