@@ -294,7 +294,7 @@ def _read(
             place = table.column_names.index(name)
             table = table.set_column(place, name, pa.nulls(len(table)))
     classes = {
-        name: names for name, names in every.classes.items() if name.partition(".")[0] in kept
+        name: names for name, names in every.named.items() if name.partition(".")[0] in kept
     }
     return _Read(
         table,

@@ -107,7 +107,8 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
 ) -> None:
     names = {"category": ["car", "bus"], "tags": ["x", "y"]}
     parquet_of(tmp_path / "in" / "train", [[1, 0], [2], []], **names)
-    converted(tmp_path / "in", tmp_path / "out", "auto")
+    said = converted(tmp_path / "in", tmp_path / "out", "auto").notices
+    assert any("tags (2)" in each for each in said)
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["car", "bus"]
     assert {
         key: each["objects"]["category"] for key, each in samples(tmp_path / "out").items()
@@ -120,7 +121,7 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
     parquet_of(tmp_path / "in" / "test", [[0]], category=["bus", "car"], tags=["y", "x"])
     with pytest.raises(
         InputError,
-        match=r"the files give different names to the classes of objects\.category, tags;",
+        match=r"different names for the classes of objects\.category, tags;",
     ):
         converted(tmp_path / "in", tmp_path / "new", "auto")
     parquet_of(tmp_path / "in" / "test", [[0]], category=["car", "bus"], tags=["y", "x"])
