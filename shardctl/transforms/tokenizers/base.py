@@ -70,7 +70,7 @@ class Tokenizer(ABC):
 
     def too_long(self, texts: pa.Array) -> Rows:
         """Return which of the texts, (n,), would take a hundred times as much memory as they have
-        bytes, and much of it: as a rule none."""
+        bytes, and much of it."""
         return np.zeros(len(texts), bool)
 
     @abstractmethod
