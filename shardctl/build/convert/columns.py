@@ -220,9 +220,7 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
         if types.scattered > MOST_SCATTERED:
             raise InputError(
                 f"the records have {types.scattered:,} fields that the first ones do not have; at "
-                f"most {MOST_SCATTERED:,} can"
-                " be columns. Name the fields to keep with --fields, or put the others into one "
-                "object"
+                f"most {MOST_SCATTERED:,} can be columns; name those to keep with --fields"
             )
         return fields
     missing = [name for name in wanted if name not in fields.names]

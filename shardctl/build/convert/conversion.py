@@ -41,7 +41,8 @@ from shardctl.transforms.recipe import Recipe
 
 class Conversion:
     """One call of `convert`. `notices` say how the kind of the samples was found; `held` is the
-    lease of the target where the caller has it.
+    lease of the target where the caller has it. `unwalked` are the inputs, the parts of the
+    fingerprint and the digest of the dataset there where `listed_without_walk` has told them.
 
     Another process may replace the dataset that is at the target at any time that this one holds no
     lease.
@@ -63,10 +64,12 @@ class Conversion:
         given, self.notices = dict(request.recipe), list[str]()
         check_sources(request.roots, target.folder.shown())
         list_all((root.text for root in request.roots), listener.listing)
-        self.unwalked = listed_without_walk(request) if held is None else None
-        if self.unwalked is not None:
-            self.recipe = self.unwalked[0]
-            listener.listing(len(self.unwalked[1]))
+        self.unwalked: tuple[Listing, dict[str, str], str] | None = None
+        found = listed_without_walk(request) if held is None else None
+        if found is not None:
+            self.recipe, *_ = found
+            self.unwalked = found[1:]
+            listener.listing(len(found[1]))
         else:
             self.notices = settle_kind(given, request.roots, engine, request.labels)
             self.recipe = Recipe.from_json(given)
@@ -224,9 +227,10 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs:
         bases = tuple(map(Root.anywhere, map(folder_of, appending.sources)))
         known = KnownFiles(appending.form, appending.files, appending.walk)
     sources = [root.recorded for root in roots]
-    if conversion.unwalked is not None and conversion.unwalked[3] == existing:
-        _, listing, parts, _ = conversion.unwalked
-        return Inputs(listing.fresh(), sources, bases, parts, existing, scratch)
+    if conversion.unwalked is not None:
+        listing, parts, digest = conversion.unwalked
+        if digest == existing:
+            return Inputs(listing.fresh(), sources, bases, parts, existing, scratch)
     listing = list_files(
         roots,
         KINDS[recipe.kind],

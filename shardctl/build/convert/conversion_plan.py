@@ -562,18 +562,11 @@ def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
     """Return what a record costs on average, given what those cost of which nothing is a repeat of
     others."""
     share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
-    probe = replace(
-        probe,
-        samples_per_record=probe.samples_per_record * share,
-        record_seconds=probe.record_seconds * share,
-    )
+    samples, size = probe.samples_per_record * share, probe.sample_bytes
     for each in compared:
-        probe = replace(
-            probe,
-            samples_per_record=probe.samples_per_record * each.kept_texts,
-            sample_bytes=probe.sample_bytes * each.kept_bytes,
-        )
-    return probe
+        samples, size = samples * each.kept_texts, size * each.kept_bytes
+    seconds = probe.record_seconds * share
+    return replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
 
 
 def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:

@@ -310,9 +310,9 @@ class Explanation:
     verdict: Verdict
     parts: tuple[str, ...]
     differences: tuple[Difference, ...] = ()
-    added: Files = field(default_factory=Files)
-    removed: Files = field(default_factory=Files)
-    changed: Files = field(default_factory=Files)
+    added: Files = Files()
+    removed: Files = Files()
+    changed: Files = Files()
 
 
 def explain(

@@ -130,7 +130,9 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
             chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
             chosen &= job.kept == NOT_KEPT
             clear_partial_files_of(job, chosen)
-            records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
+            records = sum(
+                job.planned_shard(shard).records for shard in np.flatnonzero(chosen).tolist()
+            )
             listener.part(str(part), int(chosen.sum()), records)
             before = before_of(job, target)
             target.fetch_done(job, chosen)
@@ -348,14 +350,12 @@ def finish(
     _refuse_other_folder(dst)
     with progress_of(progress) as shown, open_target(dst, []) as target:
         folder = target.folder
-        if not parted_jobs(folder) and not publish.needs_recovery(folder.root):
-            return _finished_before(target, began)
-        with target.lease_beside_parts(wait) as held:
-            publish.recover(folder.root)
-            jobs = parted_jobs(folder)
-            if not jobs:
-                return _finished_before(target, began)
-            return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
+        if parted_jobs(folder) or publish.needs_recovery(folder.root):
+            with target.lease_beside_parts(wait) as held:
+                publish.recover(folder.root)
+                if jobs := parted_jobs(folder):
+                    return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
+        return _finished_before(target, began)
 
 
 def _refuse_other_folder(dst: str | Path) -> None:

@@ -206,9 +206,7 @@ class _Planning(Material):
             if name in self.before.files.column_names and not there:
                 raise DatasetError(
                     f"{self.before.folder.shown()}: its samples have {what}, but the sources no "
-                    "longer have any. Is a labels"
-                    " file or a folder missing? Bring it back, or use --overwrite to make the "
-                    "dataset again"
+                    "longer have any; bring the labels file or folder back, or use --overwrite"
                 )
 
     def _other_columns(self, labelling: Labelling) -> str:
@@ -324,42 +322,38 @@ class _Planning(Material):
         parts: list[pa.RecordBatch] = []
         of_parts: list[Numbers] = []
         number_of = np.full(len(before.table), -1, np.int64)  # of a shard before in the job
-        draw = self.before.reading.draw
+        draw = before.reading.draw
         shares = [1.0] * len(names) if draw is None else np.diff([0.0, *draw.edges, 1.0]).tolist()
         for split, name in enumerate(names):
-            mine = np.flatnonzero(old.of_shard == split)
-            number_of[mine] = len(shards) + np.arange(len(mine))
-            new, there = planner.records[split], int(records[mine].sum())
-            full = self._full(there + new)
-            filled, stretches = 0, []
-            for place, room in self._room(records[mine], full) if new else ():
-                stretches.append((len(shards) + place, filled, min(new, filled + room)))
-                filled = stretches[-1][2]
-                touched[mine[place]] = True
-                if filled == new:
-                    break
-            more = -(-(new - filled) // full)
-            ends = [filled + (new - filled) * number // max(1, more) for number in range(more + 1)]
-            stretches += [
-                (number, *ends)
-                for number, ends in enumerate(pairwise(ends), len(shards) + len(mine))
-            ]
-            for number, start, end in stretches:
+            mine = np.flatnonzero(old.of_shard == split).tolist()
+            first, new = len(shards), planner.records[split]
+            number_of[mine] = first + np.arange(len(mine))
+            total = int(records[mine].sum()) + new
+            full = self._full(total)
+            takers, ends = list[int](), [0]
+            for number, shard in enumerate(mine, first):
+                # Those that have lost all records of theirs, and the last one, take new ones. None
+                # does where inputs are appended, whose old ones may be gone.
+                room = full - int(records[shard])
+                has_room = room > (1 - FULL) * full and not self.options.append
+                if has_room and ends[-1] < new and (not records[shard] or shard == mine[-1]):
+                    takers.append(number)
+                    ends.append(min(new, ends[-1] + room))
+                    touched[shard] = True
+            start = ends[-1]
+            more = -(-(new - start) // full)
+            takers += range(first + len(mine), first + len(mine) + more)
+            ends += [start + (new - start) * number // more for number in range(1, more + 1)]
+            for number, (start, end) in zip(takers, pairwise(ends), strict=True):
                 parts.append(planner.rows(split, start, end))
                 of_parts.append(np.full(parts[-1].num_rows, number, np.int64))
             # some may be missing
-            numbers = [number_of_shard(before.table.names[shard]) for shard in mine.tolist()]
-            kept = [NOT_KEPT if touched[shard] else shard for shard in mine.tolist()]
-            shards += [
-                (split, number, old_one) for number, old_one in zip(numbers, kept, strict=True)
-            ]
-            shards += [
-                (split, max(numbers, default=-1) + 1 + place, NOT_KEPT) for place in range(more)
-            ]
-            share = shares[split]
-            splits.append(
-                SplitPlan(name, there + new, round((there + new) * share), len(mine) + more)
-            )
+            numbers = [number_of_shard(before.table.names[shard]) for shard in mine]
+            after = max(numbers, default=-1) + 1
+            numbers += range(after, after + more)
+            kept = [NOT_KEPT if touched[shard] else shard for shard in mine] + [NOT_KEPT] * more
+            shards += zip([split] * len(kept), numbers, kept, strict=True)
+            splits.append(SplitPlan(name, total, round(total * shares[split]), len(kept)))
         rows = self._rows_of_old(old, units)
         table = pa.concat_tables([rows, pa.Table.from_batches(parts, JOB_PLAN_SCHEMA)])
         of = np.concatenate([number_of[old.shard[old.stays]], *of_parts])
@@ -371,22 +365,6 @@ class _Planning(Material):
             table = table.take(pa.array(order))
         rows = table.combine_chunks()
         return rows, of[order], of_old[order], tuple(shards), tuple(splits)
-
-    def _room(self, records: Numbers, full: int) -> list[tuple[int, int]]:
-        """Return which shards of a split take new records, and how many: those that have lost all
-        of theirs, and the last one.
-
-        None does where inputs are appended, whose old ones may be gone.
-        """
-        if self.options.append:
-            return []
-        last = len(records) - 1
-        room = [
-            (place, full - int(count))
-            for place, count in enumerate(records)
-            if not count or place == last
-        ]
-        return [(place, free) for place, free in room if free > (1 - FULL) * full]
 
     def _rows_of_old(self, old: _OldRows, units: Units) -> pa.Table:
         """Return the rows of the plan before that stay, for the files as they are listed now."""

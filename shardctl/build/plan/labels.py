@@ -114,10 +114,8 @@ def _all_labels(
     of classes with names."""
     if types is not None and rules.labels.mode == "auto" and (names := disputed(types.named)):
         raise InputError(
-            f"the files give different names to the classes of {some(names)}, so that one number "
-            "means"
-            " different classes. Convert each file into its own dataset, or keep the numbers with "
-            "--labels none"
+            f"the files give different names to the classes of {some(names)}; convert each "
+            "file into its own dataset, or keep the numbers with --labels none"
         )
     labelling = _main_label(listing, rules, by_folder, types, field)
     if (pinned := rules.labels.classes) is not None:
@@ -295,8 +293,7 @@ def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str])
     if mode == "auto":
         raise InputError(
             f"{lie} would have no label. Move or remove these files, or use --labels folder to "
-            "leave their labels empty, or"
-            " --labels none for a dataset without labels"
+            "leave their labels empty, or --labels none"
         )
     listing.note("no-class-folder", inputs=lie)
 

@@ -484,9 +484,8 @@ def _refuse_repeated_paths(listing: Listing) -> None:
     if count:
         keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
-            f"{keys} twice, among them {some(few)}: a key is the path below its source, so sources "
-            "with files of the same path cannot be converted together; give the folder that "
-            "contains them all as the only source"
+            f"{keys} twice, among them {some(few)}: a key is the path below its source; give the "
+            "folder that contains all sources as the only one"
         )
 
 

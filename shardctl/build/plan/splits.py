@@ -288,15 +288,13 @@ def _look(listing: Listing) -> str:
         if by_top:
             raise InputError(
                 f"the sources ({some(sources)}) and the files or folders in them "
-                f"({some(_sorted(by_top))}) are both named as"
-                " splits; choose one: --split source or --split folder"
+                f"({some(_sorted(by_top))}) are both named as splits; choose --split source or folder"
             )
         others = [name for name in sources if name not in by_source]
         if others:
             raise InputError(
                 f"of the sources {some(_sorted(by_source))} is named as a split, but "
-                f"{some(others)} is not. Use --split source"
-                " to make each source a split, or --split none for only one split"
+                f"{some(others)} is not. Use --split source, or --split none for one split"
             )
         return "source"
     if by_top:
@@ -305,8 +303,7 @@ def _look(listing: Listing) -> str:
     if listing.told and not listing.told_sets[0] and listing.told_sets[2]:
         raise InputError(
             f"no line of {listing.told.shown} is the name of an input. Write one name a line, "
-            "without a label, or use --split"
-            " none for only one split"
+            "or use --split none"
         )
     return "none"
 
@@ -365,14 +362,12 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
         lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         raise InputError(
             f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder. Move "
-            "such files into the folder"
-            " of a split or out of the source, or use --split none for only one split"
+            "such files into one, or use --split none for one split"
         )
     raise InputError(
         f"{roots}: {splits}, but these beside them are not: "
-        f"{some([other for other in others if other])}. Use --split folder to"
-        " make each of them a split, --split none for only one split, or move the other folders "
-        "away"
+        f"{some([other for other in others if other])}. Use --split folder to make each a split, "
+        "--split none for one split, or move the others away"
     )
 
 
@@ -392,8 +387,7 @@ def _refuse_deeper(listing: Listing) -> None:
         example = " and ".join(f"{deeper[name]}/{name}" for name in _sorted(named)[:2])
         raise InputError(
             f"folders or files further down are named as splits ({example}), but splits must be "
-            "right below a source. Give the"
-            " folder that contains them as the source, or use --split none"
+            "right below a source; give their folder as the source, or use --split none"
         )
 
 

@@ -261,7 +261,7 @@ def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refuse
     nested(tmp_path / "in" / "test.parquet", other)
     with pytest.raises(
         InputError,
-        match=r"different names to the classes of objects\.category, tags, so that one number",
+        match=r"different names to the classes of objects\.category, tags",
     ):
         shardctl.convert(tmp_path / "in", tmp_path / "new", workers=0)
     shardctl.convert(tmp_path / "in", tmp_path / "new", labels="none", workers=0)
