@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 NONE_KEEPS_UP = 1
 
-REFERENCE = (
-    "advise also takes the options of convert for reading SRC and for its steps: --kind, --resize, "
-    "--tokenizer, --recipe and"
-    " others. `shardctl convert --help` lists them."
-)
+REFERENCE = "It also takes the options of convert for reading SRC and for steps; `shardctl convert --help` lists them."
 
 _MARK = b"# Written by shardctl advise, which replaces it while it is unchanged: "
 

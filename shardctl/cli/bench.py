@@ -88,16 +88,14 @@ time is not shown."""
     "--against",
     heading=COMPARED,
     is_flag=True,
-    help="If DST is shards of another tool: also convert some of its records to a scratch folder, "
-    "and read both in turn.",
+    help="Of shards of another tool: also convert some records, and read both in turn.",
 )
 @option(
     "--python",
     heading=COMPARED,
     type=click.Path(),
     metavar="PATH",
-    help="If DST is shards of another tool: the Python that has their reader. Default: the Python "
-    "that runs shardctl.",
+    help="Of shards of another tool: the Python with their reader. Default: this one.",
 )
 @option(
     "--html",
@@ -396,11 +394,7 @@ def _print_comparison(found: Comparison) -> None:
         for c in found.changes
     ]
     print_table(rows, ("", "before", "now", "change", "noise", ""))
-    click.echo(
-        "  noise: a change up to this may be chance. It is larger where the runs of a measurement "
-        "differ, and where other"
-        " programs used the processor"
-    )
+    click.echo("  noise: a change up to this may be chance")
     for difference in found.differences:
         click.echo(f"  not the same: {difference}")
 

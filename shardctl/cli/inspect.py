@@ -138,9 +138,7 @@ PICTURES = 64
     heading=CONTENT,
     brief="exact numbers: reads all shards",
     is_flag=True,
-    help="Read all shards, not only a few blocks. This shows exact bytes by column, objects by "
-    "category, pixels of masks by"
-    " class, and tokens. With --shard, also check the checksums of its blocks.",
+    help="Read all shards, for exact numbers: bytes by column, objects, pixels of masks, tokens. With --shard, check the checksums of its blocks.",
 )
 @option(
     "--save",
@@ -156,8 +154,7 @@ PICTURES = 64
     brief="up to 64 samples as one picture",
     type=click.Path(),
     metavar="FILE",
-    help="Draw up to 64 of the chosen samples into one PNG file; if none are chosen, samples from "
-    "all over the dataset.",
+    help="Draw up to 64 of the chosen samples, or of all, into one PNG file.",
 )
 @option(
     "--html",
@@ -172,8 +169,7 @@ PICTURES = 64
     "--no-annotations",
     heading=FILES,
     is_flag=True,
-    help="With --images and --html: leave out the boxes, polygons, keypoints and masks that are "
-    "drawn onto the images.",
+    help="With --images and --html: draw no boxes, polygons, keypoints or masks onto the images.",
 )
 @option(
     "--history",

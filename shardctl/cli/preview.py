@@ -65,11 +65,7 @@ _OF_PREVIEW = frozenset(
 BORROWED = {name: each for name, each in convert_options().items() if name not in _OTHERS}
 """The options of convert that are options of preview too."""
 
-REFERENCE = (
-    "preview also takes the options of convert for reading SRC and for its steps: --labels, "
-    "--resize, --recipe and others."
-    " `shardctl convert --help` lists them."
-)
+REFERENCE = "It also takes the options of convert for reading SRC and for steps; `shardctl convert --help` lists them."
 
 
 @command(
@@ -108,9 +104,7 @@ REFERENCE = (
     "--variants",
     type=click.INT,
     metavar="K",
-    help="Show K variants of every input, each with its own random numbers. Default: the number in "
-    "the recipe, else 4 if the"
-    " recipe is random.",
+    help="Show K variants of every input. Default: as in the recipe, else 4 if it is random.",
 )
 @options_of(BORROWED, hidden=True)
 @progress_options

@@ -62,8 +62,7 @@ def recipe() -> None:
     "--import",
     "imports",
     is_flag=True,
-    help="Import the functions that the recipe names too, and check that they can be called. This "
-    "runs their modules.",
+    help="Also import the functions of the recipe: this runs their modules.",
 )
 @output_options
 def check(file: str, output: Output, imports: bool) -> int:

@@ -45,16 +45,14 @@ SHOWN = 10
     multiple=True,
     metavar="SRC",
     type=click.Path(),
-    help="If the sources have moved: their new place. Give it once for each source, in the order "
-    "in which they were converted.",
+    help="The new place of a source that has moved: once for each, in their order.",
 )
 @option(
     "--transform",
     "transforms",
     multiple=True,
     metavar="MODULE:NAME",
-    help="Your own function or class with which the dataset was made. Repair runs only those that "
-    "are named here.",
+    help="A function of yours that the dataset was made with: only those named here are run.",
 )
 @option(
     "--drop-lost",

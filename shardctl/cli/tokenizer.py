@@ -76,9 +76,7 @@ def tokenizer() -> None:
     "--recipe",
     type=click.Path(),
     metavar="FILE.toml|@NAME",
-    help="Clean the texts with this recipe first: give the recipe of the conversion. The step "
-    "tokenize and the steps after it"
-    " are left out.",
+    help="Clean the texts with this recipe first, up to its step tokenize: that of the conversion.",
 )
 @option(
     "--record",

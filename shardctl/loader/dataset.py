@@ -296,8 +296,7 @@ class Dataset:
 
     def limit(self, samples: int) -> Dataset:
         """Return the first `samples` samples. Raises UsageError for a negative number."""
-        if whole_number("limit", samples) < 0:
-            raise UsageError(f"a limit of {samples} samples is impossible; give 0 or more")
+        whole_number("limit", samples, 0)
         return Dataset(
             Selection(
                 self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))

@@ -35,22 +35,13 @@ def check_mixture(sizes: Sequence[int], weights: Sequence[float], samples: int |
     if not sizes:
         raise UsageError("mix() needs at least one dataset")
     if len(sizes) != len(weights):
-        raise UsageError(
-            f"{len(sizes)} datasets and {len(weights)} weights do not go together; give one weight "
-            "each"
-        )
-    if not all(weight > 0 for weight in weights):
-        raise UsageError(
-            f"weights must be above 0, not {list(weights)}; leave out a dataset that is not wanted"
-        )
-    if not math.isfinite(sum(weights)):
-        raise UsageError(
-            f"the weights {list(weights)} are too large; their sum must be a finite number"
-        )
+        raise UsageError(f"{len(sizes)} datasets and {len(weights)} weights do not go together")
+    if not (all(weight > 0 for weight in weights) and math.isfinite(sum(weights))):
+        raise UsageError(f"weights must be above 0, and their sum finite; they are {list(weights)}")
     if not all(sizes):
         raise UsageError("a dataset without samples cannot be mixed in")
-    if samples is not None and samples < 1:
-        raise UsageError(f"an epoch of {samples} samples is impossible; give at least 1")
+    if samples is not None:
+        whole_number("samples", samples, 1)
 
 
 class Mixture:

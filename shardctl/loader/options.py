@@ -61,18 +61,25 @@ class LoaderOptions:
         """Raise UsageError for impossible numbers."""
         if whole_number("batch_size", self.batch_size) < 1:
             raise UsageError(f"a batch size of {self.batch_size} is impossible; give at least 1")
-        for name in ("rank", "world_size", "prefetch", "repeat"):
+        for name in ("prefetch", "repeat", "processes", "world_size"):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
+                whole_number(name, getattr(self, name), 1)
         rank, world_size = self.place
-        if not 0 <= rank < world_size:
+        if not 0 <= whole_number("rank", rank) < world_size:
             more = "; give world_size too" if self.world_size is None else ""
             raise UsageError(
                 f"rank must be 0 to {world_size - 1} (world_size - 1); it is {rank}{more}"
             )
         THREADS.check("threads", self.threads)
-        self._check_processes()
-        if self.remainder is not None and self.remainder not in REMAINDERS:
+        processes = self.processes or 1
+        if processes > MOST_PROCESSES:
+            raise UsageError(f"processes must be at most {MOST_PROCESSES}; it is {processes}")
+        if self.threads != "auto" and int(self.threads) < processes:
+            raise UsageError(
+                f"processes={processes} and threads={self.threads}: each process needs a thread; "
+                f"give threads={processes} or more, or 'auto'"
+            )
+        if self.remainder not in (None, *REMAINDERS):
             raise UsageError(
                 f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}"
             )
@@ -80,33 +87,10 @@ class LoaderOptions:
             raise UsageError(
                 "drop_last and remainder='pad' contradict each other; give one of them"
             )
-        if self.prefetch is not None and self.prefetch < 1:
-            raise UsageError(f"prefetch must be at least 1; it is {self.prefetch}")
-        if len(self.bucket) > 1 or any(
-            whole_number("bucket", batches) < 1 for batches in self.bucket.values()
-        ):
-            raise UsageError(
-                "bucket names one column and a number of batches to sort; it is "
-                f"{dict(self.bucket)}"
-            )
-        if self.repeat is not None and self.repeat < 1:
-            raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")
-
-    def _check_processes(self) -> None:
-        """Raise UsageError for an impossible number of processes."""
-        if self.processes is None:
-            return
-        if not 1 <= whole_number("processes", self.processes) <= MOST_PROCESSES:
-            raise UsageError(
-                f"processes must be a number from 1 to {MOST_PROCESSES}, or None; it is "
-                f"{self.processes}"
-            )
-        if self.threads != "auto" and int(self.threads) < self.processes:
-            raise UsageError(
-                f"processes={self.processes} and threads={self.threads}: each process needs a "
-                "thread; give"
-                f" threads={self.processes} or more, or 'auto'"
-            )
+        for batches in self.bucket.values():
+            whole_number("bucket", batches, 1)
+        if len(self.bucket) > 1:
+            raise UsageError(f"bucket names one column; it is {dict(self.bucket)}")
 
     def check_keeping(self, who: str) -> None:
         """Raise UsageError if `reuse` is set: `who` keeps batches for longer than it allows."""

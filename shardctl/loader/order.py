@@ -49,11 +49,8 @@ class OrderOptions:
                 f"shuffle {self.mode!r} is not known; use True, False, "
                 f"{', '.join(map(repr, MODES))}"
             )
-        if whole_number("lanes", self.lanes) < 1 or whole_number("interleave", self.interleave) < 1:
-            raise UsageError(
-                f"{self.lanes} lanes and {self.interleave} blocks to interleave are impossible; "
-                "give at least 1 of each"
-            )
+        whole_number("lanes", self.lanes, 1)
+        whole_number("interleave", self.interleave, 1)
 
 
 class EpochOrder:

@@ -28,6 +28,11 @@ class Counting(Protocol):
         """Return its figures since the last iteration began, None before the first batch."""
 
 
+OF_ITERATION = ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
+"""Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since
+the last time."""
+
+
 class Watched(Generic[Item]):
     """Batches, and what is told of them. One iteration is one of the batches; it has the same
     length."""
@@ -41,7 +46,9 @@ class Watched(Generic[Item]):
     ) -> None:
         self._batches, self._every, self._loader = batches, every, loader
         self._targets = targets
-        self._progress = Progress()
+        self._last: LoaderStats | None = None
+        self._at = time.monotonic()
+        self._samples = self._seen = 0
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -53,42 +60,24 @@ class Watched(Generic[Item]):
         own = [target for target in self._targets if not isinstance(target, str | Path)]
         with sinks_at(places) as opened:
             sinks = [*own, *opened]
-            self._progress.begin()
+            self._last, self._at = None, time.monotonic()  # the loader's figures begin at 0
             due = time.monotonic() + self._every
             try:
                 for batch in self._batches:
                     yield batch
                     if time.monotonic() >= due:
-                        self._progress.tell(self._loader, sinks)
+                        self._tell(sinks)
                         due = time.monotonic() + self._every
             finally:
-                self._progress.tell(self._loader, sinks)
+                self._tell(sinks)
 
-
-OF_ITERATION = ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
-"""Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since
-the last time."""
-
-
-class Progress:
-    """What was told last, from which the figures since then are computed."""
-
-    def __init__(self) -> None:
-        self._last: LoaderStats | None = None
-        self._at = time.monotonic()
-        self._samples = self._batches = 0
-
-    def begin(self) -> None:
-        """An iteration begins: the loader's figures begin at 0."""
-        self._last, self._at = None, time.monotonic()
-
-    def tell(self, loader: Counting, sinks: list[Sink]) -> None:
+    def _tell(self, sinks: list[Sink]) -> None:
         """Tell the figures since the last time; nothing where no batch was taken since."""
-        now = loader.stats()
+        now = self._loader.stats()
         values = None if now is None else self._figures(now)
         if values is not None:
-            values["epoch"] = loader.next_epoch - 1
-            tell(sinks, LOADER, values, self._batches)
+            values["epoch"] = self._loader.next_epoch - 1
+            tell(sinks, LOADER, values, self._seen)
 
     def _figures(self, now: LoaderStats) -> dict[str, float] | None:
         """Return the figures since the last time, None if no batch was taken since."""
@@ -101,11 +90,11 @@ class Progress:
         seconds = max(time.monotonic() - self._at, 1e-9)
         self._last, self._at = now, time.monotonic()
         self._samples += int(since["samples"])
-        self._batches += int(since["batches"])
+        self._seen += int(since["batches"])
         stalled = min(1.0, since["wait_get_s"] / seconds)
         values = {
             "samples": self._samples,
-            "batches": self._batches,
+            "batches": self._seen,
             "samples_per_s": round(since["samples"] / seconds, 3),
             "stall_share": round(stalled, 4),
             "utilization": round(1 - stalled, 4),

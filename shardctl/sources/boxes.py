@@ -231,7 +231,7 @@ def has_values_to_see(type_: pa.DataType) -> bool:
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
     """Return why a step is refused beside columns that are wrong then."""
-    why = "is a place in the image, a mask or another image by its form, and no mask and no objects by role"
+    why = "is a place in the image, a mask or another image by its form, and no mask or objects by role"
     return _not_moved(step, places, f"{why} (`shardctl help annotations`)")
 
 
@@ -245,7 +245,7 @@ def _not_moved(step: str, names: Sequence[str], why: str) -> str:
 def said_of_unknown(step: str, names: Sequence[str], option: str) -> str:
     """Return a notice on columns that a step leaves as they are; `option` says that this is
     right."""
-    return f"{step} moves the content of the images, but not {counted(len(names), 'field')} beside them: {some(names)}. Places and masks are wrong then (`shardctl help annotations`); {option} names what is right as it is"
+    return f"{step} moves the content of the images, and {counted(len(names), 'field')} beside them not: {some(names)}. Places and masks are wrong then (`shardctl help annotations`); {option} names what is right as it is"
 
 
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:

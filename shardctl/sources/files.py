@@ -274,9 +274,7 @@ def check_on_store(url: str) -> None:
     with asking(what):
         if _has_objects(what):
             return
-    raise SourceGoneError(
-        f"{what.url}: the source has gone away; no object has a key that begins so"
-    )
+    raise SourceGoneError(f"{what.url}: the source has gone away; no object is below it")
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -578,7 +576,7 @@ def asking(what: Object) -> Iterator[None]:
     except NotPermittedError as error:
         if _others_can_be_read(what):
             raise PermissionError(errno.EACCES, str(error).removeprefix(f"{what.url}: ")) from error
-        raise SourceGoneError(f"{error}; no other object beside it can be read either") from error
+        raise SourceGoneError(f"{error}; nor can others beside it be read") from error
     except StoreError as error:
         raise SourceGoneError(f"{error}; the same command goes on from here") from error
 

@@ -145,7 +145,7 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
                 f"several fields may hold the images: {several}; say which with --image-field"
             )
     raise InputError(
-        f"no field is known to hold images (there are {shown}); name it with --image-field, or convert the records unchanged with --kind table"
+        f"no field is known to hold images (there are {shown}); name it with --image-field, or use --kind table"
     )
 
 

@@ -165,7 +165,7 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         ).combine_chunks()
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"{shown}: the same column has different types in two labels files ({error})"
+            f"{shown}: a column has different types in two labels files ({error})"
         ) from error
     columns, classes, said = _encode_label(columns, shown, has_cells)
     has_numbers = classes is None and LABEL_COLUMN in columns.column_names
@@ -176,7 +176,7 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     named = dict(joined)
     if names := disputed(named):
         raise InputError(
-            f"{shown}: different names for the classes of {some(names)}; make them the same, or use --drop-columns"
+            f"{shown}: different names for the classes of {some(names)}; use --drop-columns"
         )
     all_say = of_exports or all(
         LABEL_COLUMN in part.classes for part in parts if LABEL_COLUMN in part.held
@@ -414,7 +414,7 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
         if wide := [each for each in schema.names if each.strip() == name != each]:
             raise InputError(
-                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it and those of cells out"
+                f"{shown}: the column {wide[0]!r} has a blank beside its name; take out all such blanks"
             )
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
@@ -424,11 +424,7 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
                 f"{shown}: no column of file names; it has {held}; use --delimiter {mark}"
             )
         how = f"call one {' or '.join(FILE_COLUMNS)}"
-        how += (
-            ", in a first line with the names of the columns"
-            if shown.endswith((".csv", ".tsv"))
-            else ""
-        )
+        how += " in a first line" if shown.endswith((".csv", ".tsv")) else ""
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(
@@ -490,7 +486,7 @@ def _encode_label(
         classes = tuple(names)
     else:
         raise InputError(
-            f"{shown}: the column label holds {label.type}, and labels are class names or whole numbers; rename a column of numbers to predict, for instance to target"
+            f"{shown}: the column label holds {label.type}, not class names or whole numbers; rename a column of numbers to predict, as to target"
         )
     table = table.set_column(place, LABEL_COLUMN, encoded)
     empty = encoded.null_count
@@ -517,8 +513,8 @@ def _advice_on(like: Sequence[str], table: pa.Table) -> str:
         return ""
     name = printable(like[0])
     if pa.types.is_floating(table.schema.field(like[0]).type):
-        return f" ({name} is one of numbers, as a regression predicts them)"
-    return f" (rename {name} to label if that is what it is)"
+        return f" ({name} is one of numbers to predict)"
+    return f" (or rename {name} to label)"
 
 
 def said_of_names(named: Classes) -> list[str]:

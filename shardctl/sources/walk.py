@@ -335,7 +335,7 @@ def _not_utf8(file: FoundFile) -> FoundFile:
     fault = Rejection(
         "plan",
         "name-not-utf8",
-        "the file name is not UTF-8, but keys must be UTF-8; rename the file",
+        "the file name is not UTF-8, as keys are; rename it",
     )
     return file._replace(path=printable(file.path), folder=printable(file.folder), fault=fault)
 

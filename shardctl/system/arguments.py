@@ -76,24 +76,12 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-_EXAMPLES: dict[str, dict[str, Any]] = {
-    "normalize": {"image": (127.5, 127.5)},
-    "dtype": {"image": "float32"},
-    "bucket": {"tokens": 512},
-    "pad": {"tokens": 0},
-    "fill": {"label": -1},
-    "rename": {"label": "target"},
-}
-"""Dicts by column names, as messages show them."""
-
-
 def mapping(name: str, value: Any) -> dict[str, Any]:
     """Return a dict by column names, an empty one for None. Raises UsageError for anything else."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise UsageError(
-            f"{name} takes a dict by column names, as in "
-            f"{name}={_EXAMPLES.get(name, {'label': 0})}; it is {value!r}"
+            f"{name} takes a dict by column names, as in {name}={{'label': …}}; it is {value!r}"
         )
     return dict(value)

@@ -203,9 +203,7 @@ def refuse_link(path: Path) -> None:
     link in a dataset."""
     if path.is_symlink():
         raise StorageError(
-            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; shardctl writes "
-            "and deletes nothing behind a"
-            " link. Remove the link (its target stays unchanged), then run the same command again"
+            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; nothing is written or deleted behind a link; remove it, then run the same command again"
         )
 
 
@@ -227,9 +225,7 @@ def refuse_links(folder: Path) -> None:
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     refuse_link(Path(entry.path))
                     raise StorageError(
-                        f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket "
-                        "or a device);"
-                        " remove it, then run the same command again"
+                        f"{printable(entry.path)}: neither a file nor a folder; remove it, then run the same command again"
                     )
 
 
@@ -474,7 +470,7 @@ class OutputFileType:
             ) from error
         if begin and not self.is_one(begin):
             raise StorageError(
-                f"{printable(str(path))}: exists already, and is not a {self.name} that shardctl "
+                f"{printable(str(path))}: exists, and is not a {self.name} that shardctl "
                 "wrote; move it away, or give"
                 " another name"
             )

@@ -166,8 +166,7 @@ def find_function(target: str, what: str) -> Callable[..., Any]:
     module, _, name = target.partition(":")
     if module == "__main__":
         raise UsageError(
-            f"{what} {target}: worker processes cannot import what a script itself holds; put it "
-            "into a file of its own"
+            f"{what} {target}: worker processes cannot import what a script itself holds; put it into a file of its own"
         )
     parts = name.split(".")
     if not module or module.endswith(".py") or not all(part.isidentifier() for part in parts):

@@ -63,8 +63,7 @@ class LeaseToken:
             owner = None
         if owner is None or owner.token != self.token:
             raise BusyError(
-                f"{printable(store.url)}: the process that this one works for stood still for so "
-                "long that"
+                f"{printable(store.url)}: its parent stood still for so long that"
                 f" {owner or 'another one'} took over; nothing was put after that"
             )
 
@@ -343,7 +342,5 @@ def probe_with(store: Store, lease: Lease, key: str) -> None:
 def unconditional(store: Store) -> StoreError:
     """Return the error for a store that ignores conditions."""
     return StoreError(
-        f"{printable(store.url)}: this store ignores conditions (If-None-Match), so that two jobs "
-        "could overwrite each other's"
-        " work. Use a store that knows them, or convert to a local folder and upload the folder"
+        f"{printable(store.url)}: this store ignores conditions (If-None-Match), which keep two jobs apart; convert to a local folder, and upload that"
     )

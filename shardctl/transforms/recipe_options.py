@@ -160,6 +160,7 @@ class RecipeKeys(Settings):
     """The keys of a recipe that have an option. What each does: `Recipe` (recipe.py)."""
 
     what: ClassVar[str] = "recipe key"
+
     kind: str = setting(
         Word(*KINDS),
         UNDECIDED,
@@ -265,14 +266,13 @@ class RecipeKeys(Settings):
         "One sample of a text file (.txt, .md): the whole file, a line or a paragraph.",
         heading=READING,
     )
-    format: str = setting(
-        Word(*FORMATS),
-        UNDECIDED,
-        "Read only files of this format, such as webdataset or tfrecord. auto: files of any "
-        "format. You can also give the"
-        " format as the kind.",
+    encoding: str = setting(
+        Parsed("shardctl.sources.formats.encodings:known_encoding"),
+        "utf-8",
+        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is guessed "
+        "for each file.",
+        metavar="NAME",
         heading=READING,
-        omit_default=True,
     )
     columns: tuple[str, ...] = setting(
         Names(),
@@ -298,14 +298,6 @@ class RecipeKeys(Settings):
         metavar="A,B,…",
         heading=READING,
         omit_default=True,
-    )
-    encoding: str = setting(
-        Parsed("shardctl.sources.formats.encodings:known_encoding"),
-        "utf-8",
-        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is guessed "
-        "for each file.",
-        metavar="NAME",
-        heading=READING,
     )
     text_field: str | None = setting(
         Text(),
@@ -340,6 +332,15 @@ class RecipeKeys(Settings):
         " type and name. none, with --kind table: keep structs of bytes and path unchanged.",
         metavar="FIELD|none",
         heading=FIELDS,
+    )
+    format: str = setting(
+        Word(*FORMATS),
+        UNDECIDED,
+        "Read only files of this format, such as webdataset or tfrecord. auto: files of any "
+        "format. You can also give the"
+        " format as the kind.",
+        heading=READING,
+        omit_default=True,
     )
     fields: str | None = setting(
         Parsed(
@@ -398,9 +399,14 @@ class RecipeKeys(Settings):
     )
 
 
+_KEYS = declared_in(RecipeKeys)
+
 RECIPE_OPTIONS = {
-    name: each._replace(default=None, otherwise=each.written_default)
-    for name, each in declared_in(RecipeKeys).items()
+    name: _KEYS[name]._replace(default=None, otherwise=_KEYS[name].written_default)
+    # in a recipe, keys stay in the order in which they came; `--help` has another one
+    for name in dict.fromkeys(
+        ("kind", "record", "format", "columns", "delimiter", "null_values", *_KEYS)
+    )
 }
 """The options of the keys, by their names. None leaves a key as the recipe file has it."""
 

@@ -267,7 +267,7 @@ def test_what_goes_wrong_is_raised_where_it_is_read(source: Path, tmp_path: Path
     with pytest.raises(InputError, match="no such file or folder"):
         arriving(tmp_path / "nowhere", tmp_path / "other").wait()
     for name in ("processes", "repeat"):
-        with pytest.raises(UsageError, match=f"{name}= needs a complete dataset"):
+        with pytest.raises(UsageError, match=f"{name}= needs the complete dataset"):
             arriving(source, tmp_path / "third").loader(4, **{name: 2})
 
 

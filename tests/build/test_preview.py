@@ -138,7 +138,7 @@ def test_keys_choose_inputs_in_their_order(photos: Path, tmp_path: Path, split: 
     assert all(each.samples[0].values["key"] == each.key for each in preview.inputs)
     with pytest.raises(
         InputError,
-        match=r"there is no input with the key absent\.jpg; a key is the path of a file within its",
+        match=r"there is no input with the key absent\.jpg; a key is a path such as",
     ):
         make_preview([photos], RANDOM, 8, ["absent.jpg"], workers=0)
 

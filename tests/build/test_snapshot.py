@@ -338,7 +338,7 @@ def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(
         (
             {"RANK": "x", "WORLD_SIZE": "2"},
             {},
-            r"RANK='x' and WORLD_SIZE='2', which is not a valid rank",
+            r"RANK='x' and WORLD_SIZE='2'; give rank=",
         ),
     ],
 )

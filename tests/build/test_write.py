@@ -189,25 +189,25 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
             [{"key": "a"}, {"key": "b"}, {"key": "a"}],
             {},
             InputError,
-            "sample 2 has the key a, and sample 0 has it too",
+            "the samples 0 and 2 have the key a",
         ),
         (
             [*FIRST, {"n": 1, "key": "000001999"}],
             {"samples_per_shard": 100},
             InputError,
-            "sample 2,000 has the key 000001999",
+            "the samples 1,999 and 2,000 have the key 000001999",
         ),
         (
             {"train": [{"key": "a"}], "val": [{"key": "a"}]},
             {},
             InputError,
-            "sample 1 has the key a, and sample 0",
+            "the samples 0 and 1 have the key a",
         ),
         (
             [{"key": "a", "variant": n} for n in (0, 1, 0)],
             {},
             InputError,
-            "sample 2 has the key a, and sample 0",
+            "the samples 0 and 2 have the key a",
         ),
     ],
 )
@@ -227,7 +227,7 @@ def test_different_keys_are_no_repetition_whatever_their_hashes(
         tmp_path / "out", [{"key": f"{n:04}"} for n in range(3000)], samples_per_shard=500
     )
     assert shardctl.open(tmp_path / "out")[2999]["key"] == "2999"
-    with pytest.raises(InputError, match="sample 3,000 has the key 0007, and sample 7 has it too"):
+    with pytest.raises(InputError, match="the samples 7 and 3,000 have the key 0007"):
         shardctl.write(
             tmp_path / "more",
             [{"key": f"{n:04}"} for n in [*range(3000), 7]],

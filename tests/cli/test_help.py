@@ -100,7 +100,7 @@ def test_examples_are_commands_that_can_be_read(name: str) -> None:
         ("convert in out --overwite", "did you mean --overwrite?"),
         ("-V", "there is no option -V; use --version"),
         ("--quiet convert in out", "options stand behind the name of a command"),
-        ("convert in.txt out --recipe imagenet", "no such recipe file; did you mean @imagenet?"),
+        ("convert in.txt out --recipe imagenet", "no such recipe file"),
         ("inspect out --kye x", "did you mean --key?"),
         ("bench out --seconds 1m", "'1m' is not a valid float"),
     ],

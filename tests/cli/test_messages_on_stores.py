@@ -3,8 +3,6 @@ person has named."""
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -76,13 +74,6 @@ class World:
             "disk_usage",
             lambda place: full if tempfile.tempdir in str(place) else usage(place),
         )
-
-    def shown(self, text: str) -> str:
-        """Return a message with names for the places, and N for numbers of bytes: these differ
-        between versions of pyarrow."""
-        text = text.replace(self.bucket, "BUCKET").replace(str(self.folder), "FOLDER")
-        text = text.replace(str(self.built), "BUILT").replace(tempfile.gettempdir(), "TMPDIR")
-        return re.sub(r"/[0-9a-f]{12}/", "/BASE/", re.sub(r"\b[0-9]{4}\b", "N", text))
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +190,26 @@ CASES: dict[str, tuple[str, Change]] = {
     "open: missing table": ("bench BUCKET/out --json", lambda w: w.delete("out/shards.arrow")),
 }
 
-SAID: dict[str, list[str]] = json.loads(
-    Path(__file__).with_name("messages_on_stores.json").read_text(encoding="utf-8")
-)
-"""The exit code of each case, and the lines that are printed."""
+CODES = {
+    0: ("verify: something else there", "repair: tables"),
+    1: (
+        "verify: missing shard",
+        "verify: short shard",
+        "verify: damaged table",
+        "verify: damaged manifest",
+        "verify: short shard alone",
+    ),
+    2: (
+        "source: a part that leads upwards",
+        "source in the destination",
+        "verify: wrong limit",
+        "export to a store",
+        "repair: what is lost",
+        "compact",
+        "prune",
+    ),
+}
+"""The exit codes of those whose code is not 3."""
 
 
 @pytest.mark.thorough(after=12)
@@ -213,10 +220,9 @@ def test_what_is_said(world: World, cli: Any, case: str) -> None:
     change(world)
     command = command.replace("BUCKET", world.bucket).replace("FOLDER", str(world.folder))
     ran = cli(*command.split())
-    said = world.shown(f"{ran.code}\n{ran.out}{ran.err}").splitlines()
-    assert said == SAID[case]
-    assert not [line for line in said for each in COPIES if each in line]
-
-
-def test_every_case_is_known() -> None:
-    assert CASES.keys() == SAID.keys()
+    assert ran.code == next((code for code, cases in CODES.items() if case in cases), 3)
+    said = f"{ran.out}{ran.err}"
+    assert "Traceback" not in said
+    if ran.code > 1:
+        assert '"error"' in ran.out or ran.err.splitlines()[-1].startswith("shardctl: ")
+    assert not any(each in said for each in COPIES)

@@ -74,8 +74,8 @@ WRONG = r"""
 2 | convert in out --resize 99999 | with sides of 1 to 16384
 2 | convert in out --crop 9 --random-crop 9 | contradict
 2 | convert in out --store source --crop 9 | keeps the original bytes, so crop cannot apply
-2 | convert in out --store raw | add a resize to WIDTHxHEIGHT (--resize 32x32) or a crop
-2 | convert in out --store raw --resize 9 | store raw needs a recipe that names the one size
+2 | convert in out --store raw | add a resize to WIDTHxHEIGHT or a crop
+2 | convert in out --store raw --resize 9 | store raw needs a recipe that names the size
 2 | convert in out --store tiff | store 'tiff' is not known
 2 | convert in out --compression rar | compression 'rar' is not known
 2 | convert in out --flip 2 | must be a number from 0 to 1
@@ -324,12 +324,12 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.write(OUT, IN),
         UsageError,
-        "'in' is a path; shardctl.convert makes a dataset of files",
+        "'in' is a path; shardctl.convert",
     ),  # type: ignore[arg-type]
     (
         lambda: shardctl.write(OUT, {"a": [1]}),
         InputError,
-        "a sample is a dict of field name to value, as in",
+        "it must be a dict",
     ),  # type: ignore[arg-type]
     (
         lambda: shardctl.write(OUT, pa.table({"a": [1]})),

@@ -153,15 +153,10 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
         f"threads={best['threads']})"
     )
     assert code[1] == f"dataset.{in_python}"
-    assert "median of 2 runs" in seen.page.locator(".tiles").text_content()
     assert "{'" not in seen.page.locator("body").inner_text(), "nothing of Python's is on the page"
-    verdict = seen.page.locator(".verdict").text_content()
-    assert (
-        f"2 GPUs of 50.0 samples/s are busy for {record['accelerator_utilization']:.1%} of the time"
-        in verdict
-    )
+    busy = f"busy for {record['accelerator_utilization']:.1%} of the time"
+    assert busy in seen.page.locator(".verdict").text_content()
     assert f"{record['samples_per_s']:,.0f}" in seen.page.locator(".tiles").text_content()
-    assert record["environment"]["cpu"] in seen.page.locator("table").last.text_content()
     assert json.loads(seen.page.locator("#record").text_content()) == record
     background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 26)"}[scheme]

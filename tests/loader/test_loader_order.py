@@ -667,7 +667,7 @@ def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
     assert [left + right for left, right in zip(*map(read, ranks), strict=True)] == whole[10:]
     with pytest.raises(UsageError, match="1 weights"):
         shardctl.mix([few, many], [1])
-    with pytest.raises(UsageError, match="an epoch of 0 samples"):
+    with pytest.raises(UsageError, match="samples must be at least 1; it is 0"):
         shardctl.mix([few, many], [1, 1], samples=0)
     with pytest.raises(UsageError, match="above 0"):
         shardctl.mix([few, many], [1, 0])
@@ -863,11 +863,11 @@ def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_pa
         ([1, float("nan")], None, "a weight must be a finite number; it is nan"),
         ([1, float("inf")], None, "a weight must be a finite number; it is inf"),
         ([1, "2"], None, "a weight must be a finite number; it is '2'"),
-        ([1, -1], None, r"weights must be above 0, not \[1.0, -1.0\]"),
-        ([1e308, 1e308], None, "their sum must be a finite number"),
+        ([1, -1], None, r"weights must be above 0, .*\[1.0, -1.0\]"),
+        ([1e308, 1e308], None, "and their sum finite"),
         ([1], None, "2 datasets and 1 weights do not go together"),
         ([1, 1], 2.5, "samples must be a whole number; it is 2.5"),
-        ([1, 1], -1, "an epoch of -1 samples is impossible; give at least 1"),
+        ([1, 1], -1, "samples must be at least 1; it is -1"),
     ],
 )
 def test_impossible_mixtures_are_refused(

@@ -223,7 +223,7 @@ def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path)
         ),
         (
             {"url": ["x"], "n": [1]},
-            r"no field of the records is known to hold images \(their fields are url, n\)",
+            r"no field is known to hold images \(there are url, n\)",
         ),
     ],
 )
@@ -239,7 +239,7 @@ def test_unclear_columns_are_refused_and_named(
     ("recipe", "error", "said"),
     [
         ({"kind": "image", "image_field": "picture"}, InputError, "have no field picture"),
-        ({"kind": "image", "image_field": "n"}, InputError, "the field n is of type int64"),
+        ({"kind": "image", "image_field": "n"}, InputError, "the field n is int64"),
         ({"kind": "table", "image_field": "photo"}, UsageError, "is for kind='image'"),
         ({"kind": "image", "image_field": "none"}, UsageError, "does not fit"),
     ],
@@ -390,7 +390,7 @@ def many(tmp_path: Path, **more: Any) -> Path:
 def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli: Any) -> None:
     source = many(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe={"kind": kind}, workers=0)
-    assert any("the columns image, mask hold images" in notice for notice in result.notices)
+    assert any("image, mask: columns of images" in notice for notice in result.notices)
     ds = shardctl.open(tmp_path / "out")
     assert ds.manifest.fields["image"] == {"role": "image", "store": "source", "shape": None}
     assert np.array_equal(ds[2]["mask"], np.asarray(Image.open(io.BytesIO(picture(2, "png")))))
@@ -461,7 +461,7 @@ def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli:
     with pytest.raises(
         UsageError,
         match=r"moves the content of the images, but not mask: it is a mask by its name, .* "
-        r"unmoved='mask'; or leave",
+        r"unmoved mask; or leave",
     ):
         shardctl.convert(many(tmp_path), tmp_path / "out", recipe=SMALL, workers=0)
     ds = converted(tmp_path / "t.parquet", tmp_path / "out", {**SMALL, "unmoved": "mask"})

@@ -348,16 +348,16 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.parquet", b"hello", [], 1, "not a Parquet file that can be read"),
     ("a.parquet", b"", [], 1, "not a Parquet file that can be read"),
     ("a.arrow", b"hello world, hello world", [], 1, "not an Arrow file that can be read"),
-    ("a.jsonl.gz", b'{"a": 1}\n', [], 1, "it is not a gzip file, although its name says so"),
+    ("a.jsonl.gz", b'{"a": 1}\n', [], 1, "it is not a gzip file"),
     (
         "a.jsonl",
         gzip.compress(b'{"a": 1}\n'),
         [],
         1,
-        "it is gzip data, and no text, although its name says so; add .gz",
+        "it is no text; add .gz",
     ),
-    ("a.txt", gzip.compress(b"x"), [], 1, "it is gzip data, and no text"),
-    ("a.csv", b"\xff\xd8\xff\xe0 JFIF", [], 1, "it is a JPEG image, and no text"),
+    ("a.txt", gzip.compress(b"x"), [], 1, "it is no text"),
+    ("a.csv", b"\xff\xd8\xff\xe0 JFIF", [], 1, "it is a JPEG image"),
     ("a.csv.gz", gzip.compress(b"a\n1\n")[:-12], [], 1, "the compressed file ends early"),
     ("a.txt.gz", gzip.compress(b"text")[:-4], [], 1, "the compressed file ends early"),
     ("a.txt.zst", COMPRESS["zst"](b"text")[:-2], [], 1, "the compressed file ends early"),
@@ -373,21 +373,21 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
         b"a,b\n1,2\n",
         ["--columns", "a,b"],
         1,
-        "its first row has the very names that --columns gives; leave out",
+        "its first row has the names that --columns gives; leave out",
     ),
     (
         "a.tsv.gz",
         gzip.compress(b"a\tb\n1\t2\n"),
         ["--columns", "a,b"],
         1,
-        "its first row has the very names",
+        "its first row has the names",
     ),
     (
         "a.csv",
         b'\xef\xbb\xbf\n"a";b\r\n1;2\n',
         ["--columns", "a,b", "--delimiter", ";"],
         1,
-        "its first row has the very names",
+        "its first row has the names",
     ),
     (
         "a.parquet.gz",
@@ -726,7 +726,7 @@ def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
     shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert "give its encoding with --encoding (detect tries to find it)" in reject.message
+    assert "give --encoding (detect tries to find it)" in reject.message
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])

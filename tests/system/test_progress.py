@@ -74,18 +74,6 @@ def test_a_log_gets_a_line_every_30_seconds_and_none_of_short_work(clock: Clock)
     ]
 
 
-def test_where_the_end_is_not_known_there_is_no_percentage(clock: Clock) -> None:
-    log = io.StringIO()
-    report = Lines(log, clock, every=0).counter(Phase("listing", "inputs"))
-    report(65_536)
-    clock.now += 10
-    report(131_072)
-    assert log.getvalue().splitlines() == [
-        "listing: 65,536 inputs",
-        "listing: 131,072 inputs, 6,554/s",
-    ]
-
-
 @pytest.mark.parametrize(
     ("done", "total", "seconds", "line"),
     [
@@ -104,15 +92,6 @@ def test_figures_of_a_line(clock: Clock, done: int, total: int, seconds: float, 
     clock.now += seconds
     shown.report(done, total)
     assert log.getvalue() == f"{line}\n"
-
-
-def test_work_of_an_earlier_run_does_not_count_as_fast(clock: Clock) -> None:
-    log = io.StringIO()
-    shown = Lines(log, clock)
-    shown.begin(Phase(unit="inputs", total=1000, first=900))
-    clock.now += 30
-    shown.report(930)
-    assert log.getvalue() == "93 %, 930 of 1,000 inputs, 1/s, about 1 min left\n"
 
 
 def test_a_log_that_cannot_be_written_stops_no_work(clock: Clock) -> None:
@@ -145,14 +124,6 @@ def test_a_terminal_gets_a_bar_that_goes_away_and_leaves_no_thread(
     assert "2/8" in terminal.getvalue()
     assert terminal.getvalue().split("\r")[-2].isspace(), "it is wiped out"
     assert threading.enumerate() == threads, "a thread would stay in a process that forks"
-
-
-def test_a_bar_without_an_end_names_its_phase_once() -> None:
-    terminal = Terminal()
-    with Bars(terminal) as shown:
-        shown.begin(Phase("reading", "samples"))
-        shown.report(100_163)
-    assert "reading: 100163 samples" in terminal.getvalue()
 
 
 def test_a_line_goes_above_the_bar() -> None:

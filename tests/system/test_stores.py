@@ -12,10 +12,8 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from conftest import examples
 from hypothesis import given
@@ -36,7 +34,7 @@ from shardctl.errors import (
 from shardctl.system.locations import is_url
 from shardctl.system.packages import to_install
 from shardctl.system.store_lease import PROBES, probe
-from shardctl.system.stores import client, client_of, forget_clients, objects, open_store
+from shardctl.system.stores import client, objects, open_store
 from shardctl.system.stores.base import Entry, Store
 from shardctl.system.stores.objects import PART
 
@@ -227,19 +225,6 @@ def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(
     # as if the first were gone by the second
     object_server.fault("unconditional", method="PUT", key=f"{PROBES}*", times=2)
     probe(open_store(bucket))
-
-
-def test_a_store_that_knows_conditions_passes_the_probe(store: Store) -> None:
-    probe(store)
-    assert listed(store) == []
-
-
-def test_no_copy_is_made_of_what_was_read(bucket: str) -> None:
-    store = open_store(bucket)
-    store.put("k", bytes(1 << 20))
-    before = pa.total_allocated_bytes()
-    buffer = store.get("k")
-    assert (buffer.size, pa.total_allocated_bytes()) == (1 << 20, before)
 
 
 @examples(30)
@@ -483,15 +468,6 @@ def test_a_store_that_hangs_is_told_in_time(
             CALLS[action](store)
 
 
-@pytest.mark.parametrize("value", ["soon", "-1", "inf", "nan"])
-def test_a_time_out_that_is_no_number(
-    bucket: str, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv(client.TIMEOUT, value)
-    with pytest.raises(UsageError, match=f"{client.TIMEOUT}={value} is not a number of seconds"):
-        open_store(bucket)
-
-
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["lost", "conflict", "reset"])
 def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(
@@ -612,14 +588,6 @@ def test_a_forked_process_does_not_wait_for_ever(bucket: str, before: str, said:
         check=True,
     )
     assert said in ran.stdout
-
-
-def test_a_process_has_one_client_for_a_url(bucket: str) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        clients = set(threads.map(client_of, [bucket] * 8))
-    assert clients == {client_of(bucket)}
-    forget_clients()
-    assert client_of(bucket) not in clients
 
 
 def test_which_texts_are_urls() -> None:

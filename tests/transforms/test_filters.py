@@ -347,18 +347,6 @@ def test_images_in_tables_are_filtered(source: Path, tmp_path: Path) -> None:
     assert (result.samples, result.reasons) == (1, {"filter: filter_size": 1})
 
 
-def test_filters_are_refused_for_text(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.txt").write_text("words")
-    with pytest.raises(UsageError, match="filter_blur is for images, and these inputs are text"):
-        shardctl.convert(
-            tmp_path / "in",
-            tmp_path / "out",
-            recipe={"transform": [{"name": "filter_blur"}]},
-            workers=0,
-        )
-
-
 @pytest.mark.parametrize("mode", ["exact", "similar"])
 def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, mode: str) -> None:
     """The small image comes first, and would be kept: then the large one would be lost with it."""

@@ -865,15 +865,3 @@ def test_what_cannot_be_meant_is_refused(
     write(tmp_path / "in", DOCUMENTS)
     with pytest.raises(UsageError, match=re.escape(message)):
         shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0)
-
-
-def test_tables_without_a_text_are_refused_in_a_sentence(tmp_path: Path, cli: Any) -> None:
-    (tmp_path / "in.csv").write_text("a,b\n1,2\n")
-    ran = cli(
-        "convert", tmp_path / "in.csv", tmp_path / "out", "--duplicates", "exact", "--workers", 0
-    )
-    assert ran.code == 3
-    assert (
-        "deduplicate takes texts, but the records have none: they have a, b; --text-field FIELD "
-        "names" in ran.err
-    )

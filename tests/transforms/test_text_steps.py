@@ -657,18 +657,6 @@ def test_fineweb_at_its_limits(text: str, rule: str | None) -> None:
     assert rule_of("filter_fineweb", text) == rule == plain.fineweb(text)
 
 
-def test_the_value_and_the_limit_are_in_the_message() -> None:
-    _, rejected = apply(step_of("filter_gopher"), records_of(["just four words here"]))
-    assert rejected == [(0, "gopher-words", "words 4 is under 50")]
-    _, rejected = apply(
-        step_of("filter_fineweb"),
-        records_of(["\n".join([f"{LONG} {n}{'.' * (n < 3)}" for n in range(25)])]),
-    )
-    assert rejected[0][2] == "share of lines that end with punctuation 0.12 is not over 0.12"
-    _, rejected = apply(step_of("filter_c4"), records_of(["{ a { b"]))
-    assert rejected[0][2] == "number of '{' 2 is over 0"
-
-
 def test_lengths_at_their_limits() -> None:
     step = step_of("filter_length", min_chars=2, max_chars=4, max_words=2)
     _, rejected = apply(step, records_of(["a", "éé", "1234", "12345", "a b", "a b c"]))
@@ -926,20 +914,3 @@ def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(
         "characters 5 is under 6",
         "characters 0 is under 6",
     }
-
-
-def test_a_recipe_for_texts_is_described_as_one(cli: Any, tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text('[[transform]]\nname = "filter_gopher"\n')
-    ran = cli("recipe", "check", recipe)
-    assert ran.code == 0
-    assert "for texts or tables, compression zstd:3" in ran.out
-    assert (
-        "filter_gopher: Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix "
-        "A.1.1)." in ran.out
-    )
-    assert "image" not in ran.out
-    recipe.write_text('[[transform]]\nname = "hflip"\n[[transform]]\nname = "lower_case"\n')
-    ran = cli("recipe", "check", recipe)
-    assert ran.code == 1
-    assert "hflip is for images, and lower_case for text" in ran.out + ran.err

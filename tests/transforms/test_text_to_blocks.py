@@ -5,12 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-import select
 import shlex
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,53 +90,6 @@ def test_any_texts_come_back_from_blocks(corpus: Path, texts: list[str], method:
         shardctl.convert(source, folder / name, recipe={"transform": transform}, **options)
     cleaned = {sample["key"]: sample["text"] for sample in shardctl.open(folder / "cleaned")}
     assert_decodes_to(folder / "out", {key: text for key, text in cleaned.items() if text})
-
-
-@contextmanager
-def running(command: list[str], folder: Path, shards: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a conversion, and yield it when so many shards are done."""
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    ) as parent:
-        while (
-            len(list(folder.glob("out/.shardctl/*/done/*.arrow"))) < shards
-            and parent.poll() is None
-        ):
-            select.select([], [], [], 0.002)
-        yield parent
-
-
-@pytest.mark.thorough
-def test_a_conversion_that_is_killed_goes_on_and_ends_with_the_same_blocks(
-    corpus: Path, tmp_path: Path
-) -> None:
-    recipe = "".join(
-        "[[transform]]\n"
-        + "".join(f"{name} = {json.dumps(value)}\n" for name, value in step.items())
-        for step in to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")
-    )
-    (tmp_path / "recipe.toml").write_text(recipe)
-    command = [
-        sys.executable,
-        "-m",
-        "shardctl",
-        "convert",
-        str(corpus / "lines"),
-        "out",
-        "--recipe",
-        "recipe.toml",
-    ]
-    command += ["--samples-per-shard", "12", "--workers", "1"]
-    with running(command, tmp_path, 2) as parent:
-        parent.kill()
-        parent.communicate(timeout=60)
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    whole = ["whole" if word == "out" else word for word in command]
-    subprocess.run(whole, cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    assert (tmp_path / "out" / "SHA256SUMS").read_bytes() == (
-        tmp_path / "whole" / "SHA256SUMS"
-    ).read_bytes()
-    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
 
 
 def test_the_source_of_a_block_is_the_file_of_its_first_document(

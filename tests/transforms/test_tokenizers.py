@@ -27,7 +27,7 @@ from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.tokenizers import engines, huggingface
-from shardctl.transforms.tokenizers.base import Placing, Tokenizer
+from shardctl.transforms.tokenizers.base import Tokenizer, WithOffsets
 from shardctl.transforms.tokenizers.engines import ENGINES, Engine
 from shardctl.transforms.tokenizers.huggingface import HuggingFace, pieces_of
 from shardctl.transforms.tokenizers.table import open_tokenizer
@@ -232,9 +232,9 @@ def test_tokens_have_names_and_names_have_numbers(sibling: tuple[Tokenizer, bool
 def test_places_of_tokens_cover_a_text(sibling: tuple[Tokenizer, bool], text: str) -> None:
     """Each character is in the place of a token, and places rise."""
     tokenizer, exact = sibling
-    if not isinstance(tokenizer, Placing) or not exact:
+    if not isinstance(tokenizer, WithOffsets) or not exact:
         return
-    (placed,) = tokenizer.place([text])
+    (placed,) = tokenizer.with_offsets([text])
     covered = {
         char
         for a, b in zip(placed.starts.tolist(), placed.ends.tolist(), strict=True)
@@ -249,7 +249,7 @@ def test_places_by_bytes_are_those_that_the_package_tells(bpe: bytes) -> None:
     assert isinstance(tokenizer, HuggingFace)
     own = tokenizers.Tokenizer.from_buffer(bpe)
     texts = [text for text in engines.with_tokens(SPECIAL, ["the"]) if text]
-    for text, placed in zip(texts, tokenizer.place(texts), strict=True):
+    for text, placed in zip(texts, tokenizer.with_offsets(texts), strict=True):
         right = own.encode(text)
         assert placed.ids.tolist() == right.ids
         assert list(zip(placed.starts.tolist(), placed.ends.tolist(), strict=True)) == [

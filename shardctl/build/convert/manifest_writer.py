@@ -129,7 +129,7 @@ def leave_out_others(job: DatasetJob, target: Target) -> None:
     there = ShardTable(LocalFolder(job.folder / NEW_FOLDER)).names
     if len(there) < job.shards:
         target.leave_out(
-            job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there))
+            job, sorted({job.planned_shard(shard).name for shard in range(job.shards)} - set(there))
         )
 
 

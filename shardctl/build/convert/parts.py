@@ -130,7 +130,9 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
             chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
             chosen &= job.kept == NOT_KEPT
             clear_partial_files_of(job, chosen)
-            records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
+            records = sum(
+                job.planned_shard(shard).records for shard in np.flatnonzero(chosen).tolist()
+            )
             listener.part(str(part), int(chosen.sum()), records)
             before = before_of(job, target)
             target.fetch_done(job, chosen)

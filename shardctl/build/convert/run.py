@@ -371,14 +371,14 @@ def build(
     left = chosen.copy()
     for shard, done in finished_shards(job, chosen):
         left[shard] = False
-        add(WorkDone(job.place(shard).records, done.facts.rows, done.rejected, 0))
+        add(WorkDone(job.planned_shard(shard).records, done.facts.rows, done.rejected, 0))
     if (left != chosen).any():
         listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
     for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
         assert before is not None, "only then is a shard kept"
         left[shard] = False
         entry = before.table[int(job.kept[shard])]
-        add(WorkDone(job.place(shard).records, entry.rows, entry.rejected, 0))
+        add(WorkDone(job.planned_shard(shard).records, entry.rows, entry.rejected, 0))
     there = samples
     listener.building()
     engine.run(job, array("q", np.flatnonzero(left).tobytes()), add)
@@ -395,7 +395,7 @@ def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Itera
     except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
         done, said, more = list[int](), str(error), ""
         try:
-            done = [job.place(shard).records for shard, _ in finished_shards(job, chosen)]
+            done = [job.planned_shard(shard).records for shard, _ in finished_shards(job, chosen)]
             state = (
                 f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command "
                 "again to continue"

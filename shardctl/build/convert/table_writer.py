@@ -150,7 +150,7 @@ class TableWriter:
         ):
             rows = JoinedRows(writer)
             for shard in range(job.shards):
-                place, done = job.place(shard), self._done(shard)
+                place, done = job.planned_shard(shard), self._done(shard)
                 name, facts = place.split_name, done.facts
                 rows.add(_final_plan(job.plan.slice(place.first_unit, place.units), done, shard))
                 for label, samples in done.labels.items() if job.layout.classes else ():

@@ -135,18 +135,11 @@ def _input_record(tried: Tried) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of a recipe in words; `depth` is 1 for the steps of a step, and so on."""
-
-    depth: int
-    name: str
-    settings: str
-    meaning: str
-
-
-def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]:
-    """Yield steps with all of their settings, and after each the steps that it is made of."""
+def steps_in_words(
+    steps: Sequence[Transform], depth: int = 0
+) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the depth, name, settings and meaning of steps, and after each the steps that it is
+    made of: `depth` is 1 for these."""
     for step in steps:
         settings, inner = [], list[Sequence[Transform]]()
         for name, field in declared_in(type(step)).items():
@@ -161,7 +154,7 @@ def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]
                 settings.append(
                     f"{name} {_in_words(field.write(value), isinstance(field.type, Span))}"
                 )
-        yield Step(depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", ""))
+        yield depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", "")
         for each in inner:
             yield from steps_in_words(each, depth + 1)
 
@@ -336,10 +329,10 @@ def _recipe(preview: Preview, annotated: bool) -> Html:
     recipe = preview.recipe
     rows = [
         (
-            Html(f'<span class="depth-{min(step.depth, 3)}">{text(step.name)}</span>'),
-            Html(f'{text(step.settings)}<div class="soft">{text(step.meaning)}</div>'),
+            Html(f'<span class="depth-{min(depth, 3)}">{text(name)}</span>'),
+            Html(f'{text(settings)}<div class="soft">{text(meaning)}</div>'),
         )
-        for step in steps_in_words(recipe.transforms)
+        for depth, name, settings, meaning in steps_in_words(recipe.transforms)
     ]
     steps = table(rows, ("step", "settings")) if rows else paragraph("No step changes the images.")
     return section("Recipe", steps, paragraph(storing_in_words(preview, annotated), "soft"))

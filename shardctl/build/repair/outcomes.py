@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from shardctl.build.convert.table_writer import done_of
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
-from shardctl.build.shards.planned import PlannedUnit, ShardPlace
+from shardctl.build.shards.planned import PlannedShard, PlannedUnit
 from shardctl.build.shards.rows import record_of_jpegs
 from shardctl.errors import DatasetError
 from shardctl.format.counts import JpegRecord
@@ -178,7 +178,7 @@ class Outcomes:
     def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard."""
         self._lines = None
-        marker, place = self._job.marker_path(shard), self._job.place(shard)
+        marker, place = self._job.marker_path(shard), self._job.planned_shard(shard)
         built = read_marker(marker) if marker.exists() else None
         recorded = (
             self._plan.slice(place.first_unit, place.units) if self._plan is not None else None
@@ -210,7 +210,7 @@ class Outcomes:
 
     def _recorded(self, shard: int, units: pa.Table) -> ShardMarker:
         """Return what became of a shard that was not built again, as the tables have it."""
-        place = self._job.place(shard)
+        place = self._job.planned_shard(shard)
         rejected = _sum(units, "rejected")
         jpegs = self._jpegs(place) if self._job.keeps_sources else None
         if self._table is not None:
@@ -225,7 +225,7 @@ class Outcomes:
         counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
         return done_of(facts, inputs, rejected, counts, units, jpegs)
 
-    def _jpegs(self, place: ShardPlace) -> JpegRecord:
+    def _jpegs(self, place: PlannedShard) -> JpegRecord:
         """Return what the images of a shard that was not built again are as JPEG, as they say it
         themselves."""
         reader = ShardReader(self._dataset, place.name)
@@ -242,7 +242,7 @@ class Outcomes:
     ) -> ShardMarker:
         """Join what is recorded of a shard with what was built again: what was rejected before
         keeps its reason."""
-        place, left = self._job.place(shard), iter(reasons)
+        place, left = self._job.planned_shard(shard), iter(reasons)
         lost = dict(_lost_units(self._job, shard, recorded))
         rows, lines = [], []
         units = zip(recorded.to_pylist(), built.units.to_pylist(), strict=True)
@@ -283,7 +283,7 @@ def _sum(units: pa.Table, name: str) -> int:
 def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int, list[Reject]]]:
     """Yield the units of a shard that gave fewer samples than before, each with its rejects that
     are new."""
-    place = job.place(shard)
+    place = job.planned_shard(shard)
     built = read_marker(job.marker_path(shard)).units["samples"].to_numpy()
     fewer = np.flatnonzero(built < recorded["samples"].to_numpy()).tolist()
     by_source: dict[str, list[Reject]] = {}
@@ -312,7 +312,7 @@ def shards_with_rejects(plan: pa.Table) -> set[int]:
 
 def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
     """Yield the samples that a recorded job could not make again; `plan` is that of the dataset."""
-    place = job.place(shard)
+    place = job.planned_shard(shard)
     recorded = plan.slice(place.first_unit, place.units)
     built = read_marker(job.marker_path(shard)).units
     for number, rejects in _lost_units(job, shard, recorded):
@@ -350,7 +350,7 @@ def count_classes(folder: Path, job: Job) -> dict[str, list[int]] | None:
         return None
     counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits}
     for shard in range(job.shards):
-        place = job.place(shard)
+        place = job.planned_shard(shard)
         for block in ShardReader(LocalFolder(folder), place.name).blocks():
             labels = block.column("label").drop_null().to_numpy()
             counts[place.split_name] += np.bincount(labels, minlength=len(classes))

@@ -207,22 +207,8 @@ def split_and_number(name: str, splits: Sequence[str]) -> tuple[int, int]:
 # --- from the sources as they are now ---
 
 
-@dataclass(frozen=True)
-class Fresh:
-    """The sources of a dataset as they are now, listed, labelled and divided again by its
-    settings."""
-
-    listing: Listing
-    labelling: Labelling
-    splitting: Splitting
-
-    def write_files(self, path: Path) -> None:
-        """Write the table of files of a job."""
-        write_files(path, self.listing, self.labelling)
-
-
-def list_again(folder: Path, made: Made) -> Fresh:
-    """List the sources. Raises InputError if they are gone, or have nothing of this kind any
+def list_again(folder: Path, made: Made) -> tuple[Listing, Labelling, Splitting]:
+    """List, label and divide the sources of a dataset again by its settings. Raises InputError if they are gone, or have nothing of this kind any
     more."""
     manifest, settings = made.manifest, made.manifest.settings
     drop = [str(name) for name in settings.get("drop_columns", [])]
@@ -260,19 +246,19 @@ def list_again(folder: Path, made: Made) -> Fresh:
         made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
     )
     if labels.mode == "auto" and listing.side is None and found:
-        return Fresh(listing, Labelling(), splitting)  # the records have labels of their own
-    return Fresh(listing, label_files(listing, rules, splitting, made.recipe, None), splitting)
+        return listing, Labelling(), splitting  # the records have labels of their own
+    return listing, label_files(listing, rules, splitting, made.recipe, None), splitting
 
 
 def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:
     """Find the duplicates among the texts of the sources as they are now. Raises InputError,
     SourceGoneError."""
-    fresh = list_again(folder, made)
+    listing, labelling, _ = list_again(folder, made)
     discovery = Discovery(
-        fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine
+        listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine
     )
     job = made.planned_job(folder, (), recorded=False)
-    return compare_texts(job, fresh.listing, fresh.labelling, discovery.find_units(), engine)
+    return compare_texts(job, listing, labelling, discovery.find_units(), engine)
 
 
 def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> DatasetJob:
@@ -281,11 +267,11 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
 
     What it says of duplicates is right: those of the sources are the same.
     """
-    fresh = list_again(folder, made)
+    listing, labelling, splitting = list_again(folder, made)
     shuffle = made.manifest.settings["shuffle"]
-    discovery = Discovery(fresh.listing, made.recipe.reading, shuffle is not None, engine)
+    discovery = Discovery(listing, made.recipe.reading, shuffle is not None, engine)
     units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
-    planner = Planner(units, order_units(units, fresh.splitting, shuffle))
+    planner = Planner(units, order_units(units, splitting, shuffle))
     shards = made.manifest.settings.get(PLANNED) or {
         split.name: split.shards for split in made.manifest.splits
     }
@@ -293,13 +279,13 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
         shard_name(name, number) for name, count in shards.items() for number in range(count)
     ]
     there = set(made.shards)
-    if list(fresh.splitting.names) != list(shards) or [
+    if list(splitting.names) != list(shards) or [
         name for name in numbered if name in there
     ] != list(made.shards):
         raise DatasetError(
             "its sources give other splits and shards now; convert again with --overwrite"
         )
-    fresh.write_files(folder / FILES)
+    write_files(folder / FILES, listing, labelling)
     _link(dataset, folder, made.recipe.tables)
     planner.write(folder, list(shards.values()))
     splits = tuple(
@@ -379,7 +365,9 @@ def _rejects_of(
         if of_all is not None:
             yield None, of_all
         return
-    choose = job.choose(planned, job.place(shard_of(job, planned.number)).split) if own else None
+    choose = (
+        job.choose(planned, job.planned_shard(shard_of(job, planned.number)).split) if own else None
+    )
     if choose is not None:
         own = np.array(own)[choose(np.array(own))].tolist()
     if own and (lost or of_file[own[0]].records > 1 or unit.records == 1):

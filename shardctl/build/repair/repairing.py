@@ -17,6 +17,7 @@ from shardctl.build.convert.rejects import hide_pruned, lines_by_key
 from shardctl.build.convert.table_writer import TableWriter, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
+from shardctl.build.plan.labels import write_files
 from shardctl.build.repair.manifest import (
     damaged_files,
     expected_hashes,
@@ -355,7 +356,8 @@ class Repair:
         """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not
         come out as it was."""
         files = self.folder / FILES
-        list_again(self.folder, made).write_files(files)
+        listing, labelling, _ = list_again(self.folder, made)
+        write_files(files, listing, labelling)
         hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
         write_final_files(final, open_table(LocalFolder(files.parent), files.name))
@@ -404,7 +406,7 @@ class Repair:
             wanted |= shards_with_rejects(open_checked_table(self.dataset, PLAN))
         if not wanted:
             return
-        total = sum(job.place(shard).records for shard in wanted)
+        total = sum(job.planned_shard(shard).records for shard in wanted)
         done = 0
 
         def report(progress: WorkDone) -> None:
@@ -433,7 +435,7 @@ class Repair:
 
     def _put_in_place(self, job: Job, shard: int) -> None:
         """Move a rebuilt shard to its place, if it is the shard that was there."""
-        name = job.place(shard).name
+        name = job.planned_shard(shard).name
         sha256 = read_marker(job.marker_path(shard)).facts.sha256
         # If its SHA-256 is lost, the table of all shards will show whether it is right.
         proven = self.expected.get(name, sha256) == sha256

@@ -97,8 +97,7 @@ def prune(
         chosen = _chosen(old, where, keys)
         if chosen.rows:
             with counting(progress, "shards", "pruning") as report:
-                shards, dropped = _written(old, new, chosen, report)
-            pruned = dropped.records
+                shards, totals, pruned = _written(old, new, chosen, report)
             if old.manifest.has_own_keys:
                 pruned = {(BY_KEY, key) for key in hash_names(chosen.keys).view(np.int64).tolist()}
             commit(
@@ -107,7 +106,7 @@ def prune(
                 held,
                 shards,
                 _files(old, shards),
-                _totals(old, dropped),
+                totals,
                 "prune",
                 chosen.samples,
                 pruned,
@@ -210,22 +209,13 @@ def _rows_with(old: SourceDataset, wanted: set[str]) -> tuple[dict[int, Numbers]
 # --- the new shards ---
 
 
-@dataclass
-class _Dropped:
-    """What is known of the samples that go."""
-
-    labels: Counter[tuple[str, int]]
-    objects: int
-    jpegs: Counter[str]
-    records: set[tuple[str, int]]
-
-
 def _written(
     old: SourceDataset, new: Path, chosen: _Chosen, progress: Callable[[int, int], None]
-) -> tuple[list[NewShard], _Dropped]:
-    """Write the shards that have rows which go without these, and return all shards of the
-    dataset."""
-    dropped = _Dropped(Counter(), 0, Counter(), set())
+) -> tuple[list[NewShard], dict[str, Any], set[tuple[str, int]]]:
+    """Write the shards that have rows which go without these. Return all shards of the dataset,
+    what its manifest says of the samples that are left, and the records that go."""
+    labels, all_jpegs = Counter[tuple[str, int]](), Counter[str]()
+    records, objects = set[tuple[str, int]](), 0
     shards: list[NewShard] = []
     done = 0
     with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
@@ -242,15 +232,13 @@ def _written(
                 continue
             copied = copies[shard].result()
             jpegs = Counter[str]()
-            _count_gone(old, entry, chosen.rows[shard], dropped.labels, jpegs)
-            dropped.objects += max(0, old.counts(shard).objects - copied.objects)
-            dropped.jpegs.update(jpegs)
-            shards.append(
-                _without(old, shard, entry, chosen.rows[shard], copied, jpegs, dropped.records)
-            )
+            _count_gone(old, entry, chosen.rows[shard], labels, jpegs)
+            objects += max(0, old.counts(shard).objects - copied.objects)
+            all_jpegs.update(jpegs)
+            shards.append(_without(old, shard, entry, chosen.rows[shard], copied, jpegs, records))
             done += 1
             progress(done, len(copies))
-    return shards, dropped
+    return shards, _totals(old, labels, objects, all_jpegs), records
 
 
 def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
@@ -458,25 +446,21 @@ def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
     return files
 
 
-def _totals(old: SourceDataset, dropped: _Dropped) -> dict[str, Any]:
-    """Return what the manifest says of the samples that are left."""
+def _totals(
+    old: SourceDataset, labels: Counter[tuple[str, int]], dropped: int, jpegs: Counter[str]
+) -> dict[str, Any]:
+    """Return what the manifest says of the samples that are left, without these."""
     manifest = old.manifest
     counts = manifest.class_counts
     if counts is not None:
         counts = {
-            split: [count - dropped.labels[split, label] for label, count in enumerate(of_split)]
+            split: [count - labels[split, label] for label, count in enumerate(of_split)]
             for split, of_split in counts.items()
         }
     objects = manifest.objects
     if objects is not None:
-        objects = (
-            {**objects, "kept": objects["kept"] - dropped.objects}
-            if old.state is not None
-            else None
-        )
-    jpeg = manifest.jpeg and {
-        name: count - dropped.jpegs[name] for name, count in manifest.jpeg.items()
-    }
+        objects = {**objects, "kept": objects["kept"] - dropped} if old.state is not None else None
+    jpeg = manifest.jpeg and {name: count - jpegs[name] for name, count in manifest.jpeg.items()}
     return {
         "class_counts": counts,
         "objects": objects,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -71,18 +71,6 @@ class _Masks:
     lossy: str | None = None
 
 
-@dataclass
-class _Boxes:
-    """What the boxes of objects are. `images` have some, of which all boxes of `shares` are shares
-    of the size."""
-
-    images: int = 0
-    shares: int = 0
-    outside: int = 0
-    degenerate: int = 0
-    rule: AnnotationRule = field(default_factory=AnnotationRule)
-
-
 def inspect_first_records(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
 ) -> tuple[Job, dict[str, str], list[str], list[str]]:
@@ -144,7 +132,10 @@ def inspect_first_records(
 
 
 class _Look:
-    """What the records that were looked at have shown, of `count` images."""
+    """What the records that were looked at have shown, of `count` images.
+
+    `with_boxes` have some, of which all boxes of `shares` are shares of the size.
+    """
 
     def __init__(self, job: Job, masks: dict[str, _Masks], progress: WorkerProgress) -> None:
         self._job, self._masks, self._rules = job, masks, job.annotation_rules
@@ -152,7 +143,8 @@ class _Look:
         self.evidence = {
             name: Evidence() for name, rule in self._rules.items() if rule.frame == "auto"
         }
-        self.boxes = _Boxes()
+        self.rule = AnnotationRule()
+        self.with_boxes = self.shares = self.outside = self.degenerate = 0
         self.count = 0
         self.has_picture = all(found.named for found in masks.values())
 
@@ -238,14 +230,13 @@ class _Look:
             given = np.asarray(boxes, np.float64).reshape(len(boxes), 4)
         except (TypeError, ValueError):  # the worker says what is wrong with them
             return
-        found = self.boxes
-        found.rule = rule
-        found.images += 1
-        found.shares += are_shares(given)
+        self.rule = rule
+        self.with_boxes += 1
+        self.shares += are_shares(given)
         if opened.orientation == 1:  # else it is not known in which frame they are
             outside, degenerate = odd_boxes(given, opened.size)
-            found.outside += outside
-            found.degenerate += degenerate
+            self.outside += outside
+            self.degenerate += degenerate
 
 
 def _records(
@@ -333,15 +324,14 @@ def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
 def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:
     """Say which boxes are not as they should be. Raises InputError if all of those of records are
     shares."""
-    found = look.boxes
-    used = bool(job.recipe.moving) or found.rule.boxes != "keep" or found.rule.frame != "auto"
-    if job.fields is not None and used and found.images and found.shares == found.images:
+    used = bool(job.recipe.moving) or look.rule.boxes != "keep" or look.rule.frame != "auto"
+    if job.fields is not None and used and look.with_boxes and look.shares == look.with_boxes:
         raise InputError(
             f"{why_shares('the records')}, or keep the objects as they are with --unmoved {OBJECTS}"
         )
     # those of labels files are counted where they are read
-    degenerate = found.degenerate if job.fields is not None else 0
-    for said in said_of_boxes(found.outside, degenerate, found.rule):
+    degenerate = look.degenerate if job.fields is not None else 0
+    for said in said_of_boxes(look.outside, degenerate, look.rule):
         yield f"{OBJECTS}: of {counted(look.count, 'image')} that were looked at, {said}"
 
 

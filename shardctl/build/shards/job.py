@@ -18,7 +18,7 @@ import xxhash
 
 from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.plan.splits import Draw
-from shardctl.build.shards.planned import File, PlannedUnit, Root, ShardPlace
+from shardctl.build.shards.planned import File, PlannedShard, PlannedUnit, Root
 from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.arrays import rows_at
@@ -449,16 +449,16 @@ class Job:
     def _shards(self) -> pa.Table:
         return open_table(self.working, SHARDS)
 
-    def place(self, shard: int) -> ShardPlace:
-        """Return where shard `shard` (counted over all splits) lies."""
+    def planned_shard(self, shard: int) -> PlannedShard:
+        """Return what the plan says of shard `shard`, counted over all splits."""
         if not 0 <= shard < self._shards.num_rows:
             raise IndexError(f"no shard {shard}")
         (row,) = self._shards.slice(shard, 1).to_pylist()
-        return ShardPlace(split_name=self.splits[row["split"]].name, **row)
+        return PlannedShard(split_name=self.splits[row["split"]].name, **row)
 
     def shard_path(self, shard: int) -> Path:
         """Path of the finished shard until the commit."""
-        return self.folder / NEW_FOLDER / self.place(shard).name
+        return self.folder / NEW_FOLDER / self.planned_shard(shard).name
 
     def marker_path(self, shard: int) -> Path:
         """Path of the marker of a finished shard, with what became of each of its units."""

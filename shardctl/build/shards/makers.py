@@ -307,7 +307,7 @@ class ModelMaker(RecordMaker):
         records."""
         if self._build.job.fields is not None:
             return range(unit, unit + 1)
-        first = unit - (unit - self._build.place.first_unit) % self._slot_records
+        first = unit - (unit - self._build.planned.first_unit) % self._slot_records
         return range(first, first + self._slot_records)
 
     def hold_reject(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> bool:

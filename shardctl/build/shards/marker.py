@@ -93,7 +93,7 @@ def read_finished(job: Job, shard: int) -> ShardMarker | None:
         IndexError,
     ):
         return None
-    return done if whole and done.units.num_rows == job.place(shard).units else None
+    return done if whole and done.units.num_rows == job.planned_shard(shard).units else None
 
 
 def read_marker(path: Path) -> ShardMarker:

@@ -106,7 +106,7 @@ class PlannedUnit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ShardPlace:
+class PlannedShard:
     """One shard of a job: its split, its number within the split, its rows of the plan, and how
     many records these are.
 

@@ -21,7 +21,7 @@ from shardctl.build.shards.builder import ShardBuilder
 from shardctl.build.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.planned import BuildAgain, PlannedUnit, RetryHints, ShardPlace
+from shardctl.build.shards.planned import BuildAgain, PlannedShard, PlannedUnit, RetryHints
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of, sample_of
 from shardctl.build.shards.scan import Probe
@@ -76,7 +76,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     gray = list[tuple[float, float] | None]()
     build = ShardBuild(
         job,
-        ShardPlace(0, "probe", 0, 0, 0, 0),
+        PlannedShard(0, "probe", 0, 0, 0, 0),
         progress,
         hints,
         sink,

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,13 +70,9 @@ Settle = Callable[[Sequence[MadeSample]], list[MadeSample]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
 
-class WaitingSample(NamedTuple):
-    """A sample that waits for others, with the place and the record that the progress slot had for
-    it."""
-
-    made: MadeSample
-    place: int
-    record: int
+Waiting = tuple[MadeSample, int, int]
+"""A sample that waits for others, with the place and the record that the progress slot had for
+it."""
 
 
 class Rows:
@@ -91,7 +86,7 @@ class Rows:
 
     def __init__(self, writer: ShardWriter, settle: Settle, progress: WorkerProgress) -> None:
         self._writer, self._settle, self._progress = writer, settle, progress
-        self._waiting: list[WaitingSample] = []
+        self._waiting: list[Waiting] = []
         self._waiting_bytes = 0
         self.first_row = self.objects = self.cut_off = 0
         self.jpegs: list[JpegFacts | None] = []
@@ -113,7 +108,7 @@ class Rows:
             self._write_waiting()
             self._write(made, place, record)
             return
-        self._waiting.append(WaitingSample(made, place, record))
+        self._waiting.append((made, place, record))
         self._waiting_bytes += made.size
         if len(self._waiting) >= SETTLED_ROWS or self._waiting_bytes >= SETTLED_BYTES:
             self._write_waiting()
@@ -122,26 +117,26 @@ class Rows:
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        for held in self._settled(waiting):
-            self._write(*held)
+        for made, place, record in self._settled(waiting):
+            self._write(made, place, record)
 
-    def _settled(self, waiting: list[WaitingSample]) -> list[WaitingSample]:
+    def _settled(self, waiting: list[Waiting]) -> list[Waiting]:
         try:
             return self._settled_together(waiting)
         except MemoryError:
             # one after the other they need less, and the one that needs too much is named
             self.settles_alone = True
-        settled = list[WaitingSample]()
+        settled = list[Waiting]()
         for held in waiting:
-            self._progress.begin(held.place, held.record, "transform")
+            self._progress.begin(*held[1:], "transform")
             settled += self._settled_together([held])
             self._progress.leave()
         self.settles_alone = False
         return settled
 
-    def _settled_together(self, waiting: list[WaitingSample]) -> list[WaitingSample]:
-        settled = self._settle([held.made for held in waiting])
-        return [held._replace(made=made) for held, made in zip(waiting, settled, strict=True)]
+    def _settled_together(self, waiting: list[Waiting]) -> list[Waiting]:
+        settled = self._settle([made for made, _, _ in waiting])
+        return [(made, *held[1:]) for held, made in zip(waiting, settled, strict=True)]
 
     def _write(self, made: MadeSample, place: int, record: int) -> None:
         fills_a_block = self._writer.fills_a_block(made.size)
@@ -202,13 +197,13 @@ class ShuffledRows(Rows):
     ) -> None:
         super().__init__(writer, settle, progress)
         self._seed, self._name, self._windows = seed, name, 0
-        self._made: list[WaitingSample] = []
+        self._made: list[Waiting] = []
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
     def add(self, made: MadeSample, place: int, record: int) -> None:
         """Hold a sample."""
-        self._made.append(WaitingSample(made, place, record))
+        self._made.append((made, place, record))
         self._progress.leave()
         self._hold(made.size)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -231,10 +232,10 @@ class RecordSampleTask(PrePlanTask):
             path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest
         )
         rows, reject = 0, None
-        with _Writer(Path(self.out)) as writer:
+        with _written(Path(self.out)) as write:
             try:
                 for parsed in _until(parts, len(wanted)):
-                    writer.write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
+                    write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
                     rows += parsed.batch.num_rows
                     reject = reject or next(
                         (str(rejection) for _, rejection in parsed.rejects), None
@@ -244,27 +245,22 @@ class RecordSampleTask(PrePlanTask):
         return {"rows": rows, "reject": reject}
 
 
-class _Writer:
-    """Writes batches into an Arrow file. Its own faults are StorageErrors: those of the file that
-    is read are others."""
+@contextmanager
+def _written(path: Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Yield what writes batches into an Arrow file. Its own faults are StorageErrors: those of the
+    file that is read are others."""
+    with ExitStack() as stack:
+        writers: list[Any] = []
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: Any = None
+        def write(batch: pa.RecordBatch) -> None:
+            with naming_the_path(path):
+                if not writers:
+                    writers.append(stack.enter_context(pa.ipc.new_file(str(path), batch.schema)))
+                writers[0].write(batch)
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch. Raises StorageError."""
-        with naming_the_path(self._path):
-            self._writer = self._writer or pa.ipc.new_file(str(self._path), batch.schema)
-            self._writer.write(batch)
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            with naming_the_path(self._path):
-                self._writer.close()
+        yield write
+        with naming_the_path(path):
+            stack.close()
 
 
 def _until(parts: Iterator[Parsed], wanted: int) -> Iterator[Parsed]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.planned import RetryHints, ShardPlace
+from shardctl.build.shards.planned import PlannedShard, RetryHints
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import RecordChoice
 from shardctl.build.shards.rows import Rows, ShardOutput, ShuffledRows
@@ -20,7 +20,7 @@ from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 class ShardBuild:
-    """A shard that is being built: its job, its place there, the slot that says what is worked on,
+    """A shard that is being built: its job, what the plan says of it, the slot that says what is worked on,
     what is known beforehand; and where its samples are made and go.
 
     `look` is given each image before it is decoded. `images` finds those of the records of tables,
@@ -30,16 +30,16 @@ class ShardBuild:
     def __init__(
         self,
         job: Job,
-        place: ShardPlace,
+        planned: PlannedShard,
         progress: WorkerProgress,
         hints: RetryHints,
         sink: HashingFile | pa.NativeFile,
         reject: Callable[[Reject], None],
         look: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
-        self.job, self.place, self.progress, self.hints = job, place, progress, hints
-        schema = shard_schema(job.layout, place.split_name, place.number)
-        self.shard = ShardWriter(sink, schema, job.recipe.compression, place.blocks)
+        self.job, self.planned, self.progress, self.hints = job, planned, progress, hints
+        schema = shard_schema(job.layout, planned.split_name, planned.number)
+        self.shard = ShardWriter(sink, schema, job.recipe.compression, planned.blocks)
         self.pipeline = SamplePipeline(
             job.recipe,
             job.layout,
@@ -51,8 +51,8 @@ class ShardBuild:
         self.rows = Rows(self.shard, self.pipeline.settle, progress)
         if job.fields is not None and job.shuffle is not None:
             self.rows = ShuffledRows(
-                self.shard, self.pipeline.settle, progress, job.shuffle, place.name
+                self.shard, self.pipeline.settle, progress, job.shuffle, planned.name
             )
         self.output = ShardOutput(job, progress, hints, self.rows, reject)
-        self.choice = RecordChoice(job, place.split, progress, hints)
+        self.choice = RecordChoice(job, planned.split, progress, hints)
         self.images = TableImages(job, progress) if job.has_images else None

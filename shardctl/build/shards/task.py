@@ -18,7 +18,7 @@ from shardctl.build.shards.builder import ShardBuilder
 from shardctl.build.shards.inputs import prefetched_units
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.marker import ShardMarker, WorkDone, write_marker
-from shardctl.build.shards.planned import BuildAgain, RecordUnit, RetryHints, ShardPlace
+from shardctl.build.shards.planned import BuildAgain, PlannedShard, RecordUnit, RetryHints
 from shardctl.build.shards.previous_samples import PreviousUnits
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.upload import upload_shard
@@ -44,7 +44,7 @@ def build_shard(
     A job whose plan is that of a finished dataset makes the same shard again, and rejects what its
     source no longer gives.
     """
-    place, reporter = job.place(shard), _Reporter(report)
+    place, reporter = job.planned_shard(shard), _Reporter(report)
     hints = (hints or RetryHints()).after(_known_rejects(job, place))
     while True:
         try:
@@ -63,7 +63,7 @@ def build_shard(
     reporter.flush()
 
 
-def _known_rejects(job: Job, place: ShardPlace) -> dict[RecordUnit, Rejection]:
+def _known_rejects(job: Job, place: PlannedShard) -> dict[RecordUnit, Rejection]:
     """Return the rejects that are known of a shard of a finished dataset."""
     return {
         (unit, record): reason
@@ -76,7 +76,7 @@ def _build(
     job: Job, shard: int, progress: WorkerProgress, hints: RetryHints, reporter: _Reporter
 ) -> ShardMarker:
     """Build a shard once. Its files are there only if that is done. Raises BuildAgain."""
-    path, place = job.rejects_path(shard), job.place(shard)
+    path, place = job.rejects_path(shard), job.planned_shard(shard)
     with replacing(job.shard_path(shard), StreamedFile) as sink, _RejectsFile(path) as rejects:
         build = ShardBuild(job, place, progress, hints, sink, rejects.write)
         builder, output = ShardBuilder(build), build.output
@@ -92,14 +92,14 @@ def _build(
 
 def _previous(build: ShardBuild) -> list[PreviousUnits]:
     """Return what a shard takes from the dataset before."""
-    job, place = build.job, build.place
+    job, place = build.job, build.planned
     if job.previous is None or build.hints.anew:
         return []
     found = job.previous.units(place.first_unit, place.units)
     return [each for each in found if not build.hints.loses(each.first_unit, each.end)]
 
 
-def _others(place: ShardPlace, previous: Sequence[PreviousUnits]) -> npt.NDArray[np.int64]:
+def _others(place: PlannedShard, previous: Sequence[PreviousUnits]) -> npt.NDArray[np.int64]:
     """Return the units of a shard that are made anew, by their rows of the plan: (units,)."""
     made = np.zeros(place.units, bool)
     for each in previous:
@@ -119,7 +119,7 @@ def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> N
         output.add_previous(job.previous, units)
         reporter.count(len(units.samples), units.run.rows, 0, 0)
 
-    for planned in prefetched_units(job, job.units_at(_others(build.place, previous))):
+    for planned in prefetched_units(job, job.units_at(_others(build.planned, previous))):
         while waiting and waiting[0].first_unit < planned.number:
             add_previous()
         samples, rejected = output.samples, output.rejected
@@ -145,7 +145,7 @@ def try_units(
     Whatever ends the process does it here, before the whole shard is built once more. What would
     have the shard built again is left to that.
     """
-    place = job.place(shard)
+    place = job.planned_shard(shard)
     sink = pa.MockOutputStream()
     build = ShardBuild(job, place, progress, hints, sink, lambda reject: None)
     builder = ShardBuilder(build)

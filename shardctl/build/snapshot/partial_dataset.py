@@ -43,14 +43,9 @@ LOOK_SECONDS = 0.05
 """Seconds between looks whether another shard is finished."""
 
 
-@dataclass(frozen=True)
-class FinishedShard:
-    """A shard that is finished: the path that it had then, its inode, by which it is known where it
-    is moved to, its facts."""
-
-    path: str
-    inode: int
-    facts: ShardFacts
+FinishedShard = tuple[str, int, ShardFacts]
+"""A shard that is finished: the path that it had then, its inode, by which it is known where it is
+moved to, its facts."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class Finished:
     @property
     def rows(self) -> Indices:
         """The samples of each shard, (shards,)."""
-        return np.array([shard.facts.rows for shard in self.shards], np.int64)
+        return np.array([facts.rows for _, _, facts in self.shards], np.int64)
 
 
 def _again_if_moved(call: Callable[[], T]) -> T:
@@ -82,10 +77,10 @@ class FinishedPart(Shards):
 
     def __init__(self, target: Path, split: str | None, finished: Finished, first: int) -> None:
         shards = finished.shards[first:]
-        reader = _again_if_moved(lambda: _reader_of(Path(_found(target, shards[0].path))))
+        reader = _again_if_moved(lambda: _reader_of(Path(_found(target, shards[0][0]))))
         layout = reader.layout
-        rows, size = int(finished.rows[first:].sum()), sum(each.facts.bytes for each in shards)
-        self._inodes = [each.inode for each in shards]
+        rows, size = int(finished.rows[first:].sum()), sum(facts.bytes for _, _, facts in shards)
+        self._inodes = [inode for _, inode, _ in shards]
         self.root, self._place, self.split = target, target, split
         self.manifest = Manifest(
             kind=layout.kind,
@@ -111,7 +106,7 @@ class FinishedPart(Shards):
             shardctl_version=__version__,
         )
         self._take(
-            FinishedShards.of([(each.path, each.facts) for each in shards]), range(len(shards))
+            FinishedShards.of([(path, facts) for path, _, facts in shards]), range(len(shards))
         )
 
     @property
@@ -209,7 +204,7 @@ class ShardWatcher:
                 break
             self._looked_at += 1
             if facts.rows:  # the dataset leaves out the others
-                self._known.append(FinishedShard(str(shard), status.st_ino, facts))
+                self._known.append((str(shard), status.st_ino, facts))
         return Finished(tuple(self._known), self._recipe, self._looked_at == len(self._places))
 
     def _refuse_unknown(self, names: Sequence[str]) -> None:
@@ -446,7 +441,7 @@ class PartialLoader:
                     self._dataset._making.check()
                 time.sleep(LOOK_SECONDS)
                 continue
-            self._begin_with((each.facts.rows, each.facts.sha256) for each in found.shards)
+            self._begin_with((facts.rows, facts.sha256) for _, _, facts in found.shards)
             ends = np.cumsum(found.rows)
             first = int(np.searchsorted(ends, self._consumed, side="right"))
             if first < len(found.shards):

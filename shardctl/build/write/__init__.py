@@ -168,8 +168,8 @@ def write(
     with file_lease.hold(target / STAGING, waiting) as held:
         publish.recover(target)
         _refuse_existing(target, overwrite)
-        if isinstance(calls, _Parts):
-            manifest = _write_parts(target, calls, names, given, limits, overwrite, held)
+        if isinstance(calls, tuple):
+            manifest = _write_parts(target, *calls, names, given, limits, workers, overwrite, held)
         else:
             manifest = _write_at_once(target, calls, names, given, limits, held)
         settle(target)  # none of the dataset before
@@ -179,21 +179,16 @@ def write(
     )
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """A function, what it is called with, and how many processes call it."""
-
-    make: Callable[[Any], Iterable[Any]]
-    parts: list[Part]
-    workers: int
-
+Make = Callable[[Any], Iterable[Any]]
 
 Streams = list[tuple[Splits, Any]]
 """Samples that are taken one after the other, with the splits that they may be in."""
 
 
-def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts | Streams:
-    """Return what makes the samples. Raises UsageError where the arguments do not fit."""
+def _calls(
+    samples: Any, parts: Any, split: str | None, workers: int
+) -> tuple[Make, list[Part]] | Streams:
+    """Return what makes the samples: a function and what it is called with, or streams. Raises UsageError where the arguments do not fit."""
     if split is not None and (isinstance(samples, Mapping) or isinstance(parts, Mapping)):
         raise UsageError("split= and a dict of splits contradict each other; use one of them")
     for given in (samples, parts):
@@ -221,7 +216,7 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         made = [Part(given, which) for which, several in by_split.items() for given in several]
         if not made:
             raise UsageError("parts= is empty; give an argument for each call")
-        return _Parts(samples, made, workers)
+        return samples, made
     if isinstance(samples, Mapping):
         if not samples:
             raise UsageError(
@@ -241,7 +236,7 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
             for place, (which, each) in enumerate(streams)
             for first in range(0, len(each), INDEXED_AT_A_TIME)
         ]
-        return _Parts(Stretches([each for _, each in streams]), stretches, workers)
+        return Stretches([each for _, each in streams]), stretches
     if workers:
         raise UsageError("workers= needs parts=: give a function, and its arguments in parts=")
     return streams
@@ -324,16 +319,18 @@ def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
 
 def _write_parts(
     target: Path,
-    calls: _Parts,
+    make: Make,
+    parts: list[Part],
     names: Names,
     given: WriteSchema,
     limits: ShardLimits,
+    workers: int,
     overwrite: bool,
     held: file_lease.Lease,
 ) -> Manifest:
     """Write the samples of parts, going on where an earlier call was stopped, and put the dataset
     in its place."""
-    identity = identity_of(calls.make, calls.parts, (names, given, limits))
+    identity = identity_of(make, parts, (names, given, limits))
     folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
     for other in jobs_in(target / STAGING):
         if other != folder:
@@ -341,10 +338,10 @@ def _write_parts(
                 refuse_to_lose_job(LocalFolder(other), None)
             discard(other)
     job_folder, new = JobFolder(folder), folder / NEW_FOLDER
-    job = PartsJob(job_folder, calls.make, calls.parts, names, given, limits)
-    with workers_for(job, calls.workers) as do:
+    job = PartsJob(job_folder, make, parts, names, given, limits)
+    with workers_for(job, workers) as do:
         (fields,) = do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
-        record = {"written": identity, "parts": len(calls.parts), "layout": fields.layout.to_json()}
+        record = {"written": identity, "parts": len(parts), "layout": fields.layout.to_json()}
         with naming_the_path(folder):
             if job_folder.is_begun() and job_folder.record() != record:
                 if not overwrite:
@@ -358,7 +355,7 @@ def _write_parts(
         job_folder.make_folders(NEW_FOLDER)
         job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
-    written = in_order(written, [name for part in calls.parts for name in part.splits.names])
+    written = in_order(written, [name for part in parts for name in part.splits.names])
     manifest = _finish(new, fields, written, given, limits)
     held.check()
     publish.publish(new, target)
@@ -382,9 +379,7 @@ class Stretches:
         return (self.datasets[place][index] for index in range(first, end))
 
 
-def identity_of(
-    make: Callable[[Any], Iterable[Any]], parts: Sequence[Any], options: Any
-) -> str | None:
+def identity_of(make: Make, parts: Sequence[Any], options: Any) -> str | None:
     """Return what stands for a call: its arguments, the code that makes the samples, and the
     versions that write them.
 

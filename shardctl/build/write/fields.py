@@ -492,12 +492,22 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
             for value in plain:
                 check_fit(value, type_)
             return type_
-    kinds: dict[type, str] = {}
+    kinds: dict[str, str] = {}
     for number, value in enumerate(values):
+        try:
+            one = plain_value(value)
+            type_ = column_type(pa.array([one]).type)
+            check_fit(one, type_)
+        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
+            raise InputError(
+                f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no "
+                "column holds without a schema"
+            ) from None
         if value is not None:
-            kinds.setdefault(type(value), f"{describe(value)} in sample {number:,}")
+            here = f"{describe(value)} in sample {number:,}"
+            kinds.setdefault(f"{type(value)} {type_}", here)
     which = " and ".join(list(kinds.values())[:2])
     raise InputError(
-        f"the field {printable(name)} has values that no column holds, {which}; give a schema, "
-        "or make them one type"
+        f"the field {printable(name)} has values of several types, {which}; give a schema, or make "
+        "them one type"
     )

@@ -122,7 +122,7 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
     if packed:
         if records := _blocks_with(stored, key, places):
             return records
-        raise _why_in_no_block(folder, stored, key, places)
+        raise _why_no_sample(folder, stored, key, places)
     records = []
     for place in places:
         entry = stored.shards[place.shard]
@@ -191,32 +191,23 @@ def _why_no_sample(
 ) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
     shown = printable(key)
-    if why := _why_rejected(folder, key, places):
-        return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
-    whole = [place for place in places if place.unit.records <= 1]
-    if any(place.unit.samples for place in whole):
+    why = _why_rejected(folder, key, places)
+    whole = [place.unit for place in places if place.unit.records <= 1]
+    if (
+        why is None
+        and any(unit.samples for unit in whole)
+        and not packed_column(stored.manifest.roles)
+    ):
         return DatasetError(
             f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells "
             "more"
         )
-    if any(place.unit.rejected for place in whole):
-        return DatasetError(
-            f"{shown}: was rejected when the dataset was made (the reason is not recorded)"
-        )
+    if why is not None or any(unit.rejected for unit in whole):
+        why = why or "the reason is not recorded"
+        return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
     return InputError(
-        f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it "
-        "out"
+        f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it out"
     )
-
-
-def _why_in_no_block(
-    folder: FolderHere, stored: DatasetTables, key: str, places: list[RecordUnit]
-) -> Exception:
-    """Return the error for a document that the plan has, and that is in no block of tokens."""
-    if why := _why_rejected(folder, key, places):
-        return DatasetError(f"{printable(key)}: was rejected when the dataset was made ({why})")
-    why = "it is empty, or a step left it out"
-    return InputError(f"{stored.folder.shown()}: no block has tokens of {printable(key)}: {why}")
 
 
 def _why_rejected(folder: FolderHere, key: str, places: list[RecordUnit]) -> str | None:

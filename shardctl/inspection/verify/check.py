@@ -189,34 +189,30 @@ CheckOf = Callable[[Shard], Check]
 """Makes the check of one shard."""
 
 
-class _CheckOfBlocks:
-    def __init__(self, find: Callable[[Shard, Block], Iterable[Fault]], shard: Shard) -> None:
-        self._find, self._shard = find, shard
+class _Found:
+    """The check that finds its faults in one block at a time, or without a look at the samples."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        in_block: Callable[[Shard, Block], Iterable[Fault]] = lambda shard, block: (),
+        in_shard: Callable[[Shard], Iterable[Fault]] = lambda shard: (),
+    ) -> None:
+        self._shard, self._in_block, self._in_shard = shard, in_block, in_shard
         self._found: list[Fault] = []
 
     def look(self, block: Block) -> None:
-        self._found += self._find(self._shard, block)
+        self._found += self._in_block(self._shard, block)
 
     def faults(self) -> Iterable[Fault]:
-        return self._found
-
-
-class _CheckWithoutBlocks:
-    def __init__(self, find: Callable[[Shard], Iterable[Fault]], shard: Shard) -> None:
-        self._find, self._shard = find, shard
-
-    def look(self, block: Block) -> None:
-        """Leave out the block."""
-
-    def faults(self) -> Iterable[Fault]:
-        return self._find(self._shard)
+        return (*self._found, *self._in_shard(self._shard))
 
 
 def by_block(find: Callable[[Shard, Block], Iterable[Fault]]) -> CheckOf:
     """Return the check that finds its faults in one block at a time."""
-    return lambda shard: _CheckOfBlocks(find, shard)
+    return lambda shard: _Found(shard, in_block=find)
 
 
 def without_blocks(find: Callable[[Shard], Iterable[Fault]]) -> CheckOf:
     """Return the check that finds its faults without a look at the samples."""
-    return lambda shard: _CheckWithoutBlocks(find, shard)
+    return lambda shard: _Found(shard, in_shard=find)

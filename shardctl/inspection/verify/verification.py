@@ -409,9 +409,7 @@ class CheckPool:
     def _kills(self, task: Task, death: Death, times: int) -> str:
         return (
             f"{self._place.shown}: the process that checked {printable(self._name(task))} {death}, "
-            f"{times} times,"
-            " as systems do when memory runs out; this tells nothing about the dataset; free some "
-            "memory and check it again"
+            f"{times} times, as systems do when memory runs out; free some memory and check again"
         )
 
     def _name(self, task: Task) -> str:

@@ -17,7 +17,15 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.python_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import open_image
-from shardctl.interop.exports.base import Column, ColumnEncoding, Export, Work, Written, suffix_of
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    Work,
+    Written,
+    file_form,
+    suffix_of,
+)
 from shardctl.interop.exports.loose_files import (
     IMAGE_SUFFIXES,
     MARK,
@@ -53,9 +61,8 @@ def marked_columns(source: Source) -> tuple[str, str]:
         )
     if not objects:
         raise InputError(
-            f"{source.shown}: has no column of objects: a column has this role if `convert "
-            "--labels coco:FILE` (or yolo, voc,"
-            " metadata.jsonl) made it, or shardctl.write(roles=…)"
+            f"{source.shown}: has no column of objects; --labels coco:FILE of convert makes one, as "
+            "yolo and voc do, and roles= of shardctl.write"
         )
     if len(objects) > 1 and "objects" not in objects:
         raise InputError(
@@ -97,7 +104,7 @@ class AnnotatedImagesExport(Export):
         if column.name == KEY:
             return ColumnEncoding(column.target, "name")
         if column.name == image:
-            return image_encoding(column)
+            return ColumnEncoding(column.target, file_form(column))
         if column.name == objects:
             return ColumnEncoding(
                 column.target, self.form_of_objects(), self.lost_of_objects(column.source)
@@ -133,25 +140,6 @@ def check_annotated(source: Source) -> None:
             "categories without names are"
             f" listed by their numbers, up to {MOST_CATEGORIES:,}"
         )
-
-
-def image_encoding(column: Column) -> ColumnEncoding:
-    """Say how the images are written. Raises InputError where some are missing, UsageError where
-    they are no image files."""
-    missing = column.missing_images if column.is_image else column.nulls
-    if missing:
-        have = "has" if missing == 1 else "have"
-        raise InputError(
-            f"{column.name}: {counted(missing, 'sample')} {have} no image, and each needs a file;"
-            f" --where '{column.name} is not None' leaves them out"
-        )
-    form = column.image_form()
-    if form is None:
-        raise UsageError(
-            f"{column.name}: these arrays have no place in files as they are; use --store png or "
-            "jpeg:QUALITY"
-        )
-    return ColumnEncoding(column.target, form)
 
 
 def is_whole(type_: pa.DataType) -> bool:

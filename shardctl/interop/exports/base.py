@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gzip
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -24,6 +24,7 @@ from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, write_atomically
+from shardctl.system.text import counted
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""
@@ -336,6 +337,38 @@ class Export(ABC):
         """Return sentences about what was written, known only when all parts are. The pieces are
         still there."""
         return ()
+
+
+def file_form(column: Column) -> str:
+    """Return the form in which images are files. Raises InputError where some are missing,
+    UsageError where they are no image files."""
+    refuse_missing(column, column.missing_images if column.is_image else column.nulls, "image")
+    form = column.image_form()
+    if form is None:
+        raise UsageError(
+            f"{column.name}: files do not hold these arrays; use --store png or jpeg:QUALITY"
+        )
+    return form
+
+
+def refuse_missing(column: Column, number: int, what: str) -> None:
+    """Raise InputError if some samples have nothing to make a file of."""
+    if number:
+        have = counted(number, "sample has", "samples have")
+        raise InputError(
+            f"{column.name}: {have} no {what}, and each needs a file; --where '{column.name} is "
+            "not None' leaves them out"
+        )
+
+
+def refuse_taken(column: Column, names: Collection[str], what: str) -> None:
+    """Raise UsageError if a column is called as something else that is written of this one."""
+    taken = next((name for name in column.source.written_names.values() if name in names), None)
+    if taken is not None:
+        raise UsageError(
+            f"{taken} is the name of a column, and of {what} of {column.target}; --rename gives it "
+            "another one"
+        )
 
 
 def check_json(column: Column) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import InstallError, StorageError, UsageError, first_line
+from shardctl.errors import InstallError, StorageError, first_line
 from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.base import (
@@ -34,6 +34,7 @@ from shardctl.interop.exports.base import (
     is_bytes,
     is_number,
     is_packed,
+    refuse_taken,
 )
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
@@ -82,12 +83,7 @@ def form_of(column: Column) -> str:
     if not pa.types.is_struct(column.type):
         return "value"
     members = {f"{column.target}/{member.name}" for member in column.type}
-    taken = next((name for name in column.source.written_names.values() if name in members), None)
-    if taken is not None:
-        raise UsageError(
-            f"{taken} is the name of a column, and of a member of {column.target}; --rename gives "
-            "it another one"
-        )
+    refuse_taken(column, members, "a member")
     return STRUCT
 
 
@@ -159,12 +155,7 @@ def form_of_images(column: Column) -> str | None:
     column has the name of their paths."""
     if not column.is_image or not column.has_own_paths:
         return column.image_form()
-    name = column.target + PATH
-    if name in column.source.written_names.values():
-        raise UsageError(
-            f"{name} is the name of a column, and of the paths of {column.target}; --rename gives "
-            "it another one"
-        )
+    refuse_taken(column, {column.target + PATH}, "the paths")
     return WITH_PATHS
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError
 from shardctl.format.names import extension_part
 from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
@@ -27,6 +27,9 @@ from shardctl.interop.exports.base import (
     PartResult,
     Work,
     check_json,
+    file_form,
+    refuse_missing,
+    refuse_taken,
     suffix_of,
 )
 from shardctl.interop.exports.loose_files import (
@@ -66,26 +69,14 @@ class Files(Export):
         """Say how a column is written: images and the text as files, all else as JSON."""
         is_main = column.name == main_file(column.source)
         written = FILE_NAME if is_main else f"{column.target}_{FILE_NAME}"
-        form = column.image_form()
-        if column.is_image:
-            if is_main and column.missing_images:
-                raise InputError(_missing(column, column.missing_images, "image"))
-            if column.name + PATHS in column.source.written_names.values() and column.has_own_paths:
-                taken = (
-                    f"{column.name + PATHS} is the name of a column, and of the paths of "
-                    f"{column.name}"
-                )
-                raise UsageError(f"{taken}; --rename gives it another one")
-        if form is not None:
+        if column.is_image and column.has_own_paths:
+            refuse_taken(column, {column.name + PATHS}, "the paths")
+        if is_main and (column.is_image or column.is_raw_image):
+            return ColumnEncoding(written, file_form(column))
+        if (form := column.image_form()) is not None:
             return ColumnEncoding(written, form)
-        if column.is_raw_image and is_main:
-            raise UsageError(
-                f"{column.name}: these arrays have no place in files as they are; use --store png "
-                "or jpeg:QUALITY"
-            )
         if is_main:
-            if column.nulls:
-                raise InputError(_missing(column, column.nulls, "text"))
+            refuse_missing(column, column.nulls, "text")
             return ColumnEncoding(written, "text")
         check_json(column)
         return self.encoding_as_json(column)
@@ -178,14 +169,6 @@ def main_file(source: Source) -> str:
         return "text"
     raise InputError(
         f"{source.shown}: has no image and no text to make files of; export it to parquet"
-    )
-
-
-def _missing(column: Column, number: int, what: str) -> str:
-    have = "has" if number == 1 else "have"
-    return (
-        f"{column.name}: {counted(number, 'sample')} {have} no {what}, and each needs a file;"
-        f" --where '{column.name} is not None' leaves them out"
     )
 
 

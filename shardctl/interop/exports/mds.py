@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError
 from shardctl.format.arrays import dtype_of
 from shardctl.format.python_values import json_text
 from shardctl.interop.exports.base import (
@@ -36,6 +36,7 @@ from shardctl.interop.exports.base import (
     is_bytes,
     is_number,
     is_packed,
+    refuse_taken,
 )
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
@@ -87,7 +88,10 @@ class Mds(Export):
             encoding = {frozenset(["jpg"]): "jpeg", frozenset(["png"]): "png"}.get(
                 column.suffixes, "bytes"
             )
-            encoded = f"image:{encoding}{WITH_PATHS if column.has_own_paths else ''}"
+            encoded = f"image:{encoding}"
+            if column.has_own_paths:
+                refuse_taken(column, {column.target + PATHS}, "the paths")
+                encoded += WITH_PATHS
             return ColumnEncoding(column.target, encoded, _lacking(column.missing_images, "images"))
         if (form := column.image_form("keep")) is not None:
             return ColumnEncoding(column.target, form, _lacking(column.nulls, "images"))
@@ -125,8 +129,7 @@ class Mds(Export):
             if ends[-1] > MOST_BYTES:
                 raise InputError(
                     f"{work.source.shown}: {work.name} becomes {ends[-1]:,} bytes, and a shard of MDS "
-                    f"holds {MOST_BYTES:,};"
-                    " convert it again with a smaller --shard-size, or fewer --samples-per-shard"
+                    f"holds {MOST_BYTES:,}; convert it again with a smaller --shard-size"
                 )
             facts, hashes = _write_shard(
                 work.path(name),
@@ -188,10 +191,6 @@ def _encodings(source: Source, fields: Sequence[Field]) -> dict[str, _Encoding]:
         made[field.written] = _encoding(source, field)
         if field.form.endswith(WITH_PATHS):
             made[field.written + PATHS] = ("json", None)
-    if len(made) != len(fields) + sum(field.form.endswith(WITH_PATHS) for field in fields):
-        raise UsageError(
-            f"a column has the name of the paths of images ({PATHS}); --rename gives it another one"
-        )
     return made
 
 

@@ -258,9 +258,8 @@ def _refuse_if_not_ours(beside: Path) -> None:
         )
     if other is not None:
         raise StorageError(
-            f"{printable(str(beside))}: an export is made in this folder, but it has a file that "
-            "does not come from an export"
-            f" ({printable(other)}); move that away, or give another destination"
+            f"{printable(str(beside))}: an export is made here, and {printable(other)} does not "
+            "come from an export; move it away, or give another destination"
         )
 
 
@@ -409,9 +408,8 @@ def _why_kept(folder: Path, other: str) -> str:
         next(loose_names(folder, export), None)
     except (OSError, ValueError):
         return (
-            f"holds an export, but its {CHECKSUMS} is lost or changed, so that shardctl cannot "
-            "tell its files from others."
-            " Remove the folder yourself, or give another one"
+            f"holds an export, but its {CHECKSUMS} is lost or changed, so that its files are not "
+            "known; remove it yourself, or give another one"
         )
     return strange
 

@@ -47,7 +47,7 @@ class Found:
 
     `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays`
     has, for each array of the batch that is not in its pickle, the number of the segment, the first
-    byte in it, and the size. `segments` are the numbers and sizes of new segments, `dropped` the numbers of those
+    byte in it, and the size; a large pickle is the last of them. `segments` are the numbers and sizes of new segments, `dropped` the numbers of those
     that are no longer used. `counts` are those of the process so far, with CPU_S.
     """
 

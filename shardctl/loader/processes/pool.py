@@ -242,7 +242,7 @@ class _Worker:
             raise_again(pickle.loads(batch))
         assert found.there is not None
         buffers = [leases[number][first : first + size] for number, first, size in found.arrays]
-        return pickle.loads(batch, buffers=buffers), found.there
+        return pickle.loads(batch or buffers.pop(), buffers=buffers), found.there
 
     def _leased(self, found: Found, descriptors: list[int]) -> dict[int, memoryview]:
         """Note what the process has done, map new segments, and return the bytes of those of a

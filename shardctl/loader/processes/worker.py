@@ -296,7 +296,7 @@ class _Worker:
 
 def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place]]:
     """Return the pickle of a batch without its large arrays, and where these are. Those that are
-    not in shared memory yet are copied there."""
+    not in shared memory yet are copied there, and so is a large pickle: it is the last one then."""
     before, outside = mended(), []
 
     def leave_in(buffer: pickle.PickleBuffer) -> bool:
@@ -307,6 +307,9 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place]]:
         return False
 
     message = pickle.dumps(batch, protocol=5, buffer_callback=leave_in)
+    if len(message) >= SMALL:
+        outside.append(np.frombuffer(message, np.uint8))
+        message = b""
     found = [memory.place_of(array) for array in outside]
     sizes = [-(-array.nbytes // ALIGNED) * ALIGNED for array in outside]
     room = sum(size for size, place in zip(sizes, found, strict=True) if place is None)

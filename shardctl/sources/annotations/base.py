@@ -186,6 +186,13 @@ class AnnotationFormat(ABC):
         """
 
 
+def rows_of(annotated: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
+    """Return the row of each of `count` inputs, -1 for those that are not annotated."""
+    rows, there = np.full(count, -1, np.int64), np.asarray(annotated, np.int64)
+    rows[there] = np.arange(len(there))
+    return rows
+
+
 BAD = "bad-annotation"
 """The error of rejects of images whose annotations are wrong."""
 

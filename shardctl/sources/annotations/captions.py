@@ -13,7 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.base import (
+    AnnotationFormat,
+    AnnotationRule,
+    Annotations,
+    Source,
+    rows_of,
+)
 from shardctl.sources.annotations.inputs import (
     Inputs,
     none_among_inputs,
@@ -60,8 +66,7 @@ class Captions(AnnotationFormat):
         found, several, digest, notices = (
             _of_files(path, inputs, faults) if of_files else _of_lines(path, inputs)
         )
-        rows = np.full(len(inputs), -1, np.int64)
-        rows[list(found)] = np.arange(len(found))
+        rows = rows_of(list(found), len(inputs))
         values: list[Any] = list(found.values())
         column = pa.field("captions", pa.list_(pa.string()))
         if not several:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.roles import Objects
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault, rows_of
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
@@ -76,10 +76,8 @@ def without_category(schema: pa.Schema, shown: str) -> list[str]:
         return []
     others = ", ".join(f.name for f in schema.field(OBJECTS).type if f.name != "bbox")
     return [
-        f"{shown}: objects has bbox and no list of categories, numbers or names "
-        f"({' or '.join(CATEGORIES)}"
-        f"{f'; it has {printable(others)}' if others else ''}),"
-        " so it is a plain column, whose boxes are not moved with the pixels"
+        f"{shown}: objects has bbox and no list of categories ({' or '.join(CATEGORIES)}"
+        f"{f'; it has {printable(others)}' if others else ''}): a plain column, whose boxes stay"
     ]
 
 
@@ -161,8 +159,7 @@ def take_objects(
             shares += are_shares(taken_over["bbox"])
     if shares and shares == with_boxes:
         raise InputError(f"{why_shares(shown)}, or leave them out with --drop-columns {OBJECTS}")
-    rows = np.full(len(side_rows), -1, np.int64)
-    rows[there] = np.arange(len(there))
+    rows = rows_of(there, len(side_rows))
     how = pa.array([annotated(rule, None, False)] * len(there), ANNOTATED_TYPE)
     table = pa.table({OBJECTS: pa.array(objects, objects_type(members)), ANNOTATED: how})
     notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]

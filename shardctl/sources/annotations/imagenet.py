@@ -61,10 +61,8 @@ class Imagenet(AnnotationFormat):
         missing = [row for row, number in enumerate(found) if number is None]
         if len(missing) == len(found):
             raise InputError(
-                f"{lists.shown}: no image has a class of ImageNet. An image needs a folder such as "
-                "n01440764, a name that"
-                " begins so, or a line in a list of validation images "
-                f"({some(inputs.paths_at([0]))})"
+                f"{lists.shown}: no image has a class of ImageNet: a folder or a name such as "
+                f"n01440764, or a line in a list ({some(inputs.paths_at([0]))})"
             )
         said = []
         if missing:

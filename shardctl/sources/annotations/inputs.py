@@ -199,10 +199,8 @@ class Finder:
             at = int(np.argmax(is_other))
             raise InputError(
                 f"{shown}: {printable(names[at].as_py())} leads only to "
-                f"{printable(self._inputs.paths_at([rows[at]])[0])}, and"
-                " their folders or files are named for different splits. If this image is meant, "
-                "rename them, or write paths"
-                " from the source on"
+                f"{printable(self._inputs.paths_at([rows[at]])[0])}, which is of another split by "
+                "its name; rename one, or write paths from the source on"
             )
         rows[is_other] = -1
         rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is

@@ -14,7 +14,13 @@ import xxhash
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask
-from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.base import (
+    AnnotationFormat,
+    AnnotationRule,
+    Annotations,
+    Source,
+    rows_of,
+)
 from shardctl.sources.annotations.inputs import Inputs, stem
 from shardctl.sources.annotations.per_image import (
     Digest,
@@ -105,8 +111,7 @@ class Masks(AnnotationFormat):
             stamp = "{} {}".format(*version_of(file.opened)).encode()
             digest.add(path, stamp)
             stamps.append(xxhash.xxh3_64_intdigest(stamp))
-        rows = np.full(len(inputs), -1, np.int64)
-        rows[[file.row for file in matched]] = np.arange(len(matched))
+        rows = rows_of([file.row for file in matched], len(inputs))
         table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
         ignore = int(options[IGNORE]) if IGNORE in options else None
         if bits == 8 and ignore is not None and ignore > 255:

@@ -239,10 +239,8 @@ def are_shares(boxes: npt.ArrayLike) -> bool:
 def why_shares(shown: str) -> str:
     """Return why boxes that are shares are refused. `shown` is where they are."""
     return (
-        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size of an image "
-        "are, and boxes are to be x,"
-        " y, width, height in pixels; multiply x and width by the width of the image, y and height "
-        "by its height"
+        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size are; make "
+        "them pixels: x, y, width, height"
     )
 
 

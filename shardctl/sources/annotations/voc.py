@@ -16,6 +16,7 @@ from shardctl.sources.annotations.base import (
     AnnotationRule,
     Annotations,
     Source,
+    rows_of,
 )
 from shardctl.sources.annotations.inputs import Inputs, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
@@ -112,8 +113,7 @@ class Voc(AnnotationFormat):
         names = in_order(classes)
         number = np.zeros(len(names), np.int64)
         number[[classes[name] for name in names]] = np.arange(len(names))
-        rows = np.full(len(inputs), -1, np.int64)
-        rows[annotated] = np.arange(len(annotated))
+        rows = rows_of(annotated, len(inputs))
         without = len(inputs) - len(annotated)
         notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
         if at_zero:

@@ -50,16 +50,17 @@ is have it."""
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
 
-OTHER_ENCODING = "give its encoding with --encoding (detect tries to find it), or recode the file"
+OTHER_ENCODING = "give --encoding (detect tries to find it), or recode the file"
 """What to do with a text that is not UTF-8, for messages."""
 
-_WIDE_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before that of UTF-16, which it begins with
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
+BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before utf-16-le, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-
+"""The byte order marks of encodings."""
 
 JUDGED_BYTES = 64 << 10
 """How much of the beginning of a file is searched for the NUL bytes of UTF-16."""
@@ -75,7 +76,7 @@ def refuse_wide(data: bytes, reading: Reading) -> None:
 
     Without a mark, most of what is in UTF-16 is valid UTF-8 too: every second byte is NUL.
     """
-    name = next((name for mark, name in _WIDE_MARKS if data.startswith(mark)), None)
+    name = next((name[:6] for mark, name in BOMS[1:] if data.startswith(mark)), None)
     if name is not None:
         raise Rejection(
             "read",
@@ -397,5 +398,5 @@ def check_magic(path: str, magic: bytes, place: int, what: str, error: str) -> N
 
 def not_this(what: str, error: str) -> Rejection:
     """Return why a file is rejected that is not what its name says."""
-    message = f"it is not {what}, although its name says so, or damaged at its beginning"
+    message = f"it is not {what}, or damaged at its beginning"
     return Rejection("read", error, f"{message}; get it again")

@@ -179,7 +179,7 @@ def not_a_file(kind: str, error: Exception) -> Rejection:
         return Rejection(
             "read",
             "encrypted",
-            "an encrypted Parquet file; decrypt it first, with pyarrow or Spark and its keys",
+            "an encrypted Parquet file; decrypt it first",
         )
     article = "an" if kind == "Arrow" else "a"
     return Rejection(
@@ -280,9 +280,7 @@ def _decoded(array: pa.Array) -> pa.Array:
 
         # views may share their values
         if (pc.sum(pc.list_value_length(array)).as_py() or 0) > _MOST_IN_LISTS:
-            raise pa.ArrowInvalid(
-                "the lists of one batch have more values together than a column holds"
-            )
+            raise pa.ArrowInvalid("the lists of one batch have more values than a column holds")
         return _list_of(array, array.flatten(), pa.list_(own.value_type))
     if pa.types.is_large_list_view(own):
         return _list_of(array, array.flatten(), pa.large_list(own.value_type))
@@ -428,7 +426,7 @@ def rows_of(
             raise Rejection(
                 "read",
                 "changed",
-                "the file has fewer rows than it says; it has changed, or is damaged: make it again",
+                "the file has fewer rows than it says; make it again",
             )
         first, stop = max(0, skip - current.row), min(len(batch), end - current.row)
         current.rest = batch.slice(stop) if stop < len(batch) else None
@@ -639,7 +637,7 @@ def damaged(what: str, error: Exception) -> Rejection:
     return Rejection(
         "read",
         "damaged",
-        f"{what} cannot be read ({reason}); the file is damaged, write or fetch it again",
+        f"{what} cannot be read ({reason}); it is damaged, get it again",
     )
 
 

@@ -114,9 +114,7 @@ def refuse_other_content(start: bytes) -> None:
     something else."""
     if start.startswith(_MAGICS):
         advice = next(advice for magic, advice in _OTHER_CONTENT.items() if start.startswith(magic))
-        raise Rejection(
-            "read", "wrong-format", f"it is no text, although its name says so; {advice}"
-        )
+        raise Rejection("read", "wrong-format", f"it is no text; {advice}")
 
 
 def compression_of(start: bytes) -> str | None:
@@ -155,7 +153,7 @@ def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
         raise Rejection(
             "read",
             "wrong-format",
-            f"it is not a {way.name} file, although its name says so; rename it",
+            f"it is not a {way.name} file; rename it",
         )
     return way.chunks(file, way)
 

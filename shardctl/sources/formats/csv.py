@@ -199,7 +199,7 @@ class Delimited(TextFormat):
                 raise Rejection(
                     "read",
                     "no-header",
-                    f"its first line says what separates its columns; use --delimiter {shown}",
+                    f"its first line names another delimiter; use --delimiter {shown}",
                 )
             mark = said.end()
         if reading.columns:
@@ -208,7 +208,7 @@ class Delimited(TextFormat):
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
         rest = data[start : start + HEAD_BYTES]
         if not rest:
-            raise Rejection("read", "empty", "has no row, not even a header; leave the file out")
+            raise Rejection("read", "empty", "has not even a header; leave the file out")
         ends, inside = _ends_from(np.frombuffer(rest, np.uint8), self.delimiter)
         if not len(ends) and inside >= 0:
             raise Rejection(
@@ -323,11 +323,11 @@ def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> Non
         raise Rejection(
             "read",
             "header",
-            f"{message} (if it is data, write a row of names above it, and leave out --columns)",
+            f"{message} (above data, write a row of names)",
         )
 
 
-RECODE = "give its encoding with --encoding, or recode the file"
+RECODE = "give --encoding, or recode the file"
 
 
 def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
@@ -356,7 +356,7 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
         raise Rejection(
             "read",
             "repeated-column",
-            f"two columns have the name {printable(twice)} in the header; rename one",
+            f"two columns have the name {printable(twice)}; rename one",
         )
     return tuple(names)
 
@@ -426,9 +426,7 @@ def unclosed(place: int) -> Rejection:
     )
 
 
-_REPEATED = Rejection(
-    "decode", "header", "is the header once more, as in files that were joined; take it out"
-)
+_REPEATED = Rejection("decode", "header", "is the header once more; take it out")
 
 
 def _are_headers(batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:

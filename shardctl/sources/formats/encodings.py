@@ -13,7 +13,7 @@ from functools import cache
 from itertools import pairwise
 
 from shardctl.errors import InstallError, Rejection, UsageError
-from shardctl.sources.formats.base import DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
+from shardctl.sources.formats.base import BOMS, DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
 from shardctl.system.packages import to_install
 from shardctl.system.text import did_you_mean, printable
 
@@ -27,14 +27,6 @@ still decoded strictly."""
 
 SAMPLE_BYTES = 64 << 10
 """How much text charset-normalizer gets: the lines with bytes over 127. It takes about 0.1 s."""
-
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before utf-16-le, whose mark it begins with
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 
 _ESCAPES = (
     (b"\x1b$)C", "iso2022_kr"),
@@ -87,9 +79,7 @@ def known_encoding(name: str) -> str:
             raise LookupError
     except (LookupError, ValueError):
         near = did_you_mean(name, _COMMON) or ";"
-        known = (
-            "utf-8, utf-16, gb18030, big5, cp932, latin-1 and all others that Python has, or detect"
-        )
+        known = "utf-8, utf-16, gb18030, big5, cp932, latin-1 and others of Python, or detect"
         raise UsageError(
             f"encoding {printable(name)}: there is no such encoding{near} known are {known}"
         ) from None
@@ -106,7 +96,7 @@ def resolve(encoding: str, start: bytes) -> tuple[str, int]:
     """
     named = known_encoding(encoding)
     boms = [
-        pair for pair in _BOMS if not named.startswith("utf-16") or not pair[1].startswith("utf-32")
+        pair for pair in BOMS if not named.startswith("utf-16") or not pair[1].startswith("utf-32")
     ]
     found = next(((own, len(mark)) for mark, own in boms if start.startswith(mark)), None)
     if named == "utf-8":
@@ -164,7 +154,7 @@ def undecoded(encoding: str, position: int | None, where: str = "") -> Rejection
     return Rejection(
         "decode",
         "wrong-encoding",
-        f"not {encoding}{at}; use --encoding with the encoding that it is in, or mend the file",
+        f"not {encoding}{at}; name its encoding with --encoding, or mend the file",
     )
 
 
@@ -249,7 +239,7 @@ def detect(data: bytes, whole: bool = True) -> str:
         raise Rejection(
             "decode",
             "unknown-encoding",
-            "its encoding could not be found; name it with --encoding, or recode the file to UTF-8",
+            "its encoding could not be found; name it with --encoding, or recode the file",
         )
     own = codecs.lookup(best.encoding).name
     return _WIDER.get(own, own)
@@ -258,7 +248,7 @@ def detect(data: bytes, whole: bool = True) -> str:
 def marked_encoding(data: bytes) -> str | None:
     """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where
     there are none of these."""
-    marked = next((own for mark, own in _BOMS if data.startswith(mark)), None)
+    marked = next((own for mark, own in BOMS if data.startswith(mark)), None)
     return marked or _by_zeros(data) or unmarked_wide(data) or _by_escapes(data)
 
 

@@ -90,7 +90,7 @@ class DataSets(Rows):
             raise Rejection(
                 "read",
                 "empty",
-                "the file has no data sets at its root or in one group; write it with some",
+                "the file has no data sets at its root or in one group",
             )
         types = {name: self._column_type(name, each, size) for name, each in self._sets.items()}
         lengths = {name: each.shape[0] for name, each in self._sets.items()}

@@ -139,7 +139,7 @@ class MdsShard(Container):
             raise self.content.fault or Rejection(
                 "read",
                 "not-mds",
-                "it is not an MDS shard, although its name says so, or it is damaged; get it again",
+                "it is no MDS shard, or damaged; get it again",
             )
         self._columns = self._read_columns(
             self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
@@ -406,7 +406,7 @@ def check_hashes(path: str) -> None:
         raise Rejection(
             "read",
             "wrong-hash",
-            f"its {wrong} is not the one that {INDEX} has; the shard is damaged, get it again",
+            f"its {wrong} is not the one that {INDEX} has; get it again",
         )
 
 

@@ -169,7 +169,7 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
         raise Rejection(
             "read",
             "not-megatron",
-            "it is not an index of Megatron, although its name says so; make it again",
+            "it is not an index of Megatron; make it again",
         )
     _, version, code, count, documents = _HEAD.unpack(start)
     if version != 1 or code not in _TYPES:

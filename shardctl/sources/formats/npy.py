@@ -96,7 +96,7 @@ def read_header(file: BinaryIO, what: str) -> Header:
         raise Rejection(
             "read",
             "not-npy",
-            f"{what} is not an array of numpy, although its name says so; save it with numpy.save",
+            f"{what} is not an array of numpy; save it with numpy.save",
         )
     version = start[6]
     form = {1: "<H", 2: "<I", 3: "<I"}.get(version)

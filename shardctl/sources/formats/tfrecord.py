@@ -106,7 +106,7 @@ class TFRecords(Container):
             or Rejection(
                 "read",
                 "truncated",
-                f"the file ends within the record at byte {offset}; get the whole file",
+                f"it ends within the record at byte {offset}; get the whole file",
             ),
             last=True,
         )

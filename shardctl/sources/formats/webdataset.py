@@ -349,7 +349,7 @@ class TarSamples(Container):
         return Rejection(
             "read",
             "repeated-key",
-            f"{message} each other (tar --sort=name does), and give each a key of its own",
+            f"{message} each other (tar --sort=name)",
         )
 
     def _member(self, offset: int) -> _Member | Frame | None:
@@ -445,7 +445,7 @@ class TarSamples(Container):
                 raise Rejection(
                     "read",
                     "repeated-field",
-                    f"it has two members of the name {printable(member.field)}; keep one of them",
+                    f"it has two members {printable(member.field)}; keep one",
                 )
             if self._only and member.field not in self._only:
                 continue
@@ -533,7 +533,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
         return Rejection(
             "read",
             "not-a-file",
-            f"its member {shown} is not a file, but a device or the like; leave it out",
+            f"its member {shown} is not a file; leave it out",
         )
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         return Rejection(
@@ -551,7 +551,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
         return Rejection(
             "read",
             "no-field",
-            f"its member {shown} has no ending that could name a field; leave it out",
+            f"its member {shown} has no ending, which would name a field",
         )
     return None
 

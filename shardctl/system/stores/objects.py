@@ -504,29 +504,16 @@ def _fulfil(future: Future[Answer], call: Callable[[], Answer]) -> None:
 # it, and it would wait ---
 
 
-class _Process:
-    """What this process knows of clients: whether it has used one, and whether a parent of it had
-    when it was forked."""
-
-    used = False
-    inherited = False
-
-
-def _after_fork() -> None:
-    _Process.inherited = _Process.inherited or _Process.used
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_users: set[int] = set()
+"""The processes that have used a client: this one, and those that it was forked from."""
 
 
 def note_use() -> None:
     """Note that this process uses a store. Raises StoreError in a process whose parent had used one
     before the fork."""
-    if _Process.inherited:
+    _users.add(os.getpid())
+    if len(_users) > 1:
         raise StoreError(
-            "this process was forked from a process that had used an object store, so it cannot "
-            "use one itself. Start"
-            " processes with the method spawn or forkserver, or fork before the first use"
+            "this process was forked from a process that had used an object store; start them by "
+            "spawn or forkserver, or fork before the first use"
         )
-    _Process.used = True

@@ -36,7 +36,7 @@ from shardctl.transforms.text.chat_forms import (
     which_chats,
 )
 from shardctl.transforms.text.tokens import TokenStep
-from shardctl.transforms.tokenizers.base import Placed, Placing, joined
+from shardctl.transforms.tokenizers.base import TokensInText, WithOffsets, joined
 from shardctl.transforms.tokenizers.huggingface import TEMPLATE
 from shardctl.transforms.tokenizers.templates import CHATML, MARKS, Template, Written, text_in
 
@@ -90,7 +90,7 @@ class TokenizeChat(TokenStep, name="tokenize_chat"):
             raise SettingError(
                 "user and assistant name two fields of one chat; give both", owner=self.name
             )
-        if not isinstance(self.opened, Placing):
+        if not isinstance(self.opened, WithOffsets):
             raise SettingError(
                 f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text; a "
                 "tokenizer.json, tiktoken and bytes do",
@@ -120,7 +120,7 @@ class TokenizeChat(TokenStep, name="tokenize_chat"):
                 )
         self._template  # noqa: B018 - compiled once, and kept
 
-    def _read_template(self, tokenizer: Placing, folder: Path | None) -> str:
+    def _read_template(self, tokenizer: WithOffsets, folder: Path | None) -> str:
         if self.template == BUILT_IN:
             return CHATML
         if self.template == AUTO:
@@ -198,8 +198,8 @@ class TokenizeChat(TokenStep, name="tokenize_chat"):
                 rows.append(row)
             except Rejection as rejection:
                 reject(row, rejection)
-        assert isinstance(self.opened, Placing), "loaded steps have such a tokenizer"
-        placed = list(self.opened.place([chat.text for chat in chats]))
+        assert isinstance(self.opened, WithOffsets), "loaded steps have such a tokenizer"
+        placed = list(self.opened.with_offsets([chat.text for chat in chats]))
         masks = [mask_of(tokens, chat.spans) for tokens, chat in zip(placed, chats, strict=True)]
         tokens = joined([each.ids for each in placed])
         values = np.concatenate([np.empty(0, np.uint8), *masks])
@@ -258,7 +258,7 @@ class TokenizeChat(TokenStep, name="tokenize_chat"):
         return written
 
 
-def mask_of(tokens: Placed, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.uint8]:
+def mask_of(tokens: TokensInText, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.uint8]:
     """Return 1 for each token that has a character of a span in it, else 0: (n,) uint8."""
     mask = np.zeros(len(tokens.ids), np.uint8)
     # a token of whitespace may be told as one of no characters

@@ -56,22 +56,18 @@ class Rule:
     most: float | None = None
     exclusive: bool = False
 
-    def _sides(self) -> tuple[Mask, Mask]:
-        """Return which texts, (n,), are too low, and which are too high."""
+    def broken(self) -> Mask:
+        """Return which texts do not keep to it, (n,)."""
         low = -np.inf if self.least is None else self.least
         high = np.inf if self.most is None else self.most
         if self.exclusive:
-            return self.values <= low, self.values >= high
-        return self.values < low, self.values > high
-
-    def broken(self) -> Mask:
-        """Return which texts do not keep to it, (n,)."""
-        low, high = self._sides()
-        return low | high
+            return (self.values <= low) | (self.values >= high)
+        return (self.values < low) | (self.values > high)
 
     def why(self, row: int) -> str:
         """Say what is wrong with a text that breaks it."""
-        value, low = self.values[row].item(), self._sides()[0][row]
+        value = self.values[row].item()
+        low = self.least is not None and value <= self.least
         limit = self.least if low else self.most
         assert limit is not None, "only a text that breaks a rule is asked about"
         side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"

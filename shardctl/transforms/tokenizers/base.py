@@ -47,35 +47,21 @@ class Tokenizer(ABC):
     """Turns texts into the numbers of tokens. All numbers are below `vocabulary`.
 
     `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill
-    up; None if the tokenizer lacks it. `files` has the files of the tokenizer under their names in
-    a dataset, such as `tokenizer.json`. If you load them again, you get the same tokenizer.
+    up; None if the tokenizer lacks it. `special` has the special tokens, which do not stand for
+    text, under their names, and `versions` the packages that decide the tokens, as in "tokenizers
+    0.23.3". `files` has the files of the tokenizer under their names in a dataset, such as
+    `tokenizer.json`. If you load them again, you get the same tokenizer; `kept_as` opens it: the
+    name of the first file, or a name that needs none, such as `bytes`.
     """
 
     kept_as: str
-    """What opens it again: the name of the first of its files, or a name that needs none, such as
-    `bytes`."""
-
     vocabulary: int
-    """The number of different tokens, special ones included: one more than the largest number of a
-    token."""
-
     eos: int | None
-    """The token that ends a document."""
-
     bos: int | None
-    """The token that begins a document."""
-
     pad: int | None
-    """The token that fills up."""
-
     special: Mapping[str, int]
-    """The special tokens, which do not stand for text, under their names."""
-
     files: Mapping[str, bytes]
-    """The files of the tokenizer, under their names."""
-
     versions: tuple[str, ...] = ()
-    """The packages that decide the tokens, with their versions: "tokenizers 0.23.3"."""
 
     @abstractmethod
     def encode(self, texts: pa.Array) -> Encoded:
@@ -102,7 +88,7 @@ class Tokenizer(ABC):
 
 
 @dataclass(frozen=True)
-class Placed:
+class TokensInText:
     """The tokens of one text, with their places in it: token n is made of the characters
     `starts[n]` to `ends[n]`.
 
@@ -116,7 +102,7 @@ class Placed:
 
 
 @runtime_checkable
-class Placing(Protocol):
+class WithOffsets(Protocol):
     """A tokenizer that knows the places of tokens, which a loss mask needs. `template` is its chat
     template, if it has one."""
 
@@ -125,7 +111,7 @@ class Placing(Protocol):
         """The chat template, in the language of Jinja."""
         ...
 
-    def place(self, texts: Sequence[str]) -> Iterable[Placed]:
+    def with_offsets(self, texts: Sequence[str]) -> Iterable[TokensInText]:
         """Yield the tokens of each text, with their places. Special tokens are found in the texts,
         and none is added."""
         ...

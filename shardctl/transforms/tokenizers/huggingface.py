@@ -34,10 +34,10 @@ from shardctl.transforms.tokenizers.base import (
     PAD_NAMES,
     Encoded,
     Ids,
-    Placed,
     Rows,
     Tokenizer,
     TokenizerKind,
+    TokensInText,
     joined,
     longer_than,
     of_names,
@@ -234,7 +234,7 @@ class HuggingFace(Tokenizer):
         pieces = [self._bare(pa.array([piece], pa.string())).ids for piece in pieces_of(text)]
         return np.concatenate([np.array(before, np.uint32), *pieces, np.array(after, np.uint32)])
 
-    def place(self, texts: Sequence[str]) -> Iterator[Placed]:
+    def with_offsets(self, texts: Sequence[str]) -> Iterator[TokensInText]:
         """Yield the tokens of each text with their places: by the bytes of tokens where these add
         up, else as told."""
         if self._byte_level:
@@ -243,16 +243,18 @@ class HuggingFace(Tokenizer):
                 ids = found.ids[found.offsets[number] : found.offsets[number + 1]]
                 sizes = self._sizes[ids]
                 if int(sizes.sum()) == len(text.encode()):
-                    yield Placed(ids, *places_of(text, sizes))
+                    yield TokensInText(ids, *places_of(text, sizes))
                 else:
                     yield self._as_encoded(text)
         else:
             yield from map(self._as_encoded, texts)
 
-    def _as_encoded(self, text: str) -> Placed:
+    def _as_encoded(self, text: str) -> TokensInText:
         encoding = self._own.encode_batch([text], add_special_tokens=False)[0]
         places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        return Placed(np.array(encoding.ids, np.uint32), places[:, 0].copy(), places[:, 1].copy())
+        return TokensInText(
+            np.array(encoding.ids, np.uint32), places[:, 0].copy(), places[:, 1].copy()
+        )
 
     @cached_property
     def _sizes(self) -> Any:

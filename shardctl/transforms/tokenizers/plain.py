@@ -21,9 +21,9 @@ from shardctl.transforms.tokenizers.base import (
     UNKNOWN_NAMES,
     Encoded,
     Ids,
-    Placed,
     Tokenizer,
     TokenizerKind,
+    TokensInText,
     of_names,
 )
 
@@ -50,11 +50,11 @@ class Bytes(Tokenizer):
         data, offsets = bytes_of(texts)
         return Encoded(offsets, data.astype(np.uint32))
 
-    def place(self, texts: Sequence[str]) -> Iterable[Placed]:
+    def with_offsets(self, texts: Sequence[str]) -> Iterable[TokensInText]:
         """Yield the tokens of each text. The names of special tokens are found, which chats
         need."""
         for text in texts:
-            yield _placed(text)
+            yield _with_offsets(text)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of bytes, and the names of special tokens."""
@@ -78,7 +78,7 @@ class Bytes(Tokenizer):
         return SPECIAL.get(token)
 
 
-def _placed(text: str) -> Placed:
+def _with_offsets(text: str) -> TokensInText:
     """Cut a text at special tokens; everything between them is bytes."""
     ids: list[int] = []
     starts: list[int] = []
@@ -89,7 +89,9 @@ def _placed(text: str) -> Placed:
         ids += numbers
         starts += [part.start()] * len(numbers)
         ends += [part.end()] * len(numbers)
-    return Placed(np.array(ids, np.uint32), np.array(starts, np.int64), np.array(ends, np.int64))
+    return TokensInText(
+        np.array(ids, np.uint32), np.array(starts, np.int64), np.array(ends, np.int64)
+    )
 
 
 BYTES = TokenizerKind("bytes", prefix="bytes", open_named=lambda rest, folder: Bytes())

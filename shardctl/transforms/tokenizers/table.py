@@ -14,7 +14,12 @@ from shardctl.format.token_columns import main_tokens
 from shardctl.system.folders import FolderHere
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers import huggingface, plain, sentencepiece, tiktoken
-from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Placing, Tokenizer, TokenizerKind
+from shardctl.transforms.tokenizers.base import (
+    UINT16_VOCABULARY,
+    Tokenizer,
+    TokenizerKind,
+    WithOffsets,
+)
 from shardctl.transforms.tokenizers.engines import not_given_back
 from shardctl.transforms.tokenizers.huggingface import AUTO
 
@@ -141,7 +146,7 @@ def describe(spec: str) -> Description:
         roles={role: found.token(number) for role, number in numbers.items() if number is not None},
         special=dict(found.special),
         lost=not_given_back(found),
-        chat_template=isinstance(found, Placing) and found.template is not None,
+        chat_template=isinstance(found, WithOffsets) and found.template is not None,
         versions=found.versions,
     )
 

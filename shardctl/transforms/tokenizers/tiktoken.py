@@ -25,9 +25,9 @@ from shardctl.transforms.tokenizers.base import (
     Encoded,
     Ids,
     Offsets,
-    Placed,
     Tokenizer,
     TokenizerKind,
+    TokensInText,
     joined,
     of_names,
 )
@@ -132,12 +132,12 @@ class Tiktoken(Tokenizer):
         """Return the tokens of texts."""
         return encode_by(self.core, texts)
 
-    def place(self, texts: Sequence[str]) -> Iterable[Placed]:
+    def with_offsets(self, texts: Sequence[str]) -> Iterable[TokensInText]:
         """Yield the tokens of each text, with the places of their bytes."""
         for text in texts:
             ids = self.core.encode_to_numpy(text, allowed_special="all", disallowed_special=())
             sizes = np.array([len(self._bytes[number]) for number in ids.tolist()], np.int64)
-            yield Placed(ids, *places_of(text, sizes))
+            yield TokensInText(ids, *places_of(text, sizes))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of tokens."""

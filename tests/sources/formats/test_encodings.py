@@ -218,9 +218,7 @@ def test_utf16_without_a_mark_is_not_guessed(named: str, tmp_path: Path) -> None
 
 def test_text_in_utf8_names_the_byte() -> None:
     assert decode_text(b"\xef\xbb\xbfa", "utf-8") == "a"
-    with pytest.raises(
-        Rejection, match="not UTF-8 at byte 4; give its encoding with --encoding"
-    ) as caught:
+    with pytest.raises(Rejection, match="not UTF-8 at byte 4; give --encoding") as caught:
         decode_text(b"\xef\xbb\xbfa\xff", "utf-8")
     assert caught.value.error == "not-utf8"
 

@@ -111,7 +111,7 @@ def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path)
     with pytest.raises(
         UsageError,
         match=rf"hflip moves the content of the images, but not objects\.{member}: "
-        r".*unmoved='objects'",
+        r".*unmoved objects",
     ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "unmoved": ["objects"]}, workers=0)
@@ -136,7 +136,7 @@ def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
     (folder / "a.png").write_bytes(PHOTO)
     line = {"file_name": "a.png", "objects": {"bbox": [[0.1, 0.2, 0.3, 0.4]], "category": [0]}}
     (folder / "metadata.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(InputError, match=r"metadata\.jsonl: all boxes .* drop_columns='objects'"):
+    with pytest.raises(InputError, match=r"metadata\.jsonl: all boxes .* drop_columns objects"):
         shardctl.convert(folder, tmp_path / "files", workers=0)
     shardctl.convert(folder, tmp_path / "files", workers=0, drop_columns=["objects"])
 
@@ -175,13 +175,13 @@ def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path: P
         folder.mkdir()
         (folder / "a.png").write_bytes(data)
     told = {**FLIP, "unmoved": ["mask"]}
-    with pytest.raises(UsageError, match="unmoved='mask': it is a mask by role"):
+    with pytest.raises(UsageError, match=r"unmoved.*mask.*: it is a mask by role"):
         shardctl.convert(
             images, tmp_path / "out", recipe=told, workers=0, labels=[f"masks:{masks}"]
         )
     shardctl.convert(images, tmp_path / "marked", workers=0, labels=[f"masks:{masks}"])
     shardctl.export(tmp_path / "marked", tmp_path / "exported", to="parquet")
-    with pytest.raises(UsageError, match="unmoved='mask': it is a mask by role"):
+    with pytest.raises(UsageError, match=r"unmoved.*mask.*: it is a mask by role"):
         shardctl.convert(tmp_path / "exported", tmp_path / "out", recipe=told, workers=0)
 
 
@@ -206,7 +206,7 @@ def test_bytes_that_turn_out_to_be_images_are_found(tmp_path: Path) -> None:
     for name, values in {"gt": struct, "extra": last}.items():
         with pytest.raises(
             UsageError,
-            match=f"but not {name}: it looks like a place in the image, a mask or another image",
+            match=f"but not {name}: it is a place in the image, a mask or another image",
         ):
             shardctl.convert(write(**{name: values}), tmp_path / "out", recipe=FLIP, workers=0)
     late = pa.array([GREY if number == 110 else b"none" for number in range(records)], pa.binary())

@@ -473,7 +473,7 @@ class StoreTarget(Target):
         """Have the store copy the shards."""
         base = self._base_there()
         copies = [
-            (base + before.table[number].path, job.base + job.place(shard).name)
+            (base + before.table[number].path, job.base + job.planned_shard(shard).name)
             for shard, number in kept_shards(job)
         ]
         with ThreadPoolExecutor(AT_ONCE) as threads:

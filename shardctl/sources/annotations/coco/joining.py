@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.roles import Objects, Role
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault, rows_of
 from shardctl.sources.annotations.coco.file import NO_ID, CocoFile, Numbers, Rows
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import (
@@ -207,8 +207,7 @@ class Joined:
                 columns.append(self._annotated_of(rows))
             writer.write(columns)
         table = writer.finish()
-        of_input = np.full(self._count, -1, np.int64)
-        of_input[listed] = np.arange(len(listed))
+        of_input = rows_of(listed, self._count)
         notices = [
             *notices,
             *said_of_boxes(self._outside, self._degenerate, self._rule),
