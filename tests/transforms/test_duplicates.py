@@ -2,38 +2,29 @@
 name it."""
 
 from __future__ import annotations
-
 import errno
 import io
 import json
-import pickle
-import shutil
-from pathlib import Path
-from typing import Any
-
 import numpy as np
+import pickle
 import pytest
-from conftest import examples
-from dataset_facts import dropped, keys, sums
-from hypothesis import given
-from hypothesis import strategies as st
-from image_files import saved
-from pictures import soft_shapes
-from PIL import Image
-
 import shardctl
+import shutil
+from PIL import Image
+from conftest import examples
+from dataset_facts import (dropped, keys, sums)
+from hypothesis import (given, strategies as st)
+from image_files import saved
+from pathlib import Path
+from pictures import soft_shapes
 from shardctl.build.convert import Listener
 from shardctl.build.shards import hashes as image_hashes
-from shardctl.build.shards.hashes import ImageHashTask, ListedFile
+from shardctl.build.shards.hashes import (ImageHashTask, ListedFile)
 from shardctl.build.shards.scan import run_task
-from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
+from shardctl.errors import (DatasetError, Rejection, SourceGoneError, UsageError)
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.transforms.duplicates.pictures import (
-    Places,
-    distances,
-    first_of_equal,
-    first_of_similar,
-)
+from shardctl.transforms.duplicates.pictures import (Places, distances, first_of_equal, first_of_similar)
+from typing import Any
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +63,14 @@ def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(
     )
     assert dropped(tmp_path / "out") == EXACT
     assert result.reasons == {"plan: duplicate": 3, "decode: damaged": 2}
+<<<<<<< ours
     assert (
         result.notices[-1]
         == "3 of 16 inputs are duplicates of others, and rejected (duplicates exact)"
     )
+=======
+    assert result.notices[-1].startswith("3 of 16 inputs are duplicates of others, and rejected")
+>>>>>>> theirs
     assert not set(EXACT) & set(keys(tmp_path / "out"))
 
 
@@ -153,10 +148,15 @@ def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> Non
     )
     assert result.estimate is not None
     assert (result.samples, result.estimate.inputs) == (13, 16)
+<<<<<<< ours
     assert (
         "3 of 16 inputs are duplicates of others, and rejected (duplicates exact)"
         in result.estimate.notices
     )
+=======
+    (notice,) = result.estimate.notices
+    assert notice.startswith("3 of 16 inputs are duplicates of others, and rejected")
+>>>>>>> theirs
     assert not (tmp_path / "out").exists()
 
 
