@@ -126,7 +126,7 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
     result = shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append))
     assert result.status == "damaged"
     assert (
-        f"about the sources: {made / 'in'}; say where they are with --source SRC"
+        f"where it says: {made / 'in'}; say where they are with --source SRC"
         in result.unrepaired[0].message
     )
     assert told == []
@@ -164,7 +164,7 @@ def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(
     path.write_text(path.read_text().replace(str(made / "in"), "s3://somebody/else"))
     (here / "out" / SHARD).unlink()
     result = shardctl.repair(here / "out", workers=0)
-    assert "about the sources: s3://somebody/else" in result.unrepaired[0].message
+    assert "where it says: s3://somebody/else" in result.unrepaired[0].message
     assert shardctl.open(here / "out").manifest.sources == ()
     assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
 

@@ -283,7 +283,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
         name for name in numbered if name in there
     ] != list(made.shards):
         raise DatasetError(
-            "its sources give other splits and shards now; convert again with --overwrite"
+            "its sources do not give the same splits and shards now; convert again with --overwrite"
         )
     write_files(folder / FILES, listing, labelling)
     _link(dataset, folder, made.recipe.tables)

@@ -216,8 +216,8 @@ class Repair:
         for name in sorted(unreadable.keys() & set(self.names)):
             why = unreadable[name].strerror or unreadable[name]
             raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}), and its samples may still exist: "
-                "bring back its disk, repair without --drop-lost, or move the file away"
+                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
+                "so that --drop-lost does not remove them; bring back its disk, or move it away"
             )
 
     @cached_property
@@ -340,7 +340,7 @@ class Repair:
             return
         if self.doubtful:
             raise DatasetError(
-                f"{MANIFEST} was damaged, and may not be right about the sources: "
+                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says: "
                 f"{_listed(self.doubtful)}; {SAY_WHERE}"
             )
         if not self.manifest.sources:
