@@ -220,17 +220,8 @@ def open_image(
     if jpeg is not None and jpeg.is_usual and (jpeg.bare or pixels_only):
         if math.prod(jpeg.size) > max_pixels:
             raise TooManyPixels(jpeg.size, max_pixels)
-        return Opened(
-            data,
-            "JPEG",
-            "L" if jpeg.components == 1 else "RGB",
-            jpeg.size,
-            1,
-            keep_truncated,
-            jpeg,
-            True,
-            None,
-        )
+        mode = "L" if jpeg.components == 1 else "RGB"
+        return Opened(data, "JPEG", mode, jpeg.size, 1, keep_truncated, jpeg, True, None)
     try:
         with _TRUNCATED.set_to(keep_truncated):
             image = _open_or_reject(data)
@@ -250,18 +241,8 @@ def open_image(
         width, height = tags[_TIFF_WIDTH], tags[_TIFF_HEIGHT]
     size = (height, width) if orientation >= 5 else (width, height)
     jpeg = jpeg if form in _JPEG else None
-    return Opened(
-        data,
-        form,
-        image.mode,
-        size,
-        1 if form == "TIFF" else orientation,
-        keep_truncated,
-        jpeg,
-        False,
-        image,
-        gray16,
-    )
+    turn = 1 if form == "TIFF" else orientation
+    return Opened(data, form, image.mode, size, turn, keep_truncated, jpeg, False, image, gray16)
 
 
 def _open_or_reject(data: bytes) -> Image.Image:
