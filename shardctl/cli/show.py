@@ -77,8 +77,6 @@ def _some(keys: Any, count: int) -> str:
 
 
 SHOWN_OBJECTS = 50
-SHOWN_CATEGORIES = 12
-SHOWN_POINTS = 30
 
 
 def print_objects(name: str, objects: Any, role: Objects) -> None:
@@ -104,8 +102,6 @@ SHOWN_TOKENS = 1024
 characters."""
 
 SHOWN_DOCUMENTS = 50
-SHOWN_COMMON = 12
-SHOWN_NEVER = 8
 
 
 def without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import sys
@@ -29,9 +28,9 @@ class Remembered:
     """Facts that were found before, in a file of the user's cache, each under a digest of all that
     it depends on.
 
-    What is not there is found again. So the file may be deleted or damaged at any time: every line
-    has a checksum. It counts only in a folder that nobody but this user can write to, and holds the
-    `most` facts that came last.
+    What is not there is found again, so that the file may be deleted or damaged at any time. It
+    counts only in a folder that nobody but this user can write to, and holds the `most` facts that
+    came last.
     """
 
     def __init__(self, name: str, most: int = 256) -> None:
@@ -40,9 +39,7 @@ class Remembered:
 
     def find(self, digest: str) -> Any:
         """Return a fact as plain data, None if it is not known."""
-        line = next((line for line in self._lines() if line.startswith(digest)), "")
-        fact = line[len(digest) + 1 :].partition(" ")[2]
-        return json.loads(fact) if line and line == _line(digest, fact) else None
+        return self._facts().get(digest)
 
     def add(self, digest: str, fact: Any) -> None:
         """Note a fact. Where the file cannot be written, nothing happens. Of two processes at once,
@@ -51,19 +48,18 @@ class Remembered:
             return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self._is_own():
-            return
-        lines = [line for line in self._lines() if not line.startswith(digest)][1 - self._most :]
-        with contextlib.suppress(StorageError, OSError):
-            write_atomically(
-                self._path, "\n".join([*lines, _line(digest, json.dumps(fact)), ""]).encode()
-            )
+        facts = {name: each for name, each in self._facts().items() if name != digest}
+        kept = [*facts.items(), (digest, fact)][-self._most :]
+        if self._is_own():
+            with contextlib.suppress(StorageError, OSError):
+                write_atomically(self._path, json.dumps(dict(kept)).encode())
 
-    def _lines(self) -> list[str]:
+    def _facts(self) -> dict[str, Any]:
         if self._path is not None and self._is_own():
-            with contextlib.suppress(OSError):
-                return read_bytes(self._path).decode("ascii", "replace").splitlines()
-        return []
+            with contextlib.suppress(OSError, ValueError):
+                facts = json.loads(read_bytes(self._path))
+                return facts if isinstance(facts, dict) else {}
+        return {}
 
     def _is_own(self) -> bool:
         """Return whether nobody but this user can put something into the folder."""
@@ -73,10 +69,6 @@ class Remembered:
                 folder is not None and folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
             )
         return False
-
-
-def _line(digest: str, fact: str) -> str:
-    return f"{digest} {hashlib.sha256(f'{digest} {fact}'.encode()).hexdigest()[:32]} {fact}"
 
 
 def state_of(path: str) -> tuple[str, int, int, int]:

@@ -367,7 +367,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True}
     with pytest.raises(
         UsageError,
-        match=r"a baseline runs only those that you name; .* add "
+        match=r"a baseline runs those that you name: .* add "
         r"transforms=\['marking:mark'\]",
     ):
         shardctl.bench(tmp_path / "out", **options)

@@ -124,7 +124,6 @@ WRONG = r"""
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much; write a path with spaces in quotes
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give the folder in, all of which is read
-2 | convert s3//bucket/in out | write s3://bucket/in
 3 | convert absent full | full: holds something else (thesis.doc); the destination is the last argument
 3 | finish full | full: there are no parts to finish
 3 | inspect ready/shards | ready/shards: no such dataset or shard; ready is a dataset
@@ -200,10 +199,7 @@ WRONG = r"""
 3 | convert line.jsonl out | line.jsonl: no such file or folder; did you mean lines.jsonl?
 2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL, and would be a folder here; write s3://bucket/photos
 2 | inspect s3:bucket/out | write s3://bucket/out
-2 | convert S3://bucket/photos out | write it in lower case: s3://bucket/photos
-2 | convert https://example.com/a.jsonl out | download it first: curl -LO https://example.com/a.jsonl
-2 | convert hf://datasets/mnist out | hf download --repo-type dataset mnist
-2 | convert r2://bucket/x out | write s3://bucket/x, and set AWS_ENDPOINT_URL
+2 | convert https://example.com/a.jsonl out | download or copy all else to a folder first
 3 | inspect in | in: not a dataset (it has no manifest.json); `shardctl convert in out` makes one
 3 | inspect redy | redy: no such dataset; did you mean ready?
 3 | finish in | in: there are no parts to finish

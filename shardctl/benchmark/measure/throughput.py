@@ -155,22 +155,18 @@ class Throughput:
             counted = self.transfers or dict.fromkeys(now, 0)
             self.transfers = {name: counted[name] + now[name] - before[name] for name in now}
 
-    def begin_run(self) -> None:
-        """Begin a new run: later batches count for it."""
-        self.runs.append(Run())
-
     def run(
         self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]
     ) -> float:
-        """Begin a run, and read as in `read`."""
-        self.begin_run()
+        """Begin a run, and iterate over a loader to its end, or for `most_seconds`. Return the
+        seconds to the first batch."""
+        self.runs.append(Run())
         return self.read(loader, most_seconds, report)
 
     def read(
         self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]
     ) -> float:
-        """Iterate over a loader to its end, or for `most_seconds`. Return the seconds to the first
-        batch."""
+        """Go on with the last run, as `run` does."""
         run, earlier, batches = self.runs[-1], self.seconds, iter(loader)
         elsewhere = loader.stats().processes_cpu_s
         self.cpu.begin()
@@ -254,8 +250,8 @@ def _cold_run(
     Nothing is read twice without dropping the cache in between: the second time would come from
     memory.
     """
-    result.begin_run()
-    run, epochs = result.runs[-1], 0
+    result.runs.append(run := Run())
+    epochs = 0
     while options.run_epochs is None or epochs < options.run_epochs:
         left = None if options.run_seconds is None else options.run_seconds - run.seconds
         if left is not None and left <= 0:

@@ -156,7 +156,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Placed:
+class StoredBlock:
     """A block, and its shard."""
 
     shard: Shard
@@ -294,19 +294,19 @@ def is_image(field: pa.Field) -> bool:
     return isinstance(field.type, pa.FixedShapeTensorType) or bool(field.type.equals(ENCODED_IMAGE))
 
 
-def all_blocks(place: DatasetLocation, split: str | None) -> Iterator[Placed]:
+def all_blocks(place: DatasetLocation, split: str | None) -> Iterator[StoredBlock]:
     """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises
     UsageError, DatasetError."""
     folder, lone = place
     if lone:
         shard = Shard(folder, lone, None)
-        yield from (Placed(shard, number) for number in range(len(shard.reader)))
+        yield from (StoredBlock(shard, number) for number in range(len(shard.reader)))
         return
     check_split(folder, split)
     for entry in ShardTable(folder):
         if split is None or entry.split == split:
             shard = Shard(folder, entry.path, entry)
-            yield from (Placed(shard, number) for number in range(len(shard.reader)))
+            yield from (StoredBlock(shard, number) for number in range(len(shard.reader)))
 
 
 def check_split(folder: Folder, split: str | None) -> None:
@@ -316,13 +316,13 @@ def check_split(folder: Folder, split: str | None) -> None:
         raise UsageError(f"{folder.shown()}: {lacks('split', split, names)}")
 
 
-def some_blocks(place: DatasetLocation, split: str | None, count: int) -> Iterator[Placed]:
+def some_blocks(place: DatasetLocation, split: str | None, count: int) -> Iterator[StoredBlock]:
     """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError,
     DatasetError."""
     folder, lone = place
     if lone:
         only = Shard(folder, lone, None)
-        yield from (Placed(only, number) for number in evenly_spaced(len(only.reader), count))
+        yield from (StoredBlock(only, number) for number in evenly_spaced(len(only.reader), count))
         return
     check_split(folder, split)
     table = ShardTable(folder)
@@ -335,7 +335,9 @@ def some_blocks(place: DatasetLocation, split: str | None, count: int) -> Iterat
         entry = table[first + of_split]
         if shard is None or shard.name != entry.path:
             shard = Shard(folder, entry.path, entry)
-        yield Placed(shard, number - int(ends[of_split] - table.block_counts[first + of_split]))
+        yield StoredBlock(
+            shard, number - int(ends[of_split] - table.block_counts[first + of_split])
+        )
 
 
 def shards_of(folder: Folder, split: str | None) -> tuple[int, int]:
@@ -358,7 +360,7 @@ def some_samples(place: DatasetLocation, split: str | None, count: int) -> Itera
 
 def blocks_and_share(
     place: DatasetLocation, split: str | None, blocks: int | None, images: int | None
-) -> tuple[Iterable[Placed], int | None]:
+) -> tuple[Iterable[StoredBlock], int | None]:
     """Return blocks of a dataset, None for all, and how many images of each to look at, so that
     they are `images` together."""
     if blocks is None and images is None:
@@ -367,7 +369,7 @@ def blocks_and_share(
     return placed, None if images is None else max(1, images // max(1, len(placed)))
 
 
-def checked_columns(block: Placed, columns: list[str]) -> pa.RecordBatch:
+def checked_columns(block: StoredBlock, columns: list[str]) -> pa.RecordBatch:
     """Return some columns of a block, checked. Raises DatasetError."""
     numbers = [block.reader.schema.get_field_index(name) for name in columns]
     file = BlockFile.of(block.shard.folder, block.shard.name, numbers)

@@ -21,7 +21,7 @@ from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs.image import decode_mask, open_image
-from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
+from shardctl.inspection.content.blocks import StoredBlock, blocks_and_share, checked_columns
 from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
 from shardctl.system.permutation import evenly_spaced
@@ -331,7 +331,7 @@ def object_statistics(
     return {name: tally.result(faults) for name, tally in tallies.items()}
 
 
-def _count_objects(block: Placed, share: int | None, tallies: dict[str, _Tally]) -> None:
+def _count_objects(block: StoredBlock, share: int | None, tallies: dict[str, _Tally]) -> None:
     """Count the objects of a block, with the sizes of up to `share` images. Raises DatasetError."""
     schema, roles = block.reader.schema, block.shard.roles
     columns = roles.objects
@@ -438,7 +438,7 @@ def mask_statistics(
     return {name: tally.result() for name, tally in tallies.items() if tally.classes}
 
 
-def _count_pixels(block: Placed, share: int | None, tallies: dict[str, _MaskTally]) -> None:
+def _count_pixels(block: StoredBlock, share: int | None, tallies: dict[str, _MaskTally]) -> None:
     """Count the pixels of up to `share` masks of a block. Raises DatasetError."""
     roles = {
         name: role

@@ -20,7 +20,13 @@ from shardctl.format.names import PLAN
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
-from shardctl.inspection.content.blocks import Placed, Shard, StoredSample, all_blocks, is_image
+from shardctl.inspection.content.blocks import (
+    Shard,
+    StoredBlock,
+    StoredSample,
+    all_blocks,
+    is_image,
+)
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.inspection.content.tokens import blocks_of_document, document_keys
 from shardctl.loader.blocks.column import Column
@@ -60,7 +66,7 @@ def _sample_at(
     number, place = (block, row) if block is not None else _block_of(reader, row, entry)
     if not 0 <= number < len(reader):
         raise UsageError(f"{name}: no block {number:,}; it has {counted(len(reader), 'block')}")
-    placed = Placed(shard, number)
+    placed = StoredBlock(shard, number)
     if not 0 <= place < placed.data.num_rows:
         raise UsageError(
             f"{name}: no row {place:,} in block {number:,}; it has "
@@ -288,7 +294,7 @@ def _askable(layout: Layout) -> pa.Schema:
     )
 
 
-def _places(where: Condition, block: Placed) -> list[int]:
+def _places(where: Condition, block: StoredBlock) -> list[int]:
     """Return the rows of a block that match a condition."""
     columns = {name: _column(name, block) for name in where.columns}
     table = pa.table({**columns, _PLACE: pa.array(np.arange(block.data.num_rows))})
@@ -303,7 +309,7 @@ def _places(where: Condition, block: Placed) -> list[int]:
 _PLACE = "__place__"
 
 
-def _column(name: str, block: Placed) -> pa.Array:
+def _column(name: str, block: StoredBlock) -> pa.Array:
     """Return a column of a block, or a derived value."""
     roles = block.reader.layout.roles
     if name in block.data.schema.names and name not in roles.images:

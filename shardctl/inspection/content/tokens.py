@@ -34,7 +34,7 @@ from shardctl.format.token_columns import (
 )
 from shardctl.inspection.content.blocks import (
     Piece,
-    Placed,
+    StoredBlock,
     StoredSample,
     checked_columns,
     some_blocks,
@@ -490,7 +490,9 @@ def token_statistics(
     return {name: tally.result(decoder, faults, known) for name, tally in tallies.items()}
 
 
-def _count_tokens(block: Placed, decode: int, tallies: dict[str, _Tally], decoder: Decoder) -> None:
+def _count_tokens(
+    block: StoredBlock, decode: int, tallies: dict[str, _Tally], decoder: Decoder
+) -> None:
     """Count the tokens of a block. Raises DatasetError."""
     roles, there = block.shard.roles, set(block.reader.schema.names)
     main = main_tokens(roles)

@@ -21,13 +21,14 @@ import queue
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO
 
 from shardctl import errors
 from shardctl.errors import WorkerError
@@ -214,12 +215,7 @@ def _serve(
 Sockets = tuple[socket.socket, socket.socket]
 
 
-class _Child(Protocol):
-    """A child process: what `subprocess.Popen` and `ForkedProcess` have in common."""
-
-    def poll(self) -> int | None: ...
-    def wait(self) -> int: ...
-    def kill(self) -> None: ...
+_Child = subprocess.Popen[bytes] | ForkedProcess
 
 
 class ForkServer:

@@ -16,51 +16,14 @@ from shardctl.system.text import printable
 
 
 def refuse_half_url(text: str) -> None:
-    """Raise UsageError for a URL of a store that lacks the slashes after its scheme: it would be a
-    path here."""
+    """Raise UsageError for a URL of a store that lacks a slash after its scheme: it would be a path
+    here."""
     scheme, colon, rest = text.partition(":")
-    if not colon:
-        scheme, colon, rest = text.partition("//")  # s3//bucket
-    if (
-        colon
-        and scheme in SCHEMES
-        and not (colon == ":" and rest.startswith("//"))
-        and not os.path.lexists(text)
-    ):
+    if colon and scheme in SCHEMES and not rest.startswith("//") and not os.path.lexists(text):
         raise UsageError(
             f"{printable(text)}: is not a URL, and would be a folder here; write "
             f"{scheme}://{printable(rest.lstrip('/'))}"
         )
-
-
-def _instead_of(url: str) -> str:
-    """Return what to do with a URL of another kind."""
-    scheme, _, rest = url.partition("://")
-    shown = printable(url)
-    if scheme.lower() in SCHEMES:
-        return f"; write it in lower case: {scheme.lower()}://{printable(rest)}"
-    match scheme.lower():
-        case "http" | "https":
-            return f"; to convert a file from there, download it first: curl -LO {shown}"
-        case "hf":
-            name = printable(rest.removeprefix("datasets/").strip("/"))
-            return (
-                f"; download it first: hf download --repo-type dataset {name} --local-dir "
-                "data; "
-                "then give the folder data"
-            )
-        case "r2" | "minio":
-            return (
-                f"; write s3://{printable(rest)}, and set AWS_ENDPOINT_URL to the address of "
-                "the store"
-            )
-        case "gcs":
-            return f"; write gs://{printable(rest)}"
-        case "file":
-            return f"; write the path alone: {printable('/' + rest.lstrip('/'))}"
-        case "hdfs" | "dbfs" | "ftp" | "sftp":
-            return "; copy it to a local folder first, or mount it"
-    return ""
 
 
 def parts_of(url: str) -> tuple[str, str, str]:
@@ -73,7 +36,7 @@ def parts_of(url: str) -> tuple[str, str, str]:
     if not match or match[1] not in SCHEMES:
         raise UsageError(
             f"{printable(url)}: is not the URL of an object store; those begin with "
-            f"{schemes}{_instead_of(url)}"
+            f"{schemes}; download or copy all else to a folder first"
         )
     bucket, _, prefix = match[2].partition("/")
     if not bucket:

@@ -1,18 +1,15 @@
 """What every tokenizer can do: turn texts into the numbers of tokens, and back."""
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
+from abc import (ABC, abstractmethod)
+from collections.abc import (Callable, Iterable, Mapping, Sequence)
+from dataclasses import dataclass
+from pathlib import Path
 from shardctl.format.arrays import bytes_of
+from typing import (NamedTuple, Protocol, runtime_checkable)
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
@@ -47,11 +44,11 @@ class Tokenizer(ABC):
     """Turns texts into the numbers of tokens. All numbers are below `vocabulary`.
 
     `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill
-    up; None if the tokenizer lacks it. `special` has the special tokens, which do not stand for
-    text, under their names, and `versions` the packages that decide the tokens, as in "tokenizers
-    0.23.3". `files` has the files of the tokenizer under their names in a dataset, such as
-    `tokenizer.json`. If you load them again, you get the same tokenizer; `kept_as` opens it: the
-    name of the first file, or a name that needs none, such as `bytes`.
+    up. They are None if the tokenizer lacks it. `special` has the special tokens, which do not
+    stand for text, under their names. `versions` has the packages that decide the tokens, for
+    instance "tokenizers 0.23.3". `files` has the files of the tokenizer under their names in a
+    dataset, such as `tokenizer.json`. If you load them again, you get the same tokenizer. `kept_as`
+    opens it: the name of the first file, or a name such as `bytes`.
     """
 
     kept_as: str
@@ -70,7 +67,7 @@ class Tokenizer(ABC):
 
     def too_long(self, texts: pa.Array) -> Rows:
         """Return which of the texts, (n,), would take a hundred times as much memory as they have
-        bytes, and much of it: as a rule none."""
+        bytes, and much of it."""
         return np.zeros(len(texts), bool)
 
     @abstractmethod
