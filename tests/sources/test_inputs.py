@@ -2,29 +2,32 @@
 said where it is wrong."""
 
 from __future__ import annotations
+
 import bz2
 import gzip
 import io
 import json
 import lzma
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import random
-import shardctl
-import sys
 import zstandard
 from PIL import Image
-from collections.abc import Callable
-from pathlib import Path
-from pyarrow import (feather, parquet)
+from pyarrow import feather, parquet
+
+import shardctl
 from shardctl.build.convert import discover
 from shardctl.errors import UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
-from types import SimpleNamespace
-from typing import Any
 
 Rows = list[dict[str, Any]]
 

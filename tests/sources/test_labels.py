@@ -2,28 +2,38 @@
 without a word."""
 
 from __future__ import annotations
+
 import json
 import math
-import pyarrow as pa
-import pytest
 import re
-import shardctl
-from PIL import Image
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from PIL import Image
 from places import file_at
 from pyarrow import parquet
+
+import shardctl
 from shardctl.build.convert import conversion
-from shardctl.errors import (DatasetError, InputError, UsageError)
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.tables import (open_table, read_rejects)
+from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources import label_table
 from shardctl.sources.annotations import inputs as names
-from shardctl.sources.boxes import (NUMBER_NAMES, PLACE_NAMES, Shown, beside_images, kinds_of, known_places)
+from shardctl.sources.boxes import (
+    NUMBER_NAMES,
+    PLACE_NAMES,
+    Shown,
+    beside_images,
+    kinds_of,
+    known_places,
+)
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
 from shardctl.system.folders import LocalFolder
-from typing import Any
 
 
 def images(root: Path, count: int) -> Path:

@@ -1,15 +1,18 @@
 """What every tokenizer can do: turn texts into the numbers of tokens, and back."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from abc import (ABC, abstractmethod)
-from collections.abc import (Callable, Iterable, Mapping, Sequence)
-from dataclasses import dataclass
-from pathlib import Path
+
 from shardctl.format.arrays import bytes_of
-from typing import (NamedTuple, Protocol, runtime_checkable)
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
