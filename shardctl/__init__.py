@@ -60,9 +60,6 @@ _ADAPTERS = ("torch", "tensorflow", "jax")
 """Modules for other libraries. Each is imported when it is first used, and says which package it
 needs."""
 
-_COMMANDS = ("preview", "recipe", "tokenizer", "cache", "demo")
-"""Commands without a function in Python."""
-
 
 def __dir__() -> list[str]:
     """Return all public names, including the functions that are imported at first use."""
@@ -76,13 +73,6 @@ def __getattr__(name: str) -> Any:
 
     if name in _ADAPTERS:
         return importlib.import_module(f"shardctl.{name}")
-    if name in _COMMANDS:
-        told = f"it is a command: `shardctl {name} -h`"
-        raise AttributeError(
-            f"module 'shardctl' has no attribute {name!r}; {told}",
-            name=name,
-            obj=sys.modules[__name__],
-        )
     if name not in _PUBLIC:
         from shardctl.system.text import did_you_mean
 

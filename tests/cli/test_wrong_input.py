@@ -310,7 +310,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
         UsageError,
         "such as float16",
     ),
-    (lambda: shardctl.preview(IN), AttributeError, "it is a command: `shardctl preview -h`"),  # type: ignore[attr-defined]
+    (lambda: shardctl.preview(IN), AttributeError, "no attribute 'preview'"),  # type: ignore[attr-defined]
     (
         lambda: shardctl.verfy(IN),
         AttributeError,

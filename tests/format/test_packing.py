@@ -358,10 +358,7 @@ def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path: Path) -> N
     assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a b", "c"]
     assert result.reasons == {"transform: empty": 1, "transform: too-large": 1}
     rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(tmp_path / "out"))}
-    assert (
-        "8.4 GiB, as each of its some 3,000 pieces has them; leave them out"
-        in rejects["in.jsonl#2"]
-    )
+    assert "8.4 GiB in its some 3,000 pieces; leave them out" in rejects["in.jsonl#2"]
 
 
 def test_without_a_length_documents_stay_whole() -> None:
@@ -396,11 +393,9 @@ def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer() -> None:
     }
     assert step.roles({"tokens": Tokens(100, eos=3)})["tokens"] == Tokens(100, 3, 3, packed=True)
     assert Pack.parse(length=8, eos=False).roles({})["tokens"] == Tokens(pad=0, packed=True)
-    with pytest.raises(
-        UsageError, match=r"the tokenizer words has none\. Give the number of a token"
-    ):
+    with pytest.raises(UsageError, match=r"the tokenizer words has none: give a number"):
         step.roles({"tokens": Tokens(100, tokenizer="words")})
-    with pytest.raises(UsageError, match=r"its number is not known\. Give the number of a token"):
+    with pytest.raises(UsageError, match=r"its number is not known: give a number"):
         step.roles({})
     with pytest.raises(UsageError, match="eos is 100, and the vocabulary has the tokens 0 to 99"):
         Pack.parse(length=8, eos=100).roles({"tokens": Tokens(100)})

@@ -209,6 +209,7 @@ OPTIONS: list[tuple[int, str, dict[str, Any]]] = [
             "normalize": {"image": (100, 50)},
             "crop": 32,
             "crop_from": "random",
+            "unmoved": ["wide", "narrow", "tokens", "label"],
             "flip": True,
             "channels_first": True,
             "bucket": {"tokens": 2},

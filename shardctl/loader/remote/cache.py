@@ -158,7 +158,7 @@ class Cache:
                 found = CachedDataset(self, folder)
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return found
-        if os.path.lexists(folder) and not _is_ours(folder):
+        if os.path.lexists(folder) and not (_is_cached(folder) or _has_nothing_of_ours(folder)):
             raise StorageError(
                 f"{printable(str(folder))}: the cache needs this name, but a link or other files "
                 "have it; move them away, or"
@@ -232,7 +232,7 @@ class Cache:
         for folder in sorted(self.folders(), key=opened_at):
             if self._disk_has_room(size) and self._is_within_limit(size):
                 return True
-            if folder != keep and _is_ours(folder):
+            if folder != keep and _is_removable(folder):
                 with unused(folder / IN_USE) as free:
                     if free:
                         _remove(folder)
@@ -295,7 +295,7 @@ class Cache:
         if not self.folders():  # perhaps no cache at all: then no lock is left in it
             return removed, kept
         with locked(self.folder / LOCK):
-            for folder in filter(_is_ours, self.folders()):
+            for folder in filter(_is_removable, self.folders()):
                 entry = _entry(folder)
                 if url is not None and (entry is None or entry.url != url):
                     continue
@@ -583,9 +583,8 @@ def _entry(folder: Path) -> Entry | None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of a dataset, unless links or other files have the place of what a cache
-    puts there."""
-    if _is_ours(folder):
+    """Remove the folder of a dataset, if a cache has made it."""
+    if _is_removable(folder):
         _delete(folder)
 
 
@@ -607,29 +606,58 @@ def _delete(folder: Path) -> None:
         folder.rmdir()
 
 
+def _is_removable(folder: Path) -> bool:
+    """Return whether a cache has made a folder, certainly: then what is its own there may be
+    deleted."""
+    return _has_dataset(folder) or _is_cached(folder)
+
+
 def _has_dataset(folder: Path) -> bool:
-    """Return whether a folder has a whole dataset: it says which, and has its name."""
+    """Return whether a folder has a whole dataset: it says which, and has its name. Systems put
+    files of their own there."""
     about = about_of(folder)
-    named = about is not None and folder.name == f"{_hash_of(about.url)}-{about.digest[:16]}"
-    return named and _is_ours(folder)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Return whether this is a folder, and each name in it that a cache gives is of what a cache
-    puts there, and no link. Systems put files of their own there."""
-    if not is_folder(folder):
+    if about is None or folder.name != f"{_hash_of(about.url)}-{about.digest[:16]}":
         return False
+    entries = _entries_of(folder)
+    return entries is not None and all(
+        _is_of_cache(entry) for entry in entries if _is_name_of_ours(entry.name)
+    )
+
+
+def _is_cached(folder: Path) -> bool:
+    """Return whether a folder, and no link to one, has only what a cache puts there: two folders
+    and some ordinary files."""
+    entries = _entries_of(folder)
+    return entries is not None and all(map(_is_of_cache, entries))
+
+
+def _has_nothing_of_ours(folder: Path) -> bool:
+    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset has
+    room beside it."""
+    entries = _entries_of(folder)
+    return entries is not None and not any(_is_name_of_ours(entry.name) for entry in entries)
+
+
+def _entries_of(folder: Path) -> list[os.DirEntry[str]] | None:
+    """Return what is in a folder; None if it is a link, or cannot be listed."""
+    if not is_folder(folder):
+        return None
     try:
         with os.scandir(folder) as entries:
-            return all(
-                each.is_dir(follow_symlinks=False)
-                if each.name in _OWN_FOLDERS
-                else each.is_file(follow_symlinks=False)
-                for each in entries
-                if each.name in _OWN_FOLDERS or _OWN_FILE.fullmatch(each.name)
-            )
+            return list(entries)
     except OSError:
-        return False
+        return None
+
+
+def _is_name_of_ours(name: str) -> bool:
+    return name in _OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
+
+
+def _is_of_cache(entry: os.DirEntry[str]) -> bool:
+    """Return whether this may be what a cache has put there: no link."""
+    if entry.name in _OWN_FOLDERS:
+        return entry.is_dir(follow_symlinks=False)
+    return _is_name_of_ours(entry.name) and entry.is_file(follow_symlinks=False)
 
 
 def _hash_of(url: str) -> str:
