@@ -410,11 +410,7 @@ class Loader:
         self._state = None
         if self.device.type != "cuda":
             for batch in self.loader:
-                moved = tensors(batch)
-                yield {
-                    name: value.to(self.device) if _is_tensor(value) else value
-                    for name, value in moved.items()
-                }
+                yield _changed(tensors(batch), lambda value: value.to(self.device))
             return
         yield from self._overlapped()
 
@@ -436,10 +432,7 @@ class Loader:
     ) -> tuple[dict[str, Any], torch.cuda.Event]:
         """Begin to copy a batch in pinned memory to the device."""
         with torch.cuda.stream(stream):
-            moved = {
-                n: v.to(self.device, non_blocking=True) if _is_tensor(v) else v
-                for n, v in batch.items()
-            }
+            moved = _changed(batch, lambda value: value.to(self.device, non_blocking=True))
             done = torch.cuda.Event()
             done.record(stream)
         return moved, done
@@ -453,7 +446,7 @@ class Loader:
         current = torch.cuda.current_stream(self.device)
         current.wait_event(done)
         for value in moved.values():
-            if _is_tensor(value):
+            if isinstance(value, torch.Tensor):
                 value.record_stream(current)
         return moved
 
@@ -464,10 +457,7 @@ class Loader:
 
 def _pinned(batch: Batch) -> dict[str, Any]:
     """Return a batch with tensors in pinned memory in place of arrays."""
-    return {
-        name: _pinned_copy(value) if _is_tensor(value) else value
-        for name, value in tensors(batch).items()
-    }
+    return _changed(tensors(batch), _pinned_copy)
 
 
 def _pinned_copy(value: torch.Tensor) -> torch.Tensor:
@@ -482,5 +472,7 @@ def _pinned_copy(value: torch.Tensor) -> torch.Tensor:
     return copy
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+def _changed(
+    batch: dict[str, Any], change: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[str, Any]:
+    return {n: change(v) if isinstance(v, torch.Tensor) else v for n, v in batch.items()}

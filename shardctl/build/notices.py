@@ -74,8 +74,9 @@ _SENTENCES = {
     "not-compared": "{records} could not be compared with others (deduplicate): {why}",
     # --- an update ---
     # warning: splits are drawn by file and number, and files have changed, gone and come
-    "splits-may-change": "a record's file and number decide its split, and files have changed: "
-    "their records may now be in another split. With --key-field each record keeps its split",
+    "splits-may-change": "a record's file and number decide its split: those of the files "
+    "({changed:,} changed, {removed:,} gone, {added:,} new) may now be in another split. With "
+    "--key-field each record keeps its split",
     # warning: pruned records of a file that has changed or gone
     "pruned-may-be-back": "{records} of {files} had been pruned, and may be back, since the file "
     "has changed or gone; prune again",

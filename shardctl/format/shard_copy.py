@@ -55,14 +55,6 @@ class Copied:
     objects: int = 0
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Rows of one block; `whole` says that they are all of its rows."""
-
-    batch: pa.RecordBatch
-    whole: bool
-
-
 def copy_shard(
     path: Path,
     layout: Layout,
@@ -79,8 +71,8 @@ def copy_shard(
         )
         reader = RunReader()
         for run in runs:
-            for piece in reader.pieces(run):
-                writer.add(piece)
+            for rows, whole in reader.pieces(run):
+                writer.add(rows, whole)
         blocks = writer.finish()
     facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
     return Copied(facts, writer.labels, writer.objects)
@@ -100,13 +92,12 @@ class _Blocks:
     def raw_bytes(self) -> int:
         return self._writer.raw_bytes
 
-    def add(self, piece: Piece) -> None:
-        """Add rows."""
-        if piece.whole and not 0 < self._bytes < LEFT_ALONE * self._full:
+    def add(self, rest: pa.RecordBatch, whole: bool) -> None:
+        """Add rows of a block, perhaps all of it."""
+        if whole and not 0 < self._bytes < LEFT_ALONE * self._full:
             self._flush()
-            self._write(normalized(piece.batch))
+            self._write(normalized(rest))
             return
-        rest = piece.batch
         while rest.num_rows:
             room = max(0, self._full - self._bytes)
             rows = max(1, min(rest.num_rows, rest.num_rows * room // max(1, rest.nbytes)))
@@ -160,9 +151,9 @@ class RunReader:
         # the one that was read last is the last one
         self._open: dict[tuple[Folder, str], _OpenShard] = {}
 
-    def pieces(self, run: Run) -> Iterator[Piece]:
-        """Yield the rows of a run, block by block. Raises DatasetError if a block of them is
-        damaged."""
+    def pieces(self, run: Run) -> Iterator[tuple[pa.RecordBatch, bool]]:
+        """Yield the rows of a run, block by block, and whether they are all of their block. Raises
+        DatasetError if a block of them is damaged."""
         shard = self._shard(run)
         first, end = run.first, run.first + run.rows
         ends = shard.ends
@@ -170,10 +161,8 @@ class RunReader:
         while first < end:
             start = int(ends[block - 1]) if block else 0
             stop = min(end, int(ends[block]))
-            yield Piece(
-                shard.block(block).slice(first - start, stop - first),
-                first == start and stop == int(ends[block]),
-            )
+            rows = shard.block(block).slice(first - start, stop - first)
+            yield rows, first == start and stop == int(ends[block])
             first, block = stop, block + 1
 
     def shard(self, run: Run) -> ShardReader:
@@ -200,14 +189,11 @@ class _OpenShard:
     def block(self, number: int) -> pa.RecordBatch:
         """Return a block that is what was written. Raises DatasetError."""
         if number != self._number:
-            self._block, self._number = _block(self.reader, number, int(self._rows[number])), number
+            block, intact = self.reader.checked_block(number)
+            if not intact or block.num_rows != int(self._rows[number]):
+                raise DatasetError(
+                    f"{self.reader.shown}: block {number} is damaged; run `shardctl repair` first, "
+                    "then this again"
+                )
+            self._block, self._number = block, number
         return self._block
-
-
-def _block(reader: ShardReader, number: int, rows: int) -> pa.RecordBatch:
-    """Return a block that is what was written. Raises DatasetError."""
-    batch, intact = reader.checked_block(number)
-    if not intact or batch.num_rows != rows:
-        where = f"{reader.shown}: block {number}"
-        raise DatasetError(f"{where} is damaged; run `shardctl repair` first, then this again")
-    return batch

@@ -105,14 +105,9 @@ class _Task:
     order: EpochOrder
 
 
-@dataclass(frozen=True)
-class _Made:
-    """The batches of a task: each with its number of samples, those that were skipped, and the
-    samples of the epoch consumed after it."""
-
-    epoch: int
-    batches: list[tuple[Any, int, Indices, int]]
-    memory: BatchMemory
+_Made = tuple[int, list[tuple[Any, int, Indices, int]], BatchMemory]
+"""The epoch of a task; its batches, each with its number of samples, those that were skipped, and
+the samples of the epoch consumed after it; and their memory."""
 
 
 def _cut(task: _Task, together: int) -> Iterator[_Task]:
@@ -448,25 +443,23 @@ class Loader:
             for each in filter(None, ahead):
                 at_end.callback(each.close)
             run.waits = prefetcher.waits
-            for made in prefetcher:
-                for batch, size, lost, end in made.batches:
-                    skipped = len(lost) + (run.at.skipped if made.epoch == run.at.epoch else 0)
+            for epoch, batches, memory in prefetcher:
+                for batch, size, lost, end in batches:
+                    skipped = len(lost) + (run.at.skipped if epoch == run.at.epoch else 0)
                     if len(lost):
                         first = (
-                            first
-                            if first is not None and first[0] == made.epoch
-                            else (made.epoch, lost[:1])
+                            first if first is not None and first[0] == epoch else (epoch, lost[:1])
                         )
                         self._check_skipped(skipped, *first)
-                    run.next = _Position(made.epoch + 1)
-                    run.at = run.next if self._is_over(end) else _Position(made.epoch, end, skipped)
+                    run.next = _Position(epoch + 1)
+                    run.at = run.next if self._is_over(end) else _Position(epoch, end, skipped)
                     run.samples += size
                     run.ended = time.perf_counter()
                     if size:
                         run.batches += 1
                         yield batch
                 if self.options.reuse:
-                    self._spare.append(made.memory)
+                    self._spare.append(memory)
         if not run.batches:  # the epoch of the state was complete
             run.at = run.next
 
@@ -617,9 +610,7 @@ class Loader:
         if len(task.sizes) == 1:
             size = int(there.sum())
             lost = samples[~there]
-            return _Made(
-                task.epoch, [(self._mapped(batch, size), size, lost, task.ends[0])], memory
-            )
+            return task.epoch, [(self._mapped(batch, size), size, lost, task.ends[0])], memory
         edges = np.cumsum([0, *task.sizes])
         cuts = np.concatenate([[0], np.cumsum(there)])[edges].tolist()
         made = []
@@ -629,7 +620,7 @@ class Loader:
             part = {name: values[begin:end] for name, values in batch.items()}
             lost = samples[left:right][~there[left:right]]
             made.append((self._mapped(part, end - begin), end - begin, lost, consumed))
-        return _Made(task.epoch, made, memory)
+        return task.epoch, made, memory
 
     def _mapped(self, batch: Any, size: int) -> Any:
         for function in self._functions if size else ():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,9 @@ _LIKE_A_NUMBER = r"^\s*[+-]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][+-]?[0-9]+)?\
 _NO_NUMBERS = sorted(word for word in NULL_WORDS if not re.search(_WORDS, word))
 _NO_NUMBER = frozenset(_NO_NUMBERS)
 """Words for a missing value that make a column text."""
+
+Cells: TypeAlias = pa.Array | pa.ChunkedArray
+"""A column of strings."""
 
 _LOOKS_LIKE_A_NUMBER = re.compile(rf"{_LIKE_A_NUMBER}|{_WORDS}")
 
@@ -58,7 +62,7 @@ class CellStats:
         return self.text or bool(self.nulls)
 
     @classmethod
-    def of(cls, column: pa.Array | pa.ChunkedArray) -> CellStats:
+    def of(cls, column: Cells) -> CellStats:
         """Look at a column of strings, in which an empty string is an empty cell; null is one
         too."""
         few = [
@@ -75,9 +79,7 @@ class CellStats:
             return cls._of_any(values)
 
     @classmethod
-    def _of_whole(
-        cls, values: pa.Array | pa.ChunkedArray, numbers: pa.Array | pa.ChunkedArray
-    ) -> CellStats:
+    def _of_whole(cls, values: Cells, numbers: Cells) -> CellStats:
         """Look at cells that can be read as int64: 007 and 0x1F can too."""
         if not numbers.cast(pa.string()).equals(values):
             return cls._of_any(values)
@@ -87,11 +89,11 @@ class CellStats:
         return cls(True, digits=True, places=(0, 0), inexact=_first_inexact(values))
 
     @classmethod
-    def _of_any(cls, values: pa.Array | pa.ChunkedArray) -> CellStats:
+    def _of_any(cls, values: Cells) -> CellStats:
         return cls._of_decimals(values) or cls._of_patterns(values)
 
     @classmethod
-    def _of_decimals(cls, values: pa.Array | pa.ChunkedArray) -> CellStats | None:
+    def _of_decimals(cls, values: Cells) -> CellStats | None:
         """Look at decimals that float64 gives back, without an exponent; None if there are other
         cells. It saves patterns."""
         if not pc.all(_plainly_exact(values)).as_py():
@@ -118,7 +120,7 @@ class CellStats:
         )
 
     @classmethod
-    def _of_patterns(cls, values: pa.Array | pa.ChunkedArray) -> CellStats:
+    def _of_patterns(cls, values: Cells) -> CellStats:
         if not _all(values, rf"{_LIKE_A_NUMBER}|{_WORDS}"):
             are_nulls = pc.is_in(values, value_set=pa.array(_NO_NUMBERS, values.type))
             nulls, others = values.filter(are_nulls), values.filter(pc.invert(are_nulls))
@@ -226,7 +228,7 @@ def _first(*cells: str | None) -> str | None:
     return min((cell for cell in cells if cell is not None), default=None)
 
 
-def filled(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def filled(column: Cells) -> Cells:
     """Return the column with null for empty cells."""
     empty = pc.equal(pc.binary_length(column), 0)
     return (
@@ -234,21 +236,21 @@ def filled(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     )
 
 
-def _first_beyond(numbers: pa.Array | pa.ChunkedArray) -> str | None:
+def _first_beyond(numbers: Cells) -> str | None:
     """Return the first whole number that does not fit in 64 bits."""
     long = numbers.filter(pc.greater_equal(pc.binary_length(numbers), 19))
     whole = long.filter(pc.match_substring_regex(long, _WHOLE))
     return next((value for value in whole.to_pylist() if not -(2**63) <= int(value) < 2**63), None)
 
 
-def _places(mantissa: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _places(mantissa: Cells) -> Cells:
     """Return the number of decimal places of decimals without an exponent."""
     point = pc.find_substring(mantissa, ".")
     after = pc.subtract(pc.subtract(pc.binary_length(mantissa), point), 1)
     return pc.if_else(pc.less(point, 0), pa.scalar(0, after.type), after)
 
 
-def _first_inexact(numbers: pa.Array | pa.ChunkedArray) -> str | None:
+def _first_inexact(numbers: Cells) -> str | None:
     """Return the first number that float64 would not give back as it is written, but for zeros at
     its end."""
     doubtful = numbers.filter(pc.invert(_plainly_exact(numbers)))
@@ -263,7 +265,7 @@ def _first_inexact(numbers: pa.Array | pa.ChunkedArray) -> str | None:
     )
 
 
-def _plainly_exact(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _plainly_exact(numbers: Cells) -> Cells:
     """Return which numbers come back as they are written, but for zeros at their end, from float64
     as Arrow prints it.
 
@@ -283,5 +285,5 @@ def _plainly_exact(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunked
     )
 
 
-def _all(values: pa.Array | pa.ChunkedArray, pattern: str) -> bool:
+def _all(values: Cells, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())

@@ -105,7 +105,7 @@ def parse_line(line: bytes, list_field: str = "") -> dict[str, Any]:
         raise Rejection(
             "decode",
             "not-an-object",
-            f"a JSON object is needed, this one is {_JSON_NAMES[type(value)]}{of_array}",
+            f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}{of_array}",
         )
     return value
 
@@ -119,23 +119,23 @@ def parse_value(line: bytes) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise Rejection(
-            "decode", "not-utf8", f"not UTF-8 at byte {error.start} of the record; recode the file"
+            "decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file"
         ) from None
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
         raise Rejection(
             "decode",
             "lone-surrogate",
-            f"holds {half}, half of a pair that is one character; fix the record",
+            f"holds {half}, half of a pair that is one character; fix the line",
         ) from None
     except json.JSONDecodeError as error:
         raise Rejection(
             "decode",
             "not-json",
-            f"not JSON ({error.msg}, at character {error.pos + 1} of the record)",
+            f"not a line of JSON ({error.msg}, at character {error.pos + 1} of the line)",
         ) from None
     except ValueError as error:
-        raise Rejection("decode", "not-json", f"not JSON ({error})") from None
+        raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
     except RecursionError:
         raise _too_deep() from None
     # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but
@@ -149,7 +149,7 @@ def _too_deep() -> Rejection:
     return Rejection(
         "decode",
         "too-deep",
-        f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the record",
+        f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the line",
     )
 
 

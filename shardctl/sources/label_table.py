@@ -293,9 +293,7 @@ def _read(
         for name in empty & set(kept):
             place = table.column_names.index(name)
             table = table.set_column(place, name, pa.nulls(len(table)))
-    classes = {
-        name: names for name, names in every.classes.items() if name.partition(".")[0] in kept
-    }
+    classes = {name: names for name, names in every.named.items() if name.partition(".")[0] in kept}
     return _Read(
         table,
         pa.chunked_array(all_names),

@@ -45,9 +45,6 @@ class HashingFile(io.RawIOBase):
     _descriptor = -1
     """None is open yet: `close` is called where the file cannot be opened, too."""
 
-    abandoned = False
-    """Whether `replacing` deletes it."""
-
     def __init__(self, path: Path) -> None:
         self._descriptor = self._open(path)
         self._sha256 = hashlib.sha256()
@@ -80,10 +77,6 @@ class HashingFile(io.RawIOBase):
     def sync(self) -> None:
         """Wait until the bytes are on the disk."""
         os.fsync(self._descriptor)
-
-    def abandon(self) -> None:
-        """Have `replacing` delete what was written, and leave everything as it was before."""
-        self.abandoned = True
 
     def close(self) -> None:
         """Close the file. The digest stays available."""
@@ -161,21 +154,17 @@ def replacing(
     """Yield a file that appears at `path` only when the block ends without an error, synced and by
     rename.
 
-    It does not if the block abandons it. Every writer has a temporary name of its own: two that
-    were told to write the same file cannot mix their bytes.
+    Every writer has a temporary name of its own: two that were told to write the same file cannot
+    mix their bytes.
     """
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
     with naming_the_path(path):
         sink = opener(partial)
         try:
             yield sink
-            if not sink.abandoned:
-                sink.sync()
+            sink.sync()
             sink.close()
-            if sink.abandoned:
-                partial.unlink(missing_ok=True)
-            else:
-                partial.replace(path)
+            partial.replace(path)
         except BaseException:
             sink.close()
             with contextlib.suppress(OSError):  # the fault above is the one to tell of

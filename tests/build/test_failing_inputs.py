@@ -147,7 +147,7 @@ def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path: Path) -> N
         shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
     (tmp_path / "b.jsonl").write_text("no JSON\n" * 3 + '{"a": 1}\n')
     with pytest.raises(
-        TooManyRejectsError, match=r"3 of the 4 inputs .* b.jsonl#1: not JSON"
+        TooManyRejectsError, match=r"3 of the 4 inputs .* b.jsonl#1: not a line of JSON"
     ) as raised:
         shardctl.convert(tmp_path / "b.jsonl", tmp_path / "out", workers=0)
     assert "encoding" not in str(raised.value)

@@ -362,7 +362,7 @@ def test_an_update_warns_of_records_whose_split_is_that_of_their_number(
     grown(source / "a.jsonl", rows(40)[1:], 3)
     grown(source / "b.jsonl", rows(41), 3)
     (warning,) = warned(shardctl.convert(source, out, **options, dry_run=True))
-    assert "those after the first change in a.jsonl, b.jsonl may now be in another split" in warning
+    assert "(2 changed, 0 gone, 0 new)" in warning
     assert "With key_field each record keeps its split" in warning
     ran = cli("convert", source, out, "--update", "--split", SHARES, "--workers", 0, "--json")
     assert (ran.code, warned_json(ran)) == (0, [warning.replace("key_field", "--key-field")])
@@ -387,7 +387,7 @@ def test_an_update_says_that_files_went_and_others_came(tmp_path: Path) -> None:
         (source / f"{number}.jsonl").unlink()
         FORMS["jsonl.gz"](source / f"{number}.jsonl.gz", rows(40))
     (warning,) = warned(shardctl.convert(source, tmp_path / "out", **RENAMED))
-    assert "those of files with another name (2 gone, 2 new) may now be in another split" in warning
+    assert "(0 changed, 2 gone, 2 new)" in warning
     (source / "2.jsonl").unlink()
     assert warned(shardctl.convert(source, tmp_path / "out", **RENAMED)) == [], "nothing came"
     FORMS["jsonl"](source / "3.jsonl", rows(12))

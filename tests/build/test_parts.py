@@ -367,7 +367,7 @@ def test_a_part_runs_no_code_only_because_the_job_names_it(
     job = json.loads(path.read_text())
     job["recipe"]["transform"] = [{"name": "custom", "target": "evil:f"}]
     path.write_text(json.dumps(job))
-    with pytest.raises(UsageError, match="runs no code only because the dataset names it"):
+    with pytest.raises(UsageError, match="was made with user functions"):
         build(photos, out, "2/2")
 
 

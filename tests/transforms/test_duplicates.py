@@ -74,7 +74,7 @@ def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(
     assert result.reasons == {"plan: duplicate": 3, "decode: damaged": 2}
     assert (
         result.notices[-1]
-        == "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')"
+        == "3 of 16 inputs are duplicates of others, and rejected (duplicates exact)"
     )
     assert not set(EXACT) & set(keys(tmp_path / "out"))
 
@@ -154,7 +154,7 @@ def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> Non
     assert result.estimate is not None
     assert (result.samples, result.estimate.inputs) == (13, 16)
     assert (
-        "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')"
+        "3 of 16 inputs are duplicates of others, and rejected (duplicates exact)"
         in result.estimate.notices
     )
     assert not (tmp_path / "out").exists()
@@ -225,9 +225,9 @@ def test_repair_brings_back_the_same_samples_and_rejects(
     [
         (
             {"duplicates": "same"},
-            "duplicates must be keep or exact. For images: similar or similar:BITS",
+            "duplicates must be keep or exact, for images similar",
         ),
-        ({"duplicates": "similar:17"}, r"with 0 to 16 bits\. .* it is 'similar:17'"),
+        ({"duplicates": "similar:17"}, r"with 0 to 16, .* it is 'similar:17'"),
         ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
         ({"duplicates": "exact:3"}, "it is 'exact:3'"),
         (

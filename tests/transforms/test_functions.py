@@ -556,7 +556,7 @@ def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path: Path) -> No
 
 
 def test_values_without_a_common_type_are_refused_with_examples_of_both(tmp_path: Path) -> None:
-    message = r"steps:mixed set x to values that have no type in common, such as .*3 \(int\)"
+    message = r"steps:mixed set x to values of several types, such as .*3 \(int\)"
     with pytest.raises(InputError, match=message):
         convert(lines(tmp_path / "in", 4), tmp_path / "out", "steps:mixed")
 

@@ -463,8 +463,7 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(
 ) -> None:
     with pytest.raises(
         InputError,
-        match=r"models:FailsInCompany raised ValueError: .* a call with 4 inputs, .* differ in "
-        r"size",
+        match=r"models:FailsInCompany raised ValueError: .* in a call with 4 inputs, not with each",
     ):
         convert(source, tmp_path / "out", step("FailsInCompany"))
 

@@ -241,7 +241,7 @@ def without_folders(fields: pa.Schema) -> pa.Schema:
     )
 
 
-class Said(NamedTuple):
+class ExportedColumn(NamedTuple):
     """What shardctl.json says of a column that its values do not show: its role, and its type where
     that is a tensor."""
 
@@ -249,9 +249,9 @@ class Said(NamedTuple):
     tensor: pa.DataType | None
 
 
-def said_by_exports(
+def exported_columns(
     listing: Listing, content: pa.Schema | None, renames: Mapping[str, str]
-) -> dict[str, Said]:
+) -> dict[str, ExportedColumn]:
     """Return what the exports among the sources say of columns, where all sources say the same.
 
     The main image and classes with names are left out: a conversion finds these as in any other
@@ -260,8 +260,8 @@ def said_by_exports(
     """
     if listing.whole or content is None:
         return {}
-    found = [_said_by(export, content, renames) for export in _exports(listing)]
-    together: dict[str, Said] = {}
+    found = [_exported_by(export, content, renames) for export in _exports(listing)]
+    together: dict[str, ExportedColumn] = {}
     for columns in found:
         odd = next(
             (name for name, said in columns.items() if together.setdefault(name, said) != said),
@@ -279,7 +279,7 @@ def said_by_exports(
     return {name: said for name, said in together.items() if name not in lost}
 
 
-def with_tensors(content: pa.Schema | None, said: Mapping[str, Said]) -> pa.Schema | None:
+def with_tensors(content: pa.Schema | None, said: Mapping[str, ExportedColumn]) -> pa.Schema | None:
     """Return columns in which lists of the numbers of tensors have the type of these tensors."""
     if content is None:
         return None
@@ -316,13 +316,13 @@ def _columns_with_roles(export: Description | None) -> list[str]:
     ]
 
 
-def _said_by(
+def _exported_by(
     export: Description | None, content: pa.Schema, renames: Mapping[str, str]
-) -> dict[str, Said]:
+) -> dict[str, ExportedColumn]:
     """Return what an export says of columns, by their names in the new dataset."""
     if export is None:
         return {}
-    made: dict[str, Said] = {}
+    made: dict[str, ExportedColumn] = {}
     for field in export.fields:
         read = name_in_records(field, export)
         name, type_ = renames.get(read, read), export.layout.columns.field(field.name).type
@@ -332,7 +332,7 @@ def _said_by(
             is_found = is_main or (isinstance(role, Label) and (bool(role.names) or name == LABEL))
             tensor = type_ if _are_its_numbers(content.field(name).type, type_) else None
             if (role is not None and not is_found) or tensor is not None:
-                made[name] = Said(
+                made[name] = ExportedColumn(
                     None if role is None or is_found else _as_read(role, type_), tensor
                 )
     return made

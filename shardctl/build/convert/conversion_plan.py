@@ -13,13 +13,13 @@ import pyarrow as pa
 from shardctl.build.convert.columns import (
     chosen_columns,
     compare_schema,
+    exported_columns,
     masks_of,
     names_left_out,
     refuse_fields,
     refuse_groups,
     refuse_partitions,
     renamed,
-    said_by_exports,
     with_bits,
     with_images,
     with_rule,
@@ -352,7 +352,7 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
         if fields is None
         else without_key(renamed(without_nulls(fields), job.renames), recipe)
     )
-    said = said_by_exports(listing, content, job.renames)
+    said = exported_columns(listing, content, job.renames)
     content = with_tensors(content, said)
     roles: Mapping[str, Role] = masks_of(fields, job.renames)
     roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}

@@ -531,7 +531,9 @@ def moved_records(job: Job, matching: Matching) -> list[str]:
     if job.fields is None or job.draw is None or job.draw.by_key or job.draw.group is not None:
         return []
     added, removed, changed = matching.counts
-    return [notice("splits-may-change")] if changed or (added and removed) else []
+    if not changed and not (added and removed):
+        return []
+    return [notice("splits-may-change", added=added, removed=removed, changed=changed)]
 
 
 def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:

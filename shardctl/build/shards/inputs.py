@@ -128,7 +128,8 @@ def read_beside(
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
             message = (
-                f"its {what} {printable(shown)} has {format_bytes(size)}; at most {limit} are read"
+                f"its {what} {printable(shown)} has {format_bytes(size)}, and at most "
+                f"{limit} are read; make it smaller"
             )
             raise Rejection("read", "too-large", message)
         return data if is_stored(path) else read_file(path, RECORD_BYTES)[0]

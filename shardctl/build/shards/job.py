@@ -512,7 +512,7 @@ class Job:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of
         them.
 
-        Where records have keys of their own, these decide instead: record_choice.choice_of.
+        Where records have keys of their own, these decide instead: records.choice_of.
         """
         if self.draw is None:
             return None

@@ -118,7 +118,7 @@ class PreviousSamples:
             raise DatasetError(
                 f"{units.run.folder.shown(units.run.name)}: has other columns than the dataset"
             )
-        for piece in self._reader.pieces(units.run):
+        for rows, whole in self._reader.pieces(units.run):
             # A few rows would keep all of a decompressed block in memory, with as many blocks as
             # there are runs of units.
-            yield piece.batch if piece.whole or self._in_place else exactly(piece.batch)
+            yield rows if whole or self._in_place else exactly(rows)

@@ -83,8 +83,9 @@ class TableImages:
             if holds_image(fields.get(name)):
                 message = (
                     f"{printable(name)}: its value is an image, which "
-                    f"{self._job.recipe.moving[0].name} does not move; --unmoved {printable(name)} "
-                    "keeps it as it is"
+                    f"{self._job.recipe.moving[0].name} does not move, and the"
+                    " first records have none there; keep it as it is with --unmoved "
+                    f"{printable(name)}"
                 )
                 raise Rejection("decode", "unmoved-image", message)
         return filled
@@ -162,7 +163,7 @@ class TableImages:
             raise Rejection(
                 "read",
                 "not-a-path",
-                f"its image is at {printable(path)}; fetch it, only files are read",
+                f"its image is at {printable(path)}; only files are read, fetch them first",
             )
         if "\0" in path:
             raise Rejection(
@@ -178,14 +179,20 @@ class TableImages:
             # the same place may have been named through a link
             place, root = resolved(place), resolved(root)
         if not path_below(place, root):
-            message = f"its image {printable(path)} is not below the source ({printable(root)})"
+            message = (
+                f"its image {printable(path)} is not below the source ({printable(root)}); "
+                "give a source that contains it"
+            )
             raise Rejection("read", "outside", message)
         return place
 
 
 def _check_mask(values: npt.NDArray[Any], role: Mask) -> None:
     if values.dtype.itemsize * 8 > role.bits:
-        message = f"its mask has {values.dtype.itemsize * 8} bits, and masks of this column have {role.bits}"
+        message = (
+            f"its mask has {values.dtype.itemsize * 8} bits for each pixel, and masks of "
+            f"this column have {role.bits}"
+        )
         raise Rejection("decode", "not-a-mask", message)
 
 

@@ -241,9 +241,9 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class ShardWithoutFile(OpenShard):
-    """A shard that has no file here: its schema and the places of its blocks are known, and none of
-    its bytes."""
+NO_FILE = (0, 0, 0)
+"""The identity of a shard that has no file here: its schema and the places of its blocks are known,
+and none of its bytes."""
 
 
 class RemoteShards(Shards):
@@ -374,7 +374,7 @@ class RemoteShards(Shards):
         if path is None:
             file = self.dataset.reader(self._first_shard + shard, fields)
             self._check_content(shard, file, fields)
-            return ShardWithoutFile(file, Path(), (0, 0, 0))
+            return OpenShard(file, Path(), NO_FILE)
         file, status = BlockFile.at(path, opener, fields), identity(path)
         if status is None:
             raise _removed(path)
@@ -384,7 +384,7 @@ class RemoteShards(Shards):
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes
         with each block."""
-        if isinstance(opened, ShardWithoutFile) or opened.checked >= since:
+        if opened.identity == NO_FILE or opened.checked >= since:
             return
         opened.checked = time.monotonic()
         found = identity(opened.path)

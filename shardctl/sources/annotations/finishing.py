@@ -411,7 +411,7 @@ class Evidence:
         stored, upright, unclear = len(self.stored), len(self.upright), self.unclear + self.unsized
         if stored and upright:
             raise InputError(
-                f"{name}: EXIF turns some images, and the sizes in the annotations disagree: for "
+                f"{name}: EXIF turns some images, and the sizes in the annotations disagree. For "
                 f"{counted(stored, 'image')} they fit the stored image "
                 f"({printable(self.stored[0])}), for {upright:,} the upright one "
                 f"({printable(self.upright[0])}); convert them separately, or give "

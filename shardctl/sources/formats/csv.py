@@ -448,9 +448,7 @@ def _are_headers(batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
 def _wrong_columns(actual: int, names: Sequence[str], named: str) -> Rejection:
     """`named` says where the names come from."""
     columns = "1 column" if actual == 1 else f"{actual} columns"
-    message = (
-        f"has {columns} where {named} {len(names)}; fix the row, or quote cells with the delimiter"
-    )
+    message = f"has {columns} where {named} {len(names)}; fix the row, or put quotes around cells that hold the delimiter"
     if separator := separator_in(names):
         message = f"has {columns} where {named} 1; use --delimiter {separator} if it separates them"
     return Rejection("decode", "wrong-columns", message)

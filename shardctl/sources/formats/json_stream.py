@@ -125,7 +125,9 @@ class JsonDocument(Format):
         a stream, of the text of its records."""
         for first, lines, faults in self._parts(path, unit, reading, digest):
             parsed = JsonLines().parse(lines, first, Head(0), reading, schema, choose)
-            rejects = [(number, faults.get(number, error)) for number, error in parsed.rejects]
+            rejects = [
+                (number, faults.get(number) or of_record(error)) for number, error in parsed.rejects
+            ]
             yield Parsed(parsed.numbers, parsed.batch, rejects)
 
     def _parts(
@@ -252,6 +254,12 @@ class JsonStream(JsonDocument):
             data = b"%d" % size if fault else bytes(held[:size])
             places = let_go(record.after - base)
             yield data, fault or (text.undecoded_at(places[0]) if places else None)
+
+
+def of_record(error: Rejection) -> Rejection:
+    """Return what is wrong with a line as what is wrong with a record."""
+    message = error.message.replace("a line of JSON", "JSON").replace("line", "record")
+    return Rejection(error.stage, error.error, message)
 
 
 def as_line(element: bytes) -> bytes:

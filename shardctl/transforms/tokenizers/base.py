@@ -47,11 +47,11 @@ class Tokenizer(ABC):
     """Turns texts into the numbers of tokens. All numbers are below `vocabulary`.
 
     `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill
-    up; None if the tokenizer lacks it. `special` has the special tokens, which do not stand for
-    text, under their names, and `versions` the packages that decide the tokens, as in "tokenizers
-    0.23.3". `files` has the files of the tokenizer under their names in a dataset, such as
-    `tokenizer.json`. If you load them again, you get the same tokenizer; `kept_as` opens it: the
-    name of the first file, or a name that needs none, such as `bytes`.
+    up. They are None if the tokenizer lacks it. `special` has the special tokens, which do not
+    stand for text, under their names. `versions` has the packages that decide the tokens, for
+    instance "tokenizers 0.23.3". `files` has the files of the tokenizer under their names in a
+    dataset, such as `tokenizer.json`. If you load them again, you get the same tokenizer. `kept_as`
+    opens it: the name of the first file, or a name such as `bytes`.
     """
 
     kept_as: str
@@ -69,8 +69,8 @@ class Tokenizer(ABC):
         tokenizer says (no EOS)."""
 
     def too_long(self, texts: pa.Array) -> Rows:
-        """Return which of the texts, (n,), would take a hundred times as much memory as they have
-        bytes, and much of it."""
+        """Return which of the texts, (n,), would take too much memory. Some tokenizers need a
+        hundred times the bytes of a text."""
         return np.zeros(len(texts), bool)
 
     @abstractmethod

@@ -108,7 +108,7 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
     names = {"category": ["car", "bus"], "tags": ["x", "y"]}
     parquet_of(tmp_path / "in" / "train", [[1, 0], [2], []], **names)
     said = converted(tmp_path / "in", tmp_path / "out", "auto").notices
-    assert "left out: the names of the classes of tags (2)" in said
+    assert any("tags (2)" in each for each in said)
     assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["car", "bus"]
     assert {
         key: each["objects"]["category"] for key, each in samples(tmp_path / "out").items()
@@ -121,7 +121,7 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
     parquet_of(tmp_path / "in" / "test", [[0]], category=["bus", "car"], tags=["y", "x"])
     with pytest.raises(
         InputError,
-        match=r"the files give different names to the classes of objects\.category, tags;",
+        match=r"different names for the classes of objects\.category, tags;",
     ):
         converted(tmp_path / "in", tmp_path / "new", "auto")
     parquet_of(tmp_path / "in" / "test", [[0]], category=["car", "bus"], tags=["y", "x"])
@@ -164,7 +164,7 @@ def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_sa
     converted(source, tmp_path / "out", file, "captions:")
     assert samples(tmp_path / "out")["0.png"]["caption"] == "a caption"
     coco = coco_file(tmp_path / "coco.json", [(1, "0.png")], [box(1)])
-    with pytest.raises(InputError, match="both give objects; use drop_columns='objects'"):
+    with pytest.raises(InputError, match="both give objects; use drop_columns"):
         converted(source, tmp_path / "new", file, f"coco:{coco}")
 
 

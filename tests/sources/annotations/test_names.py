@@ -323,7 +323,7 @@ FILES: dict[str, tuple[Callable[[Path, list[str]], str], str]] = {
 
 files = pytest.mark.parametrize("form", FILES)
 
-NOT_THERE = "named for different splits|or of another split|none of its images is among the inputs"
+NOT_THERE = "which is of another split|or of another split|none of its images is among the inputs"
 
 
 def labelled(source: Path, out: Path, labels: str, column: str) -> set[str]:

@@ -124,9 +124,7 @@ def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path)
 
 def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
     source = plain(tmp_path, [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
-    with pytest.raises(
-        InputError, match=r"from 0 to 1, as shares .*pixels; multiply x and width by the width"
-    ):
+    with pytest.raises(InputError, match=r"from 0 to 1, as shares .*pixels"):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     # nothing reads them
     shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0)
@@ -158,10 +156,7 @@ def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path: Pa
     line = {"file_name": "a.png", "objects": {"bbox": [[2, 1, 8, 6]], "category": [0]}}  # corners
     (folder / "metadata.jsonl").write_text(json.dumps(line) + "\n")
     result = shardctl.convert(folder, tmp_path / "files", workers=0)
-    assert any(
-        "1 box reaches outside" in said and "if these are corners" in said
-        for said in result.notices
-    )
+    assert any("1 box reaches outside" in said for said in result.notices)
 
 
 def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path: Path) -> None:
