@@ -2,29 +2,38 @@
 name it."""
 
 from __future__ import annotations
+
 import errno
 import io
 import json
-import numpy as np
 import pickle
-import pytest
-import shardctl
 import shutil
-from PIL import Image
-from conftest import examples
-from dataset_facts import (dropped, keys, sums)
-from hypothesis import (given, strategies as st)
-from image_files import saved
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from dataset_facts import dropped, keys, sums
+from hypothesis import given
+from hypothesis import strategies as st
+from image_files import saved
 from pictures import soft_shapes
+from PIL import Image
+
+import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.shards import hashes as image_hashes
-from shardctl.build.shards.hashes import (ImageHashTask, ListedFile)
+from shardctl.build.shards.hashes import ImageHashTask, ListedFile
 from shardctl.build.shards.scan import run_task
-from shardctl.errors import (DatasetError, Rejection, SourceGoneError, UsageError)
+from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.transforms.duplicates.pictures import (Places, distances, first_of_equal, first_of_similar)
-from typing import Any
+from shardctl.transforms.duplicates.pictures import (
+    Places,
+    distances,
+    first_of_equal,
+    first_of_similar,
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.counts import joined
 from shardctl.system.files import read_named
 from shardctl.system.packages import needed
 from shardctl.system.text import printable, unknown
@@ -28,7 +29,6 @@ from shardctl.transforms.tokenizers.base import (
     Tokenizer,
     TokenizerKind,
     TokensInText,
-    joined,
     of_names,
 )
 
