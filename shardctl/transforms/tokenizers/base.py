@@ -69,13 +69,8 @@ class Tokenizer(ABC):
         tokenizer says (no EOS)."""
 
     def too_long(self, texts: pa.Array) -> Rows:
-<<<<<<< ours
-        """Return which of the texts, (n,), would take a hundred times as much memory as they have
-        bytes, and much of it."""
-=======
         """Return which of the texts, (n,), would take too much memory. Some tokenizers need a
         hundred times the bytes of a text."""
->>>>>>> theirs
         return np.zeros(len(texts), bool)
 
     @abstractmethod
