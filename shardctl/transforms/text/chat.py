@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.counts import joined
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
@@ -37,7 +36,7 @@ from shardctl.transforms.text.chat_forms import (
     which_chats,
 )
 from shardctl.transforms.text.tokens import TokenStep
-from shardctl.transforms.tokenizers.base import TokensInText, WithOffsets
+from shardctl.transforms.tokenizers.base import TokensInText, WithOffsets, joined
 from shardctl.transforms.tokenizers.huggingface import TEMPLATE
 from shardctl.transforms.tokenizers.templates import CHATML, MARKS, Template, Written, text_in
 

@@ -19,11 +19,17 @@ from shardctl.format.token_columns import TOKENS
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
-from shardctl.transforms.duplicates.exact import Rows
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.chat_forms import form_of
-from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Encoded, Ids, Offsets, Tokenizer
+from shardctl.transforms.tokenizers.base import (
+    UINT16_VOCABULARY,
+    Encoded,
+    Ids,
+    Offsets,
+    Rows,
+    Tokenizer,
+)
 from shardctl.transforms.tokenizers.engines import not_given_back
 from shardctl.transforms.tokenizers.huggingface import AUTO, CHOICES, HuggingFace
 from shardctl.transforms.tokenizers.table import digest_of_files, open_tokenizer

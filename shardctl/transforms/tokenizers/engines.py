@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, first_line
-from shardctl.format.counts import joined
 from shardctl.system.packages import installed_version
-from shardctl.transforms.tokenizers.base import Encoded, Tokenizer
+from shardctl.transforms.tokenizers.base import Encoded, Tokenizer, joined
 from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core
 
 LOOK = 4 << 20

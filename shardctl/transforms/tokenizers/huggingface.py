@@ -23,11 +23,9 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError, first_line
 from shardctl.format.arrays import bytes_of
-from shardctl.format.counts import joined
 from shardctl.system.packages import installed_version, needed, to_install
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine
-from shardctl.transforms.duplicates.exact import Rows
 from shardctl.transforms.tokenizers import engines
 from shardctl.transforms.tokenizers.base import (
     BEGIN_NAMES,
@@ -36,9 +34,11 @@ from shardctl.transforms.tokenizers.base import (
     PAD_NAMES,
     Encoded,
     Ids,
+    Rows,
     Tokenizer,
     TokenizerKind,
     TokensInText,
+    joined,
     longer_than,
     of_names,
 )

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.counts import joined
 from shardctl.system.packages import needed
 from shardctl.system.text import printable
-from shardctl.transforms.duplicates.exact import Rows
 from shardctl.transforms.tokenizers.base import (
     MOST,
     Encoded,
     Ids,
+    Rows,
     Tokenizer,
     TokenizerKind,
+    joined,
     longer_than,
 )
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.counts import joined
 from shardctl.system.files import read_named
 from shardctl.system.packages import needed
 from shardctl.system.text import printable, unknown
@@ -29,6 +28,7 @@ from shardctl.transforms.tokenizers.base import (
     Tokenizer,
     TokenizerKind,
     TokensInText,
+    joined,
     of_names,
 )
 
