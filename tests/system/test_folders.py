@@ -199,6 +199,6 @@ def test_a_command_for_file_systems_refuses_a_url(tmp_path: Path) -> None:
     assert here_only(str(tmp_path), "prune") == tmp_path
     with pytest.raises(
         UsageError,
-        match="s3://bucket/out: prune is not supported on a store; copy the dataset to a local",
+        match="s3://bucket/out: prune works on no store; copy the dataset to a local",
     ):
         here_only("s3://bucket/out", "prune")
