@@ -201,11 +201,6 @@ class CellStats:
         return [] if pa.types.is_string(of_others) else sorted(self.nulls)
 
 
-def is_number(cell: str) -> bool:
-    """Return whether a cell looks like a number."""
-    return bool(_LOOKS_LIKE_A_NUMBER.search(cell))
-
-
 def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:
     """Return whether a column of float64 is still one with these cells, null where empty; `numbers`
     are their values.

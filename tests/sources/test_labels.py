@@ -210,7 +210,7 @@ def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path: Path) -> No
         notices_of(labelled(tmp_path / "one", "label", rows), tmp_path / "out")
     source = labelled(tmp_path / "two", "target", rows)
     (notice,) = notices_of(source, tmp_path / "out")
-    assert notice.endswith("(target is one of numbers, to predict)")
+    assert notice.endswith("(target is one of numbers to predict)")
     assert column(tmp_path / "out", "target") == ("double", [0.5, 1.5, 2.5])
 
 

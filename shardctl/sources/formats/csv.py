@@ -361,17 +361,6 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def first_row(data: bytes, delimiter: str) -> list[str]:
-    """Return the cells of the first row, none if there is none."""
-    try:
-        return next(
-            csv.reader(io.StringIO(data.decode(errors="replace"), newline=""), delimiter=delimiter),
-            [],
-        )
-    except csv.Error:
-        return []
-
-
 _Rejects = list[tuple[int, Rejection]]
 
 
