@@ -73,4 +73,4 @@ def test_ctrl_c_says_what_is_done_in_one_short_traceback(
     )
     shown = "".join(traceback.format_exception(stopped.value))
     assert shown.count("Traceback") == 1
-    assert shown.count("  File ") <= 7
+    assert shown.count("  File ") <= 8

@@ -219,7 +219,7 @@ def test_a_linked_staging_folder_is_refused_by_its_name(here: Path, command: str
     message = refused(COMMANDS[command], here)
     assert message is not None
     assert "out/.shardctl: a link to " in message
-    assert "Remove the link (its target stays unchanged)" in message
+    assert "nothing is written or deleted behind a link" in message
 
 
 def test_a_lease_that_is_a_link_is_not_written_to(here: Path) -> None:

@@ -136,11 +136,11 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         ),
         (
             lambda: shardctl.train_tokenizer("in", "t.json", special_tokens="<eos>"),
-            "special_tokens takes a list; write special_tokens=['<eos>']",
+            "special_tokens takes a list; it is '<eos>'",
         ),
         (
             lambda: shardctl.train_tokenizer("in", "t.json", special_tokens=[1]),
-            "special_tokens must be a string; it is 1",
+            "special_tokens must be a string; it is [1]",
         ),
         (
             lambda: shardctl.train_tokenizer("in", "t.json", vocab_size="4k"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -28,8 +29,8 @@ class Remembered:
     """Facts that were found before, in a file of the user's cache, each under a digest of all that
     it depends on.
 
-    What is not there is found again, so that the file may be deleted or damaged at any time. It
-    counts only in a folder that nobody but this user can write to, and holds the `most` facts that
+    What is not there is found again, so that the file may be deleted or damaged at any time: its
+    first line is the SHA-256 of the rest. It counts only in a folder that nobody but this user can write to, and holds the `most` facts that
     came last.
     """
 
@@ -52,13 +53,15 @@ class Remembered:
         kept = [*facts.items(), (digest, fact)][-self._most :]
         if self._is_own():
             with contextlib.suppress(StorageError, OSError):
-                write_atomically(self._path, json.dumps(dict(kept)).encode())
+                data = json.dumps(dict(kept)).encode()
+                write_atomically(self._path, _sum_of(data) + b"\n" + data)
 
     def _facts(self) -> dict[str, Any]:
         if self._path is not None and self._is_own():
-            with contextlib.suppress(OSError, ValueError):
-                facts = json.loads(read_bytes(self._path))
-                return facts if isinstance(facts, dict) else {}
+            with contextlib.suppress(OSError):
+                recorded, _, data = read_bytes(self._path).partition(b"\n")
+                facts: dict[str, Any] = json.loads(data) if recorded == _sum_of(data) else {}
+                return facts
         return {}
 
     def _is_own(self) -> bool:
@@ -69,6 +72,10 @@ class Remembered:
                 folder is not None and folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
             )
         return False
+
+
+def _sum_of(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
 
 
 def state_of(path: str) -> tuple[str, int, int, int]:

@@ -711,7 +711,7 @@ def test_shards_of_an_updated_dataset_come_back_by_its_plan(source: Path, tmp_pa
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "plan.arrow").unlink()
     assert (
-        "an update has ordered it otherwise"
+        "an update has ordered it"
         in shardctl.repair(out, workers=0).unrepaired[0].message
     )
 

@@ -47,7 +47,7 @@ def test_another_file_is_not_replaced(
     ran = cli(*command.format(name, photos=photos).split())
     wrong_ending = "give a name that ends in" in ran.err
     assert ran.code == (2 if wrong_ending else 3)
-    assert wrong_ending or f"{name}: exists already, and is not a " in ran.err
+    assert wrong_ending or f"{name}: exists, and is not a " in ran.err
     assert (here / name).read_bytes() == before
     assert shardctl.verify(here / "out").ok
 
@@ -113,7 +113,7 @@ def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(
     recipe = (here / "recipe.toml").read_text()
     (here / "recipe.toml").write_text(f"{recipe}seed = 7\n")
     ran = cli(*advise)
-    assert (ran.code, "recipe.toml: exists already, and is not a recipe" in ran.err) == (3, True)
+    assert (ran.code, "recipe.toml: exists, and is not a recipe" in ran.err) == (3, True)
     assert (here / "recipe.toml").read_text() == f"{recipe}seed = 7\n"
 
 
@@ -125,7 +125,7 @@ def test_metrics_are_not_written_into_another_file(tmp_path: Path, name: str) ->
         (tmp_path / row).write_text('{"x": 1}\n')
     with pytest.raises(
         StorageError,
-        match=f"{name}: exists already, and is not a file of metrics that shardctl wrote",
+        match=f"{name}: exists, and is not a file of metrics that shardctl wrote",
     ):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, metrics=[tmp_path / name])
     assert (tmp_path / name).read_text() == '{"x": 1}\n'

@@ -263,8 +263,9 @@ def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
                 silent = name
     if silent is not None:
         raise SourceGoneError(
-            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {shown} "
-            f"and {silent} cannot be read ({error.strerror}); check its disk or server"
+            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
+            f"{' and '.join(dict.fromkeys((shown, silent)))} cannot be read ({error.strerror}); "
+            "check its disk or server"
         )
 
 

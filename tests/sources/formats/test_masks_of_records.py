@@ -202,7 +202,7 @@ def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path: Path) -> None:
         "a.tar#121": "seg.png: a mask has one number of up to 16 bits for each pixel; this is an "
         "image of mode RGB",
         "a.tar#131": "seg.png: its mask is of 8x4, and the image has 8x6",
-        "a.tar#141": "seg.png: its mask has 16 bits, and masks of this column have 8",
+        "a.tar#141": "seg.png: its mask has 16 bits for each pixel, and masks of this column have 8",
     }
 
 
