@@ -7,16 +7,6 @@ from typing import Any, Literal, overload
 from shardctl.benchmark.advice import Advice as _advise_Advice
 from shardctl.benchmark.measure import Listener as _bench_Listener
 from shardctl.benchmark.measure.result import BenchResult as _bench_BenchResult
-from shardctl.build.convert import Listener as _snapshot_Listener
-from shardctl.build.convert.listener import Listener as _convert_Listener
-from shardctl.build.convert.parts import finish as finish
-from shardctl.build.convert.result import ConvertResult as _convert_ConvertResult
-from shardctl.build.repair import repair as repair
-from shardctl.build.rewrite.compact import compact as compact
-from shardctl.build.rewrite.prune import prune as prune
-from shardctl.build.snapshot.partial_dataset import PartialDataset as _snapshot_PartialDataset
-from shardctl.build.train_tokenizer import train_tokenizer as train_tokenizer
-from shardctl.build.write import write as write
 from shardctl.inspection.content.inspection import inspect as inspect
 from shardctl.inspection.verify.verification import verify as verify
 from shardctl.interop.exports.exporting import ExportPlan as _export_ExportPlan
@@ -25,6 +15,16 @@ from shardctl.loader.dataset import Dataset as _snapshot_Dataset
 from shardctl.loader.dataset import open_dataset as open
 from shardctl.loader.mix import mix as mix
 from shardctl.loader.watching import watch as watch
+from shardctl.making.convert import Listener as _snapshot_Listener
+from shardctl.making.convert.listener import Listener as _convert_Listener
+from shardctl.making.convert.parts import finish as finish
+from shardctl.making.convert.result import ConvertResult as _convert_ConvertResult
+from shardctl.making.repair import repair as repair
+from shardctl.making.rewrite.compact import compact as compact
+from shardctl.making.rewrite.prune import prune as prune
+from shardctl.making.snapshot.partial_dataset import PartialDataset as _snapshot_PartialDataset
+from shardctl.making.train_tokenizer import train_tokenizer as train_tokenizer
+from shardctl.making.write import write as write
 from shardctl.transforms.custom import transform as transform
 from shardctl.version import __version__ as __version__
 

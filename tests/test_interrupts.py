@@ -12,7 +12,7 @@ import pytest
 
 import shardctl
 from shardctl.benchmark.measure import Listener as BenchListener
-from shardctl.build.convert import Listener
+from shardctl.making.convert import Listener
 
 
 def texts_beside(out: Path) -> Path:

@@ -27,12 +27,12 @@ from hypothesis import strategies as st
 from places import place_of
 
 import shardctl
-from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.samples import head
 from shardctl.loader.remote.cache import About, Cache
+from shardctl.making.convert import Listener
 from shardctl.system import files
 from shardctl.system.folders import LocalFolder
 

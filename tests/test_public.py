@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import shardctl
-from shardctl.build.options import chosen_options, convert_options
 from shardctl.errors import ShardctlError
+from shardctl.making.options import chosen_options, convert_options
 
 ROOT = Path(shardctl.__file__).parents[1]
 
@@ -172,7 +172,7 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         (lambda: shardctl.convert("", "out"), "the source is a path; it is ''"),
         (
             lambda: shardctl.convert("in", "out", listener=print),
-            "listener must be a shardctl.build.convert.listener.Listener",
+            "listener must be a shardctl.making.convert.listener.Listener",
         ),
         (
             lambda: shardctl.bench("out", listener=print),

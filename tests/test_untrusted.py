@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from places import file_at
 
 import shardctl
-from shardctl.build.write import parts
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.making.write import parts
 from shardctl.system.folders import LocalFolder
 
 SHARD = "train-00000.arrow"

@@ -4,7 +4,7 @@ and of units.
     .venv/bin/python scripts/bench/bench_commit.py [--cases 1000x1 4000x1 500x32] [--json]
 
 A case is SHARDSxUNITS: a folder of SHARDS * UNITS tiny texts is converted with UNITS samples in
-each shard, two workers. "commit" is Commit.run of shardctl/build/convert/table_writer.py: all
+each shard, two workers. "commit" is Commit.run of shardctl/making/convert/table_writer.py: all
 markers are read, the tables and the manifest are written. Listing, building and publishing are not
 part of it. The last lines are what a shard and a unit cost, by least squares over the cases.
 
@@ -83,7 +83,7 @@ def in_a_process(case: str) -> dict[str, Any]:
 def measure(shards: int, units: int) -> dict[str, Any]:
     """Convert tiny texts, and return what the commit took and wrote."""
     import shardctl
-    from shardctl.build.convert.table_writer import TableWriter
+    from shardctl.making.convert.table_writer import TableWriter
 
     found: dict[str, Any] = {"shards": shards, "units": shards * units}
     commit = TableWriter.run

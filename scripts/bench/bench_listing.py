@@ -132,10 +132,10 @@ def bare(root: Path) -> int:
 
 
 def listed(root: Path) -> int:
-    from shardctl.build.convert.sample_kind import detect_kind
-    from shardctl.build.plan.fingerprint import fingerprint_parts
-    from shardctl.build.plan.list_files import list_files
-    from shardctl.build.plan.listing import LabelRule
+    from shardctl.making.convert.sample_kind import detect_kind
+    from shardctl.making.plan.fingerprint import fingerprint_parts
+    from shardctl.making.plan.list_files import list_files
+    from shardctl.making.plan.listing import LabelRule
     from shardctl.sources.files import SourceRoot
     from shardctl.sources.formats import Reading
     from shardctl.sources.kinds import KINDS

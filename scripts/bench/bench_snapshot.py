@@ -64,7 +64,7 @@ with Pool(2) as pool:
 
 SNAPSHOT = """
 import sys, time
-import shardctl, shardctl.build.snapshot, shardctl.loader
+import shardctl, shardctl.making.snapshot, shardctl.loader
 options = dict(recipe={recipe!r}, labels="none", progress=False)
 began = time.perf_counter()
 ds = shardctl.snapshot({out!r}, {photos!r}, wait={wait}, **options)
@@ -74,7 +74,7 @@ print(count / (time.perf_counter() - began))
 
 CONVERT = """
 import sys, time
-import shardctl, shardctl.build.convert
+import shardctl, shardctl.making.convert
 began = time.perf_counter()
 print(shardctl.convert({photos!r}, {out!r}, {recipe!r}, labels="none").samples / (time.perf_counter() - began))
 """
@@ -101,7 +101,7 @@ print(count / (time.perf_counter() - began))
 
 CHECK = """
 import sys, time
-import shardctl, shardctl.build.snapshot
+import shardctl, shardctl.making.snapshot
 given = dict(recipe={recipe!r}, progress=False)
 began = time.perf_counter()
 shardctl.snapshot({out!r}, {source!r}, **given)

@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import shard_name
 from shardctl.format.roles import Image, Label, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY, ShardTable
+from shardctl.making.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.system.folders import LocalFolder
 
 LINKS = 50_000

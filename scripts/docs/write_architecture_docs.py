@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "images" / "rooms.svg"
 
 ROOMS = ("errors", "system", "format", "images", "sources", "transforms", "loader", "inspection")
-ROOMS += ("build", "interop", "benchmark", "cli")
+ROOMS += ("making", "interop", "benchmark", "cli")
 """From the ground up. import-linter checks that no room imports one above it (pyproject.toml)."""
 
 FLOOR, WIDTH, LEFT = 46, 250, 16

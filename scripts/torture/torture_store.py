@@ -75,7 +75,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 RUN = """
 import faulthandler, signal
 faulthandler.register(signal.SIGUSR1)
-from shardctl.build.convert.targets import store
+from shardctl.making.convert.targets import store
 from shardctl.system.store_lease import LeaseTiming
 store.PACE = LeaseTiming(heartbeat=0.2, stale=2, ask=0.1)
 from shardctl.cli import main

@@ -21,9 +21,6 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today
 from shardctl.benchmark.presets import find_preset
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
-from shardctl.build.convert import ConvertResult, convert
-from shardctl.build.paths import check_sources
-from shardctl.build.sampling import settled, take_inputs
 from shardctl.errors import (
     NOTHING_WRITTEN,
     InputError,
@@ -36,6 +33,9 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
+from shardctl.making.convert import ConvertResult, convert
+from shardctl.making.paths import check_sources
+from shardctl.making.sampling import settled, take_inputs
 from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes

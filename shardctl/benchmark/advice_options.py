@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.build.options import WORKERS
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
+from shardctl.making.options import WORKERS
 from shardctl.system.options import (
     FilePath,
     Flag,

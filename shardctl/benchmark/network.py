@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 
 from shardctl.benchmark.measure.result import ENOUGH, KEEPS_UP, STARVES
-from shardctl.build.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES
 from shardctl.errors import UsageError
 from shardctl.loader.blocks.fetching import AHEAD_BYTES, AT_ONCE
+from shardctl.making.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES
 from shardctl.system.text import size_of
 
 SHARD_REQUESTS = 2

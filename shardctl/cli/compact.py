@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from shardctl.build.options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
+from shardctl.making.options import IF_RUNNING
 from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
@@ -25,7 +25,7 @@ def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     done, readers see the old dataset.
     """
     with quick_imports():
-        from shardctl.build.rewrite.compact import compact as compact_dataset
+        from shardctl.making.rewrite.compact import compact as compact_dataset
 
     result = compact_dataset(
         dst, dry_run=dry_run, if_running=if_running, progress=output.shows_progress

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from shardctl.build.convert import ConvertResult, Listener, narration
-from shardctl.build.convert.listener import ConversionProgress, Estimate
 from shardctl.cli.output import Output, good, on_stderr, tell
+from shardctl.making.convert import ConvertResult, Listener, narration
+from shardctl.making.convert.listener import ConversionProgress, Estimate
 from shardctl.system.progress import progress_of
 from shardctl.system.text import printable
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from shardctl.build.options import convert_options
-from shardctl.build.shards import WORKER
 from shardctl.cli.command import command
 from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
 from shardctl.format.names import MANIFEST
+from shardctl.making.options import convert_options
+from shardctl.making.shards import WORKER
 from shardctl.system.files import exists
 from shardctl.system.machine import quick_imports, reuse_memory
 from shardctl.system.packages import look_in_current_folder
@@ -84,9 +84,9 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     reuse_memory()
     with ExitStack() as stack:
         with quick_imports():
-            from shardctl.build.convert import convert as convert_dataset
-            from shardctl.build.convert.narration import copied_line
             from shardctl.cli.conversion import ConversionView, print_result, result_record
+            from shardctl.making.convert import convert as convert_dataset
+            from shardctl.making.convert.narration import copied_line
 
             # After the imports, which it has then too: it needs 16 ms for its own, while this
             # process looks for the inputs. It needed 70 ms where both imported everything, and each

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.build.options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
+from shardctl.making.options import WORKERS
 from shardctl.system.files import free_bytes
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from shardctl.build.options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
+from shardctl.making.options import IF_RUNNING
 from shardctl.system.machine import quick_imports
 
 
@@ -34,8 +34,8 @@ def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -
     run these parts again. A dataset that was finished before is up to date.
     """
     with quick_imports():
-        from shardctl.build.convert.parts import finish as finish_parts
         from shardctl.cli.conversion import print_notices, print_result, result_record
+        from shardctl.making.convert.parts import finish as finish_parts
 
     result = finish_parts(
         dst, max_rejects, if_running, waiting_teller(dst, output), output.shows_progress

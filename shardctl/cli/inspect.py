@@ -272,8 +272,8 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion
     makes of them."""
-    from shardctl.build.sampling import convert_some
     from shardctl.format.dataset_location import DatasetLocation
+    from shardctl.making.sampling import convert_some
     from shardctl.system.scratch import scratch_folder
 
     with scratch_folder() as scratch:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.build.options import convert_options
-from shardctl.build.shards import WORKER
 from shardctl.cli.command import command, option, with_same_options
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
@@ -26,12 +24,14 @@ from shardctl.cli.output import (
     progress_options,
 )
 from shardctl.errors import UsageError
+from shardctl.making.options import convert_options
+from shardctl.making.shards import WORKER
 from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.build.preview import Preview, Tried
+    from shardctl.making.preview import Preview, Tried
 
 INPUTS = 8
 """How many inputs are shown where no number is given."""
@@ -121,8 +121,8 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         raise UsageError("--inputs and --key contradict each other; use one of them")
     look_in_current_folder()
     with quick_imports():
-        from shardctl.build.preview import make_preview
         from shardctl.inspection.pages.page import absolute
+        from shardctl.making.preview import make_preview
 
     check_outputs(given)
     options = {name: given[name] for name in BORROWED.keys() - _WITHOUT_EFFECT - {"recipe"}} | {
@@ -151,7 +151,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         for notice in made.notices:
             note(notice)
     if output.as_json:
-        from shardctl.build.preview.page import record_of
+        from shardctl.making.preview.page import record_of
 
         print_json({**record_of(made), **written})
     else:
@@ -175,9 +175,9 @@ def _write(
     written = {}
     with_page = given["html"] is not None or given["open"]
     if with_page or given["images"] is not None:
-        from shardctl.build.preview.page import preview_page, preview_sheet
         from shardctl.images.codecs.drawing import SHEET
         from shardctl.inspection.pages.page import write_page
+        from shardctl.making.preview.page import preview_page, preview_sheet
 
         if with_page:
             content = preview_page(made, src, convert)
@@ -190,7 +190,7 @@ def _write(
 
 
 def _print(made: Preview, written: dict[str, str]) -> None:
-    from shardctl.build.preview.page import reject_in_words
+    from shardctl.making.preview.page import reject_in_words
 
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
     click.echo(
@@ -211,7 +211,7 @@ def _print(made: Preview, written: dict[str, str]) -> None:
 def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
     """Yield a line for an input, and one for each of its samples: what it is, its size, its
     objects."""
-    from shardctl.build.preview.page import sample_facts, size_in_words
+    from shardctl.making.preview.page import sample_facts, size_in_words
 
     for record in (tried.source, *tried.samples):
         if record is not None:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.build.options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, good, print_json, progress_options, warn
 from shardctl.errors import InputError
+from shardctl.making.options import IF_RUNNING
 from shardctl.system.files import near_path, read_named
 from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.build.rewrite.prune import PruneResult
+    from shardctl.making.rewrite.prune import PruneResult
 
 SHOWN = 5
 """Keys of no sample that are printed; --json has them all."""
@@ -71,7 +71,7 @@ def prune(
     does not bring samples with these keys back. The sources are not touched.
     """
     with quick_imports():
-        from shardctl.build.rewrite.prune import prune as prune_dataset
+        from shardctl.making.rewrite.prune import prune as prune_dataset
 
     wanted = (
         [*single, *(_read_keys(Path(keys)) if keys is not None else ())]

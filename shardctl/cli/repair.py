@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.build.options import WORKERS
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import (
@@ -19,12 +18,13 @@ from shardctl.cli.output import (
     progress_options,
     waiting_teller,
 )
+from shardctl.making.options import WORKERS
 from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.build.repair import RepairResult
+    from shardctl.making.repair import RepairResult
 
 STILL_DAMAGED = 1
 SHOWN = 10
@@ -82,8 +82,8 @@ def repair(
     DST may be on a store (s3://bucket/out): all of it is read, and the rebuilt files are put back.
     """
     with quick_imports():
-        from shardctl.build.repair import Listener
-        from shardctl.build.repair import repair as repair_dataset
+        from shardctl.making.repair import Listener
+        from shardctl.making.repair import repair as repair_dataset
         from shardctl.system.progress import progress_of
 
     if transforms:

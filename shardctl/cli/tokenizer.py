@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from shardctl.build.options import WORKERS
 from shardctl.cli.command import Group, option
 from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (
@@ -20,6 +19,7 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
+from shardctl.making.options import WORKERS
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import ByteSize
 from shardctl.system.packages import look_in_current_folder
@@ -105,7 +105,7 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     Exit codes: 0 done, 2 wrong usage, 3 no such source, no text or a full disk, 130 interrupted.
     """
     with quick_imports():
-        from shardctl.build.train_tokenizer import train_tokenizer
+        from shardctl.making.train_tokenizer import train_tokenizer
         from shardctl.transforms.recipe_files.reading import load_recipe
 
     look_in_current_folder()

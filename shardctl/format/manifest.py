@@ -103,7 +103,7 @@ def kept_generations(root: Path) -> list[int]:
 
 def beside(root: Path) -> Path:
     """Return where the dataset before lies while it gives way to the one at `root`: in
-    build/commit/publish.py."""
+    making/commit/publish.py."""
     return root.parent / f".{root.name}{STAGING}"
 
 

@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.build.convert.discover import Discovery
-from shardctl.build.convert.sample_kind import first_file
-from shardctl.build.options import INPUT_TIMEOUT
-from shardctl.build.plan.list_files import list_files
-from shardctl.build.plan.listing import LabelRule, Listing
-from shardctl.build.plan.plan import Units
-from shardctl.build.sampling import take
-from shardctl.build.shards.engines.local import Engine, local_engine
-from shardctl.build.shards.scan import Found, FullScanTask
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING
 from shardctl.format.python_values import python_rows
 from shardctl.format.shard import INFO_KEY
 from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of, warning
+from shardctl.making.convert.discover import Discovery
+from shardctl.making.convert.sample_kind import first_file
+from shardctl.making.options import INPUT_TIMEOUT
+from shardctl.making.plan.list_files import list_files
+from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.plan.plan import Units
+from shardctl.making.sampling import take
+from shardctl.making.shards.engines.local import Engine, local_engine
+from shardctl.making.shards.scan import Found, FullScanTask
 from shardctl.sources.export_description import RESTORED, Description, located, loose_sums
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS

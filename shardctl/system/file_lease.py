@@ -118,7 +118,7 @@ class Lease:
     """The right to write one dataset, as long as its heartbeat continues.
 
     The file may get a second name, in a folder that takes the place of this one
-    (build/commit/publish.py): lock and heartbeat belong to the file, so that they hold for the path
+    (making/commit/publish.py): lock and heartbeat belong to the file, so that they hold for the path
     all the time.
     """
 

@@ -23,8 +23,8 @@ from shardctl.benchmark import advice
 from shardctl.benchmark.page import bench_page
 from shardctl.benchmark.peers import remote
 from shardctl.benchmark.peers.measuring import bench_shards
-from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, InstallError
+from shardctl.making.sampling import convert_some
 from shardctl.system.scratch import scratch_folder
 
 ROOT = Path(__file__).parents[2]

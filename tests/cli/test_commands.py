@@ -230,10 +230,10 @@ def test_a_conversion_of_photos_imports_no_large_module_that_it_does_not_need(
         for line in done.stderr.splitlines()
         if line.startswith("import time:")
     }
-    assert {"pyarrow", "shardctl.build.convert"} <= imported
+    assert {"pyarrow", "shardctl.making.convert"} <= imported
     assert imported.isdisjoint({"pyarrow.compute", "pyarrow.csv", "numpy.ma"})
     # else only workers import it
-    assert ("shardctl.build.shards.task" in imported) == (workers == 0)
+    assert ("shardctl.making.shards.task" in imported) == (workers == 0)
 
 
 @pytest.mark.thorough(after=1)
@@ -268,7 +268,7 @@ def test_a_conversion_of_records_imports_no_large_module_that_it_does_not_need(
         for line in done.stderr.splitlines()
         if line.startswith("import time:")
     }
-    assert {"pyarrow", "shardctl.build.convert"} <= imported
+    assert {"pyarrow", "shardctl.making.convert"} <= imported
     assert imported.isdisjoint(
         {"pyarrow.compute", "pyarrow.csv", "numpy.ma", "shardctl.sources.csv_numbers"}
     )

@@ -16,9 +16,9 @@ import pytest
 import shardctl
 from shardctl.benchmark.advice_options import AdviceOptions
 from shardctl.benchmark.options import BenchOptions
-from shardctl.build.options import Options
 from shardctl.cli import cli
 from shardctl.interop.exports.options import Choice, FormSettings
+from shardctl.making.options import Options
 
 NEW_OPTION = """
     pace: int = option(
@@ -55,7 +55,7 @@ def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
     shutil.copytree(
         Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
     )
-    file = package / "build" / "options.py"
+    file = package / "making" / "options.py"
     before, end, after = file.read_text(encoding="utf-8").partition(
         "\n    def check(self) -> None:"
     )

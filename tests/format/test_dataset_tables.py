@@ -61,7 +61,7 @@ def lines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """
     root = tmp_path_factory.mktemp("lines")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardctl.build.shards.rows.SHUFFLED_BYTES", 5000)
+        patch.setattr("shardctl.making.shards.rows.SHUFFLED_BYTES", 5000)
         shardctl.convert(write_lines(root / "in"), root / "out", workers=0, **WAYS[request.param])
     return root / "out"
 

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image as Pictures
 
-from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Image, Mask, Objects, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs.rle import compress
+from shardctl.making.write.writer import ShardLimits, ShardSeries, finish
 
 WIDTH, HEIGHT = 64, 48
 GREY = (90, 90, 90)

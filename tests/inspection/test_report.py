@@ -343,8 +343,8 @@ CONVERT = "shardctl convert in out --crop 32 --flip 0.5"
 @pytest.fixture(scope="module")
 def preview_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A preview of images with objects, one of them broken."""
-    from shardctl.build.preview import make_preview
-    from shardctl.build.preview.page import preview_page
+    from shardctl.making.preview import make_preview
+    from shardctl.making.preview.page import preview_page
 
     root = tmp_path_factory.mktemp("preview")
     (root / "in").mkdir()
@@ -439,8 +439,8 @@ def test_a_bar_is_as_long_as_its_number() -> None:
 def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
     tmp_path: Path, store: str, side: int, anew: bool
 ) -> None:
-    from shardctl.build.preview import make_preview
-    from shardctl.build.preview.page import ANEW, preview_page
+    from shardctl.making.preview import make_preview
+    from shardctl.making.preview.page import ANEW, preview_page
 
     (tmp_path / "in").mkdir()
     noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)

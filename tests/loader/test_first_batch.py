@@ -24,5 +24,5 @@ def test_the_first_batch_imports_no_large_module_that_it_does_not_need(raw_datas
     }
     assert {"pyarrow", "shardctl.loader.loader"} <= imported
     assert imported.isdisjoint(
-        {"pyarrow.compute", "numpy.ma", "click", "shardctl.transforms.base", "shardctl.build"}
+        {"pyarrow.compute", "numpy.ma", "click", "shardctl.transforms.base", "shardctl.making"}
     )

@@ -23,11 +23,11 @@ from PIL import Image
 from pyarrow import feather, parquet
 
 import shardctl
-from shardctl.build.shards import builder
-from shardctl.build.shards.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import read_rejects
+from shardctl.making.shards import builder
+from shardctl.making.shards.records import read_unit
 from shardctl.sources.formats import RECORD_BYTES
 from shardctl.system.folders import LocalFolder
 
@@ -324,7 +324,7 @@ def test_a_source_that_goes_away_stops_the_conversion(
 ) -> None:
     """It is no reject for each record."""
     source = source_of(folder, tmp_path / "in", "t.parquet", "path")
-    from shardctl.build.shards import inputs
+    from shardctl.making.shards import inputs
 
     read = inputs.read_file
 

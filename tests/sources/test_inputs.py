@@ -24,9 +24,9 @@ from PIL import Image
 from pyarrow import feather, parquet
 
 import shardctl
-from shardctl.build.convert import discover
 from shardctl.errors import UsageError
 from shardctl.format.tables import read_rejects
+from shardctl.making.convert import discover
 from shardctl.system.folders import LocalFolder
 
 Rows = list[dict[str, Any]]
@@ -506,7 +506,7 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> Non
 def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardctl.build.convert.discover.RECORD_BYTES", 100)
+    monkeypatch.setattr("shardctl.making.convert.discover.RECORD_BYTES", 100)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("x" * 101)
     (tmp_path / "in" / "b.txt").write_text("x" * 100)

@@ -17,10 +17,10 @@ from places import file_at
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert import conversion
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
+from shardctl.making.convert import conversion
 from shardctl.sources import label_table
 from shardctl.sources.annotations import inputs as names
 from shardctl.sources.boxes import (

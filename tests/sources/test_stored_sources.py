@@ -30,7 +30,6 @@ from object_stores import memory_store, new_bucket
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert.listener import Listener
 from shardctl.errors import (
     DatasetError,
     InputError,
@@ -39,6 +38,7 @@ from shardctl.errors import (
     StoreError,
     UsageError,
 )
+from shardctl.making.convert.listener import Listener
 from shardctl.sources import files
 from shardctl.sources.files import LocalCopies, SourceRoot, folder_of_copies
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
@@ -703,7 +703,7 @@ def test_objects_make_room_for_others(
             sum(path.stat().st_size for path in Path(folder_of_copies(), "s3").rglob("*.jsonl")),
         )
 
-    monkeypatch.setattr("shardctl.build.shards.prefetch.AHEAD_BYTES", size)
+    monkeypatch.setattr("shardctl.making.shards.prefetch.AHEAD_BYTES", size)
     url = put(f"{bucket}/in", folder)
     shardctl.convert(
         url,

@@ -18,9 +18,9 @@ import pytest
 from image_files import images
 
 import shardctl
-from shardctl.build.commit import publish
-from shardctl.build.convert import Listener
 from shardctl.errors import BusyError, DiskFullError, StorageError
+from shardctl.making.commit import publish
+from shardctl.making.convert import Listener
 from shardctl.system import file_lease
 from shardctl.system.file_lease import LEASE, STALE_SECONDS, Owner
 

@@ -19,8 +19,8 @@ import pytest
 from kept_servers import KeptServers
 
 import shardctl
-from shardctl.build.convert import Listener
 from shardctl.errors import WorkerError
+from shardctl.making.convert import Listener
 from shardctl.system import file_lease
 from shardctl.system.processes import forkserver, pool
 from shardctl.system.processes.pool import Limits, Pool, Task

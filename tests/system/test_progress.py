@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import shardctl
-from shardctl.build.convert import Listener
 from shardctl.errors import UsageError
+from shardctl.making.convert import Listener
 from shardctl.system import progress
 from shardctl.system.progress import Bars, Lines, Phase, counting
 

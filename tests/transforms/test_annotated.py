@@ -21,10 +21,10 @@ from pictures import centroid, rectangle
 from PIL import Image
 
 import shardctl
-from shardctl.build.convert import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.tables import read_rejects
+from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.pipeline import deferred_objects
 
@@ -627,8 +627,8 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(
         (64, 1 << 20, 400),
         (64, 1 << 20, 0),
     ):
-        monkeypatch.setattr("shardctl.build.shards.rows.SETTLED_ROWS", rows)
-        monkeypatch.setattr("shardctl.build.shards.rows.SETTLED_BYTES", size)
+        monkeypatch.setattr("shardctl.making.shards.rows.SETTLED_ROWS", rows)
+        monkeypatch.setattr("shardctl.making.shards.rows.SETTLED_BYTES", size)
         monkeypatch.setattr("shardctl.transforms.pipeline.deferred_objects.WAITING_BYTES", waiting)
         out = tmp_path / f"{rows}-{size}-{waiting}"
         result = shardctl.convert(source, out, labels=labels, recipe=recipe, workers=0)

@@ -22,11 +22,11 @@ from pictures import soft_shapes
 from PIL import Image
 
 import shardctl
-from shardctl.build.convert import Listener
-from shardctl.build.shards import hashes as image_hashes
-from shardctl.build.shards.hashes import ImageHashTask, ListedFile
-from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
+from shardctl.making.convert import Listener
+from shardctl.making.shards import hashes as image_hashes
+from shardctl.making.shards.hashes import ImageHashTask, ListedFile
+from shardctl.making.shards.scan import run_task
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.duplicates.pictures import (
     Places,

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from image_files import images
 
 import shardctl
-from shardctl.build.convert import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import read_rejects
+from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value
 

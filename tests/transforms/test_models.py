@@ -613,7 +613,7 @@ def test_images_of_a_table_are_called_by_their_rows(source: Path, tmp_path: Path
 
 
 def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> None:
-    from shardctl.build.preview import make_preview
+    from shardctl.making.preview import make_preview
 
     preview = make_preview([source], {"transform": [step("Recorder")]}, 3, workers=0)
     assert [[record.values["call"] for record in each.samples] for each in preview.inputs] == [

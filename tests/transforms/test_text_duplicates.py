@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from stopping import stopped_at
 
 import shardctl
-from shardctl.build.convert import Listener, discover
-from shardctl.build.shards import hashes as text_hashes
-from shardctl.build.shards import task
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
+from shardctl.making.convert import Listener, discover
+from shardctl.making.shards import hashes as text_hashes
+from shardctl.making.shards import task
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.base import Records

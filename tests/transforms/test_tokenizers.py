@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.build.train_tokenizer import KINDS, SPECIAL
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
+from shardctl.making.train_tokenizer import KINDS, SPECIAL
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.tokenizers import engines, huggingface
 from shardctl.transforms.tokenizers.base import Tokenizer, WithOffsets

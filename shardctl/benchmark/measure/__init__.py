@@ -38,10 +38,6 @@ from shardctl.benchmark.measure.subjects import (
 )
 from shardctl.benchmark.measure.throughput import Measured, Throughput, measure, summarize
 from shardctl.benchmark.options import BenchOptions
-from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job, RecordReading
-from shardctl.build.shards.planned import PlannedUnit, RetryHints, Root
-from shardctl.build.shards.records import choice_of, read_unit, sample_of
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
@@ -52,6 +48,10 @@ from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.order import MODES
+from shardctl.making.shards.inputs import check_digest, digest_of, read_whole
+from shardctl.making.shards.job import Job, RecordReading
+from shardctl.making.shards.planned import PlannedUnit, RetryHints, Root
+from shardctl.making.shards.records import choice_of, read_unit, sample_of
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance

@@ -28,9 +28,9 @@ from shardctl.benchmark.measure.subjects import (
 from shardctl.benchmark.measure.throughput import Measured, compare_readers, measure, summarize
 from shardctl.benchmark.peers.remote import PeerReader, Remote, reader_of
 from shardctl.benchmark.presets import Preset
-from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, UsageError
 from shardctl.interop.foreign import open_shards
+from shardctl.making.sampling import convert_some
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable

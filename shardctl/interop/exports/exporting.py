@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.options import WORKERS
 from shardctl.errors import (
     CONTINUES,
     DatasetError,
@@ -38,6 +37,7 @@ from shardctl.interop.exports.staging import (
     discard_others,
     only_writer,
 )
+from shardctl.making.options import WORKERS
 from shardctl.sources.export_description import (
     DESCRIPTION,
     Description,

@@ -22,13 +22,13 @@ from pyarrow import parquet
 from round_trips import FORMS, facts_of
 
 import shardctl
-from shardctl.build.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs import rle
+from shardctl.making.write.writer import ShardLimits, ShardSeries, finish
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 
 HEIGHT, WIDTH, SAMPLES = 6, 8, 4

@@ -12,8 +12,8 @@ import pyarrow as pa
 from PIL import Image
 
 import shardctl
-from shardctl.build.convert import ConvertResult
 from shardctl.format.tables import read_rejects
+from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
 
 PALETTE = [0, 0, 0, 128, 0, 0, 0, 128, 0]

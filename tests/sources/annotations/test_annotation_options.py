@@ -7,8 +7,8 @@ import pytest
 from making import box, coco_file, photos, samples
 
 import shardctl
-from shardctl.build.plan.listing import LabelRule
 from shardctl.errors import InputError, UsageError
+from shardctl.making.plan.listing import LabelRule
 from shardctl.sources.annotations import parse_source
 
 

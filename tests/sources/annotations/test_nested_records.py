@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 import shardctl
-from shardctl.build.convert import convert  # as the command line has it: messages name options
 from shardctl.cli import run
 from shardctl.errors import InputError
+from shardctl.making.convert import convert  # as the command line has it: messages name options
 
 Record = dict[str, Any]
 

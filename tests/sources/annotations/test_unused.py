@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import shardctl
-from shardctl.build.convert import convert  # as the command line has it: messages name options
+from shardctl.making.convert import convert  # as the command line has it: messages name options
 
 NAMES = ("a", "b", "c")
 COCO = {

@@ -178,7 +178,7 @@ def test_types_of_later_records_are_found_where_others_were_looked_at(
 ) -> None:
     """Of a large file some units are looked at; a value that does not fit makes the conversion look
     at all of them."""
-    monkeypatch.setattr("shardctl.build.convert.discover.TYPED_UNITS", 1)
+    monkeypatch.setattr("shardctl.making.convert.discover.TYPED_UNITS", 1)
     filler, last = (
         [b"x" * 300_000],
         {"one": [1, 2], "text": [b"\xff"], "number": [2**40], "new": [1.5]},

@@ -1,5 +1,0 @@
-"""Building shards: the job (job.py), what a worker does (worker.py), one shard (task.py), its parts
-(builder.py)."""
-
-WORKER = "shardctl.build.shards.worker"
-"""The module that builds shards in worker processes."""

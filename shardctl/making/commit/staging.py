@@ -1,0 +1,199 @@
+"""The files of an unfinished conversion in the staging folder, and resuming it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.names import REPLACED
+from shardctl.making.plan.fingerprint import difference
+from shardctl.making.plan.listing import Flags
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.making.shards.marker import ShardMarker, read_finished
+from shardctl.making.shards.planned import Root
+from shardctl.system.file_lease import LEASE
+from shardctl.system.files import is_file, is_folder, naming_the_path
+from shardctl.system.folders import LocalFolder
+from shardctl.system.job_folder import JOB, JobFolder
+from shardctl.transforms.recipe import Recipe
+
+REPAIR_PREFIX = "repair-"
+"""Prefix of the working folders of repair, in the staging folder. No repair resumes another one,
+except if that one has begun to replace the dataset."""
+
+_JOB_NAME = re.compile(r"([0-9a-f]{32}(-update)?|(repair|write)-[0-9a-f]+)(\.[0-9a-f]{8})*")
+"""The names of folders of jobs: a fingerprint, or what a repair or shardctl.write calls itself; and
+those of discarded ones."""
+
+
+def is_job_name(name: str) -> bool:
+    """Return whether the folder of a job may have this name."""
+    return _JOB_NAME.fullmatch(name) is not None
+
+
+def jobs_in(staging: Path) -> list[Path]:
+    """Return the folders in a staging folder that have the name of a job. Nothing else there is
+    ever deleted: it is a person's.
+
+    Raises OSError.
+    """
+    return sorted(path for path in staging.iterdir() if is_job_name(path.name) and is_folder(path))
+
+
+def is_given_up(staging: Path) -> bool:
+    """Return whether a staging folder has nothing but what a killed process was deleting: discarded
+    jobs, and its lease."""
+    with contextlib.suppress(OSError):
+        discarded = {path.name for path in jobs_in(staging) if path.suffix}
+        return is_folder(staging) and set(os.listdir(staging)) <= {LEASE, *discarded}
+    return False
+
+
+def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> DatasetJob | None:
+    """Return the job that was begun in `folder` with this recipe, for the sources as they are now;
+    None if none was.
+
+    Writes nothing.
+    """
+    if not JobFolder(folder).is_begun():
+        return None
+    try:
+        return replace(DatasetJob.load(LocalFolder(folder), recipe), roots=roots)
+    except (DatasetError, UsageError):
+        return None  # of a version whose jobs are other ones: as if it were another conversion's
+
+
+def go_on(job: Job) -> None:
+    """Prepare to resume an unfinished job."""
+    clear_partial_files(job)
+    job.save()
+
+
+def clear_partial_files(job: Job) -> None:
+    """Delete the incomplete files of killed workers."""
+    JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: True)
+
+
+def clear_partial_files_of(job: Job, chosen: Flags) -> None:
+    """Delete the incomplete files of killed workers, of these shards alone: (shards,)."""
+    names = set()
+    for shard in np.flatnonzero(chosen).tolist():
+        names |= {path(shard).name for path in (job.shard_path, job.marker_path, job.rejects_path)}
+    JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: name in names)
+
+
+def finished_shards(job: Job, chosen: Flags) -> Iterator[tuple[int, ShardMarker]]:
+    """Yield those of the chosen shards (shards,) that are finished, each with the content of its
+    marker."""
+    for shard in marked_shards(job):
+        if chosen[shard] and (done := read_finished(job, shard)):
+            yield shard, done
+
+
+def marked_shards(job: Job) -> list[int]:
+    """Return the shards that have a marker, in their order. It is not read: where the power failed,
+    it may be torn."""
+    stems = (
+        name.removesuffix(".arrow")
+        for name in JobFolder(job.folder).markers()
+        if name.endswith(".arrow")
+    )
+    return sorted(int(stem) for stem in stems if stem.isdecimal() and int(stem) < job.shards)
+
+
+def how_far(staging: Path) -> tuple[int, int] | None:
+    """Return how many shards of the unfinished conversion are done, and how many it has; None if
+    there is none."""
+    # it may end, or give way to another one, meanwhile
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        for found in filter(is_file, staging.glob(f"*/{JOB}")):
+            folder = JobFolder(found.parent)
+            shards = sum(split["shards"] for split in folder.record()["splits"])
+            return sum(name.endswith(".arrow") for name in folder.markers()), shards
+    return None
+
+
+def begin(job: Job) -> None:
+    """Make the folders of a job that begins. Its plan is there already; job.json, saved last, makes
+    it one to go on from."""
+    JobFolder(job.folder).make_folders(NEW_FOLDER)
+    with naming_the_path(job.folder):
+        job.write_files()
+    job.save()
+
+
+def refuse_to_lose(
+    staging: LocalFolder, folder: Path, parts: dict[str, str], recipe: Recipe
+) -> None:
+    """Raise DatasetError if a job that begins in `folder` would throw away finished shards of
+    another one.
+
+    The job in `folder` itself counts as another one where this version of shardctl cannot go on
+    with it. Writes nothing.
+    """
+    if not staging.root.exists() or unfinished(folder, (), recipe) is not None:
+        return
+    with naming_the_path(staging.root):
+        for name in sorted(staging.names()):
+            if JobFolder(staging.path(name)).is_begun():
+                refuse_to_lose_job(staging.below(name), parts)
+
+
+def make_room(staging: Path, folder: Path) -> None:
+    """Clear the staging folder for a job that begins in `folder`."""
+    with naming_the_path(staging):
+        for job in jobs_in(staging):
+            discard(job)
+        folder.mkdir()
+
+
+def discard(folder: Path) -> None:
+    """Take away the folder of a job. Raises OSError, and StorageError if the folder, or the one
+    that it lies in, is a link.
+
+    What says that its dataset takes its place goes when the name says that the job is discarded.
+    """
+    JobFolder(folder).discard(folder.parent.parent, [REPLACED])
+
+
+def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> None:
+    """Raise DatasetError if the job in a folder has finished shards, and is another one than that
+    of a fingerprint's `parts`.
+
+    Its recipe is not read: it may name anybody's function. Without `parts` it is that of a
+    conversion, and this is none.
+    """
+    job, done, shown = JobFolder(folder.root), 0, folder.above.above.shown()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has not begun
+        done = len(job.markers())
+    what, made, other = "shards", "", "of another version of shardctl"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        record = job.record()
+        if "written" in record and done and parts is None and record["written"] is not None:
+            raise DatasetError(
+                f"{shown}: holds {done:,} of {int(record['parts']):,} parts that an earlier call "
+                "of shardctl.write made with"
+                " other arguments or other code; overwrite=True starts over"
+            )
+        if "written" in record:
+            if record["written"] is None:
+                return  # nothing can go on with it
+            what, made, other = "parts", f" of {int(record['parts']):,}", "by shardctl.write"
+        elif parts is None:
+            other = "by shardctl convert"
+        elif record["parts"] != parts:
+            other = f"that differs in its {difference(record['parts'], parts)}"
+            made = f" of {sum(split['shards'] for split in record['splits'])}"
+    if done:
+        raise DatasetError(
+            f"{shown}: holds an unfinished conversion {other}: {done:,}{made} {what} are done. Run "
+            "the same command again with"
+            " the same versions to complete it, or use --overwrite to start over"
+        )

@@ -1,0 +1,500 @@
+"""The columns of a dataset, decided before any sample is made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import Layout
+from shardctl.format.roles import Image, Label, Mask, Objects, Role
+from shardctl.images.codecs import backend
+from shardctl.images.defaults import SUFFIXES
+from shardctl.making.notices import notice
+from shardctl.making.plan.labels import LABEL
+from shardctl.making.plan.listing import Listing
+from shardctl.making.shards.job import KEY, objects_of_records
+from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.boxes import is_named_mask
+from shardctl.sources.export_description import Description, described, name_in_records
+from shardctl.sources.formats import CHOSEN
+from shardctl.sources.formats.base import FOLDER
+from shardctl.sources.image_columns import (
+    AUTO,
+    BOXES,
+    FRAME,
+    KEPT,
+    MAIN,
+    MASK,
+    NO_IMAGES,
+    ROLE,
+    can_hold_images,
+    choose_column,
+    mark_columns,
+    mark_masks,
+    marked_columns,
+    marked_masks,
+    with_said,
+    without_masks,
+)
+from shardctl.sources.label_table import said_of_names, some
+from shardctl.sources.types import WRITTEN, Types
+from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe
+
+
+def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
+    """Return the columns of records with those of images marked. Raises InputError if it is not
+    clear which they are."""
+    if members := [
+        f.name
+        for f in fields
+        if pa.types.is_binary(f.type) and "." in f.name and f.name.endswith(tuple(SUFFIXES))
+    ]:
+        listing.note("images-as-bytes", names=some(members))
+    if recipe.kind == "image":
+        return with_masks(
+            mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing
+        )
+    if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
+        return fields
+    fields = mark_columns(fields, None)
+    kept = marked_columns(fields, KEPT)
+    if kept:
+        backend.require_one()
+        if recipe.batch_transforms:
+            name = recipe.batch_transforms[0].name
+            raise UsageError(
+                f"{name} is not for records with images ({some(kept)}); use --image-field none"
+            )
+        said = notice("columns-of-images", names=", ".join(map(printable, kept)))
+        if said not in listing.notices:
+            listing.notices.append(said)
+    return with_masks(fields, recipe, listing) if kept else fields
+
+
+def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
+    """Return the columns of records with images, those marked that may have to be moved with the
+    image as masks.
+
+    These are the ones that the recipe names, all that hold other images by their type, and where a
+    step moves pixels, those that are called masks. The first records tell which are masks. Those of
+    exports have the roles that shardctl.json tells. Raises InputError for a field that the recipe
+    names and that cannot be a mask.
+    """
+    other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
+    names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
+    for name in recipe.mask_fields:
+        old = next((old for old, new in names.items() if new == name), None)
+        if old is None:
+            others = ", ".join(map(printable, names.values())) or "none"
+            raise InputError(
+                f"--mask-fields: there is no field {printable(name)} beside the image; others are "
+                f"{others}"
+            )
+        if not can_hold_images(fields.field(old).type):
+            raise InputError(
+                f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are "
+                "images"
+            )
+    found = [old for old, new in names.items() if new in recipe.mask_fields]
+    kept = marked_columns(fields, KEPT)
+    for old, new in names.items():
+        may_be = old in kept or (
+            bool(recipe.moving) and is_named_mask(fields.field(old).with_name(new))
+        )
+        if may_be and old not in found and new not in recipe.unmoved:
+            found.append(old)
+    with_roles = (
+        {name for export in _exports(listing) for name in _columns_with_roles(export)}
+        if found
+        else set()
+    )
+    return mark_masks(fields, {name: 8 for name in found if name not in with_roles})
+
+
+def masks_of(fields: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Role]:
+    """Return the roles of the columns of records that are marked as masks, by their names in the
+    dataset."""
+    return {
+        renames.get(name, name): Mask("source", bits=bits)
+        for name, bits in marked_masks(fields).items()
+    }
+
+
+def with_bits(fields: pa.Schema, layout: Layout, renames: Mapping[str, str]) -> pa.Schema:
+    """Return the columns of records, those of masks marked with the bits that a layout says of
+    them.
+
+    Those that it says to be no masks are not marked any more.
+    """
+    roles = {name: layout.roles.get(renames.get(name, name)) for name in marked_masks(fields)}
+    fields = without_masks(
+        fields, [name for name, role in roles.items() if not isinstance(role, Mask)]
+    )
+    return mark_masks(
+        fields, {name: role.bits for name, role in roles.items() if isinstance(role, Mask)}
+    )
+
+
+def with_rule(
+    fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: AnnotationRule
+) -> pa.Schema | None:
+    """Return the columns of records, those of masks and objects marked with what a person says of
+    their frame and boxes.
+
+    Raises UsageError where that is said and there are no such annotations, in the records or beside
+    the images.
+    """
+    if rule.boxes == "keep" and rule.frame == "auto":
+        return fields
+    has_image = fields is not None and bool(marked_columns(fields, MAIN))
+    objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
+    if objects is not None and objects in {
+        name for export in _exports(listing) for name in _columns_with_roles(export)
+    }:
+        objects = None
+    of_objects = [objects] if objects is not None else []
+    masks = list(marked_masks(fields)) if has_image else []
+    roles = [role for each in listing.annotations for role in each.roles.values()]
+    if (
+        rule.boxes != "keep"
+        and not of_objects
+        and not any(isinstance(role, Objects) for role in roles)
+    ):
+        raise UsageError(
+            f"--boxes-outside {rule.boxes} is about boxes of objects, but the inputs have none "
+            "(`shardctl help annotations`)"
+        )
+    if (
+        rule.frame != "auto"
+        and not of_objects
+        and not masks
+        and not any(isinstance(role, Mask | Objects) for role in roles)
+    ):
+        raise UsageError(
+            f"--annotation-frame {rule.frame} is about objects and masks of images, but the inputs "
+            "have none; fields with other"
+            " names are masks with --mask-fields (`shardctl help annotations`)"
+        )
+    if fields is None:
+        return None
+    if rule.boxes != "keep":
+        fields = with_said(fields, BOXES, dict.fromkeys(of_objects, rule.boxes))
+    return (
+        fields
+        if rule.frame == "auto"
+        else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
+    )
+
+
+def _no_such_field(name: str, fields: pa.Schema) -> InputError:
+    """Return the error for a field that was named, and that records have not."""
+    outer = name.partition(".")[0]
+    is_inside = outer != name and outer in fields.names
+    inside = (
+        f"; {printable(outer)} is a struct, which is kept or left out as a whole"
+        if is_inside
+        else ""
+    )
+    held = ", ".join(map(printable, fields.names))
+    return InputError(f"the records have no field {printable(name)}; they have {held}{inside}")
+
+
+def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
+    """Return those of the columns of records that the recipe keeps.
+
+    Raises InputError if there is no such field, and if records have fields of their own, too many
+    for a column each.
+    """
+    fields = types.found()
+    named = (recipe.text_field, recipe.label_field, recipe.key_field)
+    if absent := [name for name in named if name is not None and name not in fields.names]:
+        raise _no_such_field(absent[0], fields)
+    wanted = recipe.chosen_fields
+    if not wanted:
+        if types.scattered > MOST_SCATTERED:
+            raise InputError(
+                f"the records have {types.scattered:,} fields that the first ones do not have; at "
+                f"most {MOST_SCATTERED:,} can be columns; name those to keep with --fields"
+            )
+        return fields
+    missing = [name for name in wanted if name not in fields.names]
+    if missing:
+        raise _no_such_field(missing[0], fields)
+    return pa.schema(
+        [fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})}
+    )
+
+
+def without_folders(fields: pa.Schema) -> pa.Schema:
+    """Return the columns of records without that of FOLDER, as if a person had not chosen it: it
+    has no classes."""
+    if FOLDER not in fields.names:
+        return fields
+    return pa.schema(
+        [f for f in fields if f.name != FOLDER], {CHOSEN: b"", **(fields.metadata or {})}
+    )
+
+
+class ExportedColumn(NamedTuple):
+    """What shardctl.json says of a column that its values do not show: its role, and its type where
+    that is a tensor."""
+
+    role: Role | None
+    tensor: pa.DataType | None
+
+
+def exported_columns(
+    listing: Listing, content: pa.Schema | None, renames: Mapping[str, str]
+) -> dict[str, ExportedColumn]:
+    """Return what the exports among the sources say of columns, where all sources say the same.
+
+    The main image and classes with names are left out: a conversion finds these as in any other
+    source. `renames` has the columns that get another name in the dataset. Raises InputError for
+    exports that say different things of a column.
+    """
+    if listing.whole or content is None:
+        return {}
+    found = [_exported_by(export, content, renames) for export in _exports(listing)]
+    together: dict[str, ExportedColumn] = {}
+    for columns in found:
+        odd = next(
+            (name for name, said in columns.items() if together.setdefault(name, said) != said),
+            None,
+        )
+        if odd is not None:
+            raise InputError(
+                f"the sources are exports, and their shardctl.json differ in {printable(odd)}; "
+                "convert each into its own"
+                " dataset"
+            )
+    lost = [name for name in together if not all(name in columns for columns in found)]
+    if lost:
+        listing.note("roles-left-out", names=some(lost))
+    return {name: said for name, said in together.items() if name not in lost}
+
+
+def with_tensors(content: pa.Schema | None, said: Mapping[str, ExportedColumn]) -> pa.Schema | None:
+    """Return columns in which lists of the numbers of tensors have the type of these tensors."""
+    if content is None:
+        return None
+    types = {name: each.tensor for name, each in said.items() if each.tensor is not None}
+    return pa.schema([f.with_type(types.get(f.name, f.type)) for f in content], content.metadata)
+
+
+def _exports(listing: Listing) -> list[Description | None]:
+    """Return the description of the export that the first file of each folder is of, None for one
+    of none."""
+    numbers = {
+        folder: number
+        for number, folder in enumerate(dict.fromkeys(group.folder for group in listing.groups))
+    }
+    of_group = np.array([numbers[group.folder] for group in listing.groups], np.int64)
+    folders = of_group[listing.table["group"].to_numpy()] + len(numbers) * listing.table[
+        "root"
+    ].to_numpy().astype(np.int64)
+    rows = np.unique(folders, return_index=True)[1]
+    return [
+        described(listing.opened(listing.table.slice(row, 1).to_pylist()[0]))
+        for row in rows.tolist()
+    ]
+
+
+def _columns_with_roles(export: Description | None) -> list[str]:
+    """Return the columns that an export tells the role of, by their names in its records."""
+    if export is None:
+        return []
+    return [
+        name_in_records(field, export)
+        for field in export.fields
+        if export.layout.roles.get(field.name) is not None
+    ]
+
+
+def _exported_by(
+    export: Description | None, content: pa.Schema, renames: Mapping[str, str]
+) -> dict[str, ExportedColumn]:
+    """Return what an export says of columns, by their names in the new dataset."""
+    if export is None:
+        return {}
+    made: dict[str, ExportedColumn] = {}
+    for field in export.fields:
+        read = name_in_records(field, export)
+        name, type_ = renames.get(read, read), export.layout.columns.field(field.name).type
+        if name in content.names:
+            role = export.layout.roles.get(field.name)
+            is_main = field.name == export.layout.roles.main_image and not isinstance(role, Mask)
+            is_found = is_main or (isinstance(role, Label) and (bool(role.names) or name == LABEL))
+            tensor = type_ if _are_its_numbers(content.field(name).type, type_) else None
+            if (role is not None and not is_found) or tensor is not None:
+                made[name] = ExportedColumn(
+                    None if role is None or is_found else _as_read(role, type_), tensor
+                )
+    return made
+
+
+def _are_its_numbers(type_: pa.DataType, tensor: pa.DataType) -> bool:
+    """Return whether a type is one of lists of the numbers of a tensor: of all of them, or of lists
+    in its shape."""
+    count = 1
+    while pa.types.is_fixed_size_list(type_):
+        count, type_ = count * type_.list_size, type_.value_type
+    return (
+        isinstance(tensor, pa.FixedShapeTensorType)
+        and type_ == tensor.value_type
+        and count == tensor.storage_type.list_size
+    )
+
+
+def _as_read(role: Role, type_: pa.DataType) -> Role:
+    """Return the role of a column of this type once it was exported: raw masks and images are PNG
+    then."""
+    if not isinstance(role, Image) or not isinstance(type_, pa.FixedShapeTensorType):
+        return role
+    if isinstance(role, Mask):
+        return replace(role, store="png", bits=16 if type_.value_type == pa.uint16() else 8)
+    return replace(role, store="png")
+
+
+def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
+    """Return columns under the names that they have in the dataset. Raises InputError if there is
+    no such field, or two."""
+    missing = [name for name in renames if name not in fields.names and name != FOLDER]
+    if missing:
+        raise _no_such_field(missing[0], fields)
+    names = [renames.get(name, name) for name in fields.names]
+    twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"two fields of the records would be called {twice}; rename one of them in the files"
+        )
+    return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
+
+
+def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
+    """Return columns without that of the records' own keys. Raises InputError if these cannot be
+    keys."""
+    if recipe.key_source is None:
+        return columns
+    _refuse_names(columns.field(KEY).type, recipe.key_source, "keys")
+    return columns.remove(columns.get_field_index(KEY))
+
+
+def refuse_groups(fields: pa.Schema, recipe: Recipe, types: Types | None) -> None:
+    """Raise InputError if the records do not have the field of the groups, or it cannot be one: 3
+    and 3.0 are two texts."""
+    if recipe.group is not None and (name := recipe.group.field) is not None:
+        if name not in fields.names:
+            raise _no_such_field(name, fields)
+        if types is not None and name in types.mixed():
+            raise InputError(
+                f"the field {printable(name)} has values of several types; write groups with one "
+                "type"
+            )
+        _refuse_names(fields.field(name).type, name, "groups")
+
+
+def _refuse_names(type_: pa.DataType, name: str, what: str) -> None:
+    if not (
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)
+    ):
+        raise InputError(
+            f"the field {printable(name)} is of type {type_}; {what} are text, or whole numbers"
+        )
+
+
+def refuse_fields(recipe: Recipe) -> None:
+    """Raise UsageError if the recipe names fields of records, and each file is one record without
+    any."""
+    names = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
+    given = next((name for name in names if getattr(recipe, name)), None)
+    if given is not None:
+        what = "images" if recipe.kind == "image" else "whole files of text"
+        raise UsageError(
+            f"{given} names fields of records, but the inputs are {what} and have no fields; leave "
+            "it out"
+        )
+
+
+def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:
+    """Say which fields of the first records a given schema leaves out, and which of its own they do
+    not have.
+
+    Raises InputError if they have none of its fields.
+    """
+    named, held = dict.fromkeys(schema.names), dict.fromkeys(first)
+    left_out = [name for name in held if name not in named]
+    missing = [name for name in named if name not in held]
+    if first and len(missing) == len(schema):
+        raise InputError(
+            f"the records have none of the fields of the schema ({some(missing)}); they have "
+            f"{some(first)}"
+        )
+    if left_out:
+        listing.note("fields-left-out", names=some(left_out))
+    if first and missing:
+        listing.note("fields-missing", names=some(missing))
+
+
+def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> None:
+    """Raise InputError for tables in folders NAME=VALUE, which are values of a column that is none
+    of those `held`.
+
+    With the labels' mode `none`, a notice names these columns.
+    """
+    lost = {
+        number: names
+        for number, group in enumerate(listing.groups)
+        if (
+            names := {
+                part.partition("=")[0] for part in group.folder.split("/") if "=" in part[1:]
+            }.difference(held)
+        )
+    }
+    if not lost:
+        return
+    columns = some(sorted(set().union(*lost.values())))
+    if mode != "none":
+        raise InputError(
+            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns "
+            "that the files do not have"
+            f" ({columns}); write the files with these columns, or leave them out with --labels "
+            "none"
+        )
+    files = counted(int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum()), "file")
+    listing.note("partitions-left-out", columns=columns, files=files)
+
+
+def names_left_out(types: Types, layout: Layout, recipe: Recipe) -> list[str]:
+    """Say which names of classes that files say a dataset of this layout does not have, though it
+    has the fields."""
+    kept = {*layout.columns.names}.difference(layout.roles.names)
+    lost = {
+        name
+        for name in types.named
+        if recipe.renames.get(top := name.partition(".")[0], top) in kept
+    }
+    return said_of_names(
+        {name: names for name, names in types.named.items() if names and name in lost}
+    )
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """Return a column without what its type was found from, and what it is for: only those who read
+    files need that."""
+    metadata = {
+        key: value
+        for key, value in (field.metadata or {}).items()
+        if key not in (WRITTEN, ROLE, MASK, FRAME, BOXES)
+    }
+    return field.with_metadata(metadata) if metadata else field.remove_metadata()
+
+
+MOST_SCATTERED = 4096
+"""Fields that the first records do not have: with more, and a column each, a dataset grows with the
+square of its records."""

@@ -1,0 +1,592 @@
+"""The plan of a new dataset, made before anything is written: the units of its shards, the columns,
+the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.names import FILES
+from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
+from shardctl.format.tables import failures
+from shardctl.making.convert.columns import (
+    chosen_columns,
+    compare_schema,
+    exported_columns,
+    masks_of,
+    names_left_out,
+    refuse_fields,
+    refuse_groups,
+    refuse_partitions,
+    renamed,
+    with_bits,
+    with_images,
+    with_rule,
+    with_tensors,
+    without_folders,
+    without_key,
+)
+from shardctl.making.convert.discover import Discovery
+from shardctl.making.convert.listener import Listener
+from shardctl.making.options import Options
+from shardctl.making.plan.labels import (
+    LABEL,
+    Labelling,
+    PlanRules,
+    label_files,
+    left_out_by,
+    refuse_other_names,
+    side_fields,
+    write_files,
+)
+from shardctl.making.plan.listing import Listing
+from shardctl.making.plan.plan import Planner, SplitPlan, Units, order_units
+from shardctl.making.plan.splits import Splitting, look_inside, split_files
+from shardctl.making.shards.engines.local import Engine
+from shardctl.making.shards.job import Costs, DatasetJob, Job, Lineage
+from shardctl.making.shards.planned import Root
+from shardctl.making.shards.scan import Probe
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.formats import DETECT, is_json
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said
+from shardctl.sources.jsonl import null_label_notice
+from shardctl.sources.label_table import SPLIT_COLUMN, some
+from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
+from shardctl.system.files import copy_file
+from shardctl.system.text import counted, printable
+from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.recipe import Recipe
+
+if TYPE_CHECKING:
+    from shardctl.making.convert.duplicates import Compared
+
+SHARD_BYTES = 128 << 20
+"""Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
+
+FEWEST_SHARDS = 16
+"""A small dataset is still cut into this many shards (of SMALLEST_SHARD_ROWS or more), so that
+workers can share the work."""
+
+SMALLEST_SHARD_ROWS = 8
+
+SMALLEST_SHARD_BLOCKS = 64
+"""The same where samples are blocks: the last one of each shard is filled up, and few documents
+fill blocks less well."""
+
+PROBE_FILES = {"image": 32, "text": 1024}
+"""Files, of those that are one record each, that are pushed through the recipe before the plan is
+made: always the same ones, so that the plan is too.
+
+Text is cheap to read, and compresses better in large blocks than in small ones: 32 files gave an
+estimate of twice the size.
+"""
+
+PROBED_WITH_FILTERS = 4
+"""So many times as many images are tried where filters reject some of them: else none may be left
+to learn the size from."""
+
+PROBE_RUNS, PROBE_RUN = 4, 256
+"""How many records of files of many records are tried: so many runs, of so many neighbours each."""
+
+
+PROBE_IMAGE_RUN = 8
+"""The same where records have images, which take a thousand times as long as text."""
+
+MANY_FAILURES = 0.5
+"""A conversion does not begin where a larger share than this cannot be converted of the inputs that
+were tried."""
+
+WIDE_PLACES, WIDE_RUN, WIDE_SLOW_RUN = 64, 16, 4
+"""Where most of these fail, so many runs of neighbours are tried at places all over the inputs: the
+slow ones have images, or steps that work on text."""
+
+WIDE_FILES = {"image": 256, "text": 1024}
+"""The same of files that are one record each."""
+
+WIDE_REACH = 8 << 20
+"""How far into a unit records are tried then, in bytes: a compressed file is one, and is read from
+its beginning."""
+
+PROBED_BY_STEPS = 64
+"""Files, or neighbouring records, where steps of text work on them: rules of quality and tokenizers
+take a millisecond each."""
+
+EMPTY = Layout("", pa.schema([]))
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a plan is made from. The plan adds notices to `listing`, and may take columns from its
+    labels files. `roots` are the folders that paths are relative to; `folder` is for scratch, and
+    only this process reads it."""
+
+    listing: Listing
+    recipe: Recipe
+    rules: PlanRules
+    options: Options
+    roots: tuple[Root, ...]
+    engine: Engine
+    folder: Path
+    listener: Listener
+
+    @property
+    def discovery(self) -> Discovery:
+        """What looks into the files."""
+        recipe, shuffled = self.recipe, self.rules.shuffle is not None
+        scanning = self.listener.scanning
+        return Discovery(self.listing, recipe.reading, shuffled, self.engine, scanning)
+
+    def splitting(self) -> Splitting:
+        """Divide the files. Raises InputError."""
+        rules = self.rules
+        return split_files(self.listing, rules.split, rules.seed, rules.by_key, rules.group)
+
+    def job(self, fields: pa.Schema | None, by_field: bool) -> Job:
+        """Return a job that reads records as these columns."""
+        return Job(
+            self.folder, self.roots, self.recipe, EMPTY, (), fields=fields, by_field=by_field
+        )
+
+    def shards_of(self, rows: int, sample_bytes: float) -> int:
+        """Return the number of shards of a split with `rows` rows."""
+        fewest = SMALLEST_SHARD_BLOCKS if self.recipe.joins else SMALLEST_SHARD_ROWS
+        return shards_of(rows, sample_bytes, self.options, fewest)
+
+
+@dataclass(frozen=True)
+class ConversionPlan:
+    """A new dataset that is decided on and not begun: what makes the rows of its plan, and its job
+    but for the folder.
+
+    `probed` records were tried; a sample takes `sample_bytes` on average, over all of them.
+    """
+
+    listing: Listing
+    labelling: Labelling
+    planner: Planner
+    fields: pa.Schema | None
+    probe: Probe
+    sample_bytes: float
+    splits: tuple[SplitPlan, ...]
+    compared: Sequence[Compared] = ()
+
+    def job(
+        self,
+        folder: Path,
+        roots: tuple[Root, ...],
+        recipe: Recipe,
+        parts: dict[str, str],
+        shuffle: int | None,
+    ) -> DatasetJob:
+        """Return the job in its folder."""
+        probe, planner = self.probe, self.planner
+        costs = Costs(
+            sample_bytes=self.sample_bytes,
+            samples_per_record=probe.samples_per_record,
+            record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
+            shard_bytes=probe.shard_bytes,
+            probed=probe.records,
+            probe_rejects=probe.rejected,
+        )
+        lineage = Lineage(parts, beside=self.listing.digest_beside)
+        reading = (self.fields, self.labelling.by_field, planner.order.draw)
+        of_job = (folder, roots, recipe, probe.layout, self.splits, *reading, shuffle)
+        return DatasetJob(*of_job, lineage=lineage, costs=costs)
+
+    def write(self, folder: Path) -> None:
+        """Write the tables of the job."""
+        write_files(folder / FILES, self.listing, self.labelling)
+        self.planner.write(folder, [split.shards for split in self.splits])
+        for each in self.compared:
+            copy_file(each.table, folder / each.table.name)
+
+
+def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
+    """Plan a conversion, having probed some of its records.
+
+    With `all_types`, the types of fields are found in all records, else in some of them where that
+    is enough. Raises InputError.
+    """
+    listing, recipe, rules, engine = (
+        material.listing,
+        material.recipe,
+        material.rules,
+        material.engine,
+    )
+    discovery, comparing = material.discovery, material.listener.comparing
+    units = discovery.find_units()
+    if recipe.duplicates.mode != "keep":
+        # which most conversions never need
+        from shardctl.making.convert.duplicates import without_repeats
+
+        units = without_repeats(discovery, units, recipe, material.roots, comparing)
+    types = None
+    held: list[str] = []  # nothing that could be read
+    if listing.whole:
+        refuse_fields(recipe)
+    elif recipe.typed_fields is not None:
+        held = discovery.first_fields(units)
+        compare_schema(recipe.typed_fields, held, listing)
+    else:
+        types = discovery.find_types(units, all_types)
+        types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
+        held = types.found().names
+    if held:
+        refuse_partitions(listing, rules.labels.mode, held)
+    splitting = material.splitting()
+    look_inside(listing, rules.split, splitting)
+    labelling = label_files(listing, rules, splitting, recipe, types)
+    fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
+    if fields is not None and not listing.whole:
+        fields = recipe.with_json(fields if labelling.by_field else without_folders(fields))
+        fields = with_images(fields, recipe, listing)
+        if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
+            listing.note("field-split-kept")
+    fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
+    job = material.job(fields, labelling.by_field)
+    if apart := job.set_apart:
+        names, others = some(list(apart)), some(list(apart.values()))
+        listing.note("kept-under-another-name", names=names, others=others)
+    if fields is not None and splitting.draw is not None:
+        refuse_groups(fields, recipe, types)
+    planner = Planner(units, order_units(units, splitting, rules.shuffle))
+    job = replace(job, layout=layout_before_functions(job, labelling, listing))
+    if rules.labels.classes is not None:
+        refuse_other_names(job.layout.roles.by_name, rules.labels.classes)
+    compared: list[Compared] = []
+    if recipe.compares_texts:
+        from shardctl.making.convert.duplicates import compare_texts, without_comparing  # the same
+
+        compared = compare_texts(job, listing, labelling, units, engine, comparing)
+        job = replace(job, recipe=without_comparing(recipe))
+    probe = _of_all(_probe(material, job, planner, labelling), units, compared)
+    if fields is not None:
+        if marked_masks(fields):
+            fields = with_bits(fields, probe.layout, job.renames)
+            masks = [job.renames.get(name, name) for name in marked_masks(fields)]
+            if masks := [name for name in masks if name not in recipe.mask_fields]:
+                moved = "moved" if recipe.moving else "moved by the loader"
+                facts = {"names": some(masks), "moved": moved, "option": ",".join(masks)}
+                listing.note("masks-by-name", **facts)
+        fields = with_said(fields, FRAME, probe.frames)
+    listing.warnings += probe.warnings
+    listing.notices += probe.notices
+    for each in compared:
+        listing.notices += each.notices()
+    if units.repeats is not None:
+        dropped, count = int(units.repeats.dropped.sum()), counted(len(listing), "input")
+        facts = {"what": "rejected", "rule": f"--duplicates {recipe.duplicates}"}
+        listing.note("duplicates", dropped=dropped, count=count, **facts)
+    sample_bytes = _sample_bytes(probe, recipe, listing)
+    splits = []
+    for name, records, expected in zip(
+        splitting.names, planner.records, planner.split_records, strict=True
+    ):
+        shards = material.shards_of(round(expected * probe.samples_per_record), sample_bytes)
+        splits.append(SplitPlan(name, records, expected, shards))
+    if types is not None:
+        listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
+        if (only := types.only_column()) and (mark := separator_in([only])):
+            listing.note("one-column", column=printable(only), mark=mark)
+        if types.has_unnamed():
+            listing.note("unnamed-column", name=UNNAMED)
+        listing.notices += names_left_out(types, probe.layout, recipe)
+        if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
+            listing.notices.append(null_label_notice(words, ""))
+    if recipe.reading.encoding == DETECT and (found := discovery.encodings()):
+        shown = (
+            f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
+        )
+        listing.note("encodings", found=", ".join(shown))
+    listing.notices += [said for step in recipe.transforms for said in step.notices()]
+    return ConversionPlan(
+        listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared
+    )
+
+
+def _probe(material: Material, job: Job, planner: Planner, labelling: Labelling) -> Probe:
+    """Try some records of a job: if most fail, others from all over the inputs, as the first ones
+    of a file may be unlike all others. They are always the same ones."""
+    folder, listing, recipe = material.folder, material.listing, material.recipe
+    some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
+    if job.has_images:
+        run = PROBE_IMAGE_RUN
+    elif recipe.batch_transforms:
+        some, run = min(some, PROBED_BY_STEPS), min(run, PROBED_BY_STEPS)
+    if recipe.filters:
+        some *= PROBED_WITH_FILTERS
+    write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
+    probe = material.engine.probe(job)
+    if not is_failing(probe) or probe.records >= planner.inputs:
+        return probe
+    slow = bool(recipe.sample_transforms) and (job.has_images or recipe.kind == "image")
+    if listing.whole:
+        files = planner.write_some(folder, WIDE_PLACES if slow else WIDE_FILES[recipe.kind], 1)
+    else:
+        run = WIDE_SLOW_RUN if job.has_images or recipe.batch_transforms else WIDE_RUN
+        files = planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
+    write_files(folder / FILES, listing, labelling, files)
+    return material.engine.probe(replace(job))
+
+
+def is_failing(probe: Probe) -> bool:
+    """Return whether more than half of the inputs that were tried cannot be converted.
+
+    What filters and duplicates leave out does not count: it is as the user wants it.
+    """
+    return sum(failures(probe.reasons).values()) > probe.records * MANY_FAILURES
+
+
+def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:
+    """Return the layout of the samples of a job, but for what a person's functions make of them."""
+    recipe, fields = job.recipe, job.fields
+    content = (
+        listing.kind.columns
+        if fields is None
+        else without_key(renamed(without_nulls(fields), job.renames), recipe)
+    )
+    said = exported_columns(listing, content, job.renames)
+    content = with_tensors(content, said)
+    roles: Mapping[str, Role] = masks_of(fields, job.renames)
+    roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}
+    for step in recipe.batch_transforms:
+        before = [] if content is None else content.names
+        content, roles = step.schema(content), step.roles(roles)
+        listing.notices += (
+            left_out_by(step.name, [name for name in before if name not in content.names])
+            if step.joins
+            else []
+        )
+    return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
+
+
+def known_layout(
+    recipe: Recipe,
+    labelling: Labelling,
+    listing: Listing,
+    content: pa.Schema | None,
+    kept_images: Collection[str],
+    of_steps: Mapping[str, Role],
+) -> Layout:
+    """Decide the columns of the shards, but for what a user's functions make of them.
+
+    In this order: key, the image, the content, label, columns of the labels files, annotations,
+    variant. `content` are the columns of the records, None for files that are images; those of
+    `kept_images` are images that no recipe works on. `of_steps` are the roles of columns that batch
+    transforms have made.
+    """
+    fields = [pa.field("key", pa.string())]
+    size, image = recipe.output_size, None
+    shape = (size[1], size[0], 3) if size else None
+    if recipe.store is not None:
+        if recipe.store.name != "none":
+            image, is_raw = Image(str(recipe.store), shape), recipe.store.name == "raw"
+            tensor = image_tensor(shape) if is_raw and shape else ENCODED_IMAGE
+            fields.append(pa.field("image", tensor))
+        content = pa.schema([f for f in content or [] if f.name != "image"])
+    if content is not None:
+        content = pa.schema(
+            [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content],
+            content.metadata,
+        )
+    _refuse_reserved(f.name for f in content or [] if f.name not in kept_images)
+    has_table = (
+        content is not None
+        and has_objects(content)
+        and not isinstance(of_steps.get(OBJECTS), Objects)
+        and OBJECTS not in recipe.unmoved
+    )
+    if content is not None and has_table and recipe.moving:
+        content = _with_places_in_parts_of_pixels(content)
+    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
+    side, annotations = listing.side, listing.annotations
+    by_number = LABEL in labelling.declared  # the label is a field of the records already
+    if (labelling.classes is not None and not by_number) or (
+        side is not None and LABEL in side.columns.column_names
+    ):
+        if LABEL in [f.name for f in fields]:
+            raise InputError(
+                "the inputs already have a field label, so no other labels can be added; use "
+                "--labels none"
+            )
+        fields.append(pa.field(LABEL, pa.int64()))
+    clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
+    if clash:
+        names = ",".join(sorted(clash))
+        raise InputError(
+            f"the labels file has a column that the inputs have too: {names}; rename it, or leave "
+            f"it out with --drop-columns {names}"
+        )
+    fields += side_fields(side)
+    annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
+    clash = {f.name for f in annotated} & {f.name for f in fields}
+    if clash:
+        raise InputError(
+            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in "
+            "the inputs"
+        )
+    fields += annotated
+    roles = dict(of_steps)
+    for each in annotations:
+        roles |= each.roles
+    if recipe.kind == "image":
+        _refuse_unmoved(recipe, [f.name for f in fields], roles)
+    if recipe.store is not None:
+        of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
+        _refuse_immovable(recipe, {**of_records, **roles}, fields)
+        if not all(step.in_place for step in recipe.image_transforms):  # a moved mask is a PNG
+            for name, role in roles.items():
+                roles[name] = replace(role, store="png") if isinstance(role, Mask) else role
+    if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
+        fields.append(pa.field("variant", pa.int32()))
+    labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
+    roles |= {name: Label(labelling.declared[name]) for name in sorted(labels)}
+    return Layout.by_name(
+        recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
+    )
+
+
+def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> None:
+    """Raise UsageError for a step that cannot move what is marked in the images."""
+    kinds = {f.name: _annotation_kinds(roles[f.name], f.type) for f in fields if f.name in roles}
+    for step in recipe.image_transforms:
+        for name, of_field in kinds.items():
+            role, fixed = roles[name], sorted(of_field - step.moves)
+            if fixed:
+                raise UsageError(
+                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
+                    "images have"
+                    f" ({printable(name)}); leave out the step or these annotations"
+                )
+            if (
+                step.mirrors
+                and "keypoints" in of_field
+                and isinstance(role, Objects)
+                and role.flip is None
+            ):
+                raise UsageError(
+                    f"{step.name} mirrors the images, but shardctl does not know which left and "
+                    "right keypoints change places"
+                    f" ({printable(name)}). Leave out the step, or add this to the source: "
+                    "flip_idx of YOLO, or names such as"
+                    " left_eye and right_eye"
+                )
+
+
+def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
+    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the
+    image by their role."""
+    unknown = [name for name in recipe.unmoved if name not in names]
+    if unknown:
+        raise UsageError(
+            f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}"
+        )
+    marked = [
+        name
+        for name in recipe.unmoved
+        if name == "image" or isinstance(roles.get(name), Mask | Objects)
+    ]
+    if marked and recipe.moving:
+        what = "the image itself"
+        if marked[0] != "image":
+            what = (
+                f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role "
+                "(`shardctl help annotations`)"
+            )
+        raise UsageError(
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
+            "leave out the step, or leave"
+            f" out {printable(marked[0])} of --unmoved"
+        )
+
+
+def _refuse_reserved(names: Iterable[str]) -> None:
+    """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
+    for name in names:
+        if name in RESERVED_FIELDS:
+            images = "; --kind image reads the images that it holds or names"
+            raise InputError(
+                f"the records have a field {name!r}, but shardctl makes a field of this name "
+                "itself. Rename it (--fields NEW=OLD,…), or name only the others in --fields or "
+                f"--schema{images if name == 'image' else ''}"
+            )
+
+
+def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
+    """Return columns whose objects have float32 in the place of whole numbers, which moved places
+    are not."""
+    place = content.get_field_index(OBJECTS)
+    members = [
+        f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f
+        for f in content.field(place).type
+    ]
+    return content.set(place, content.field(place).with_type(pa.struct(members)))
+
+
+def _in_parts(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_in_parts(type_.value_type), type_.list_size)
+    for is_list, list_of in ((pa.types.is_large_list, pa.large_list), (pa.types.is_list, pa.list_)):
+        if is_list(type_):
+            return list_of(_in_parts(type_.value_type))
+    return pa.float32() if pa.types.is_integer(type_) else type_
+
+
+def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
+    """Return the name of a step that cannot move something, with that of the step inside of it that
+    is why."""
+    inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
+    return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
+
+
+def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
+    """Return what has to be moved with the images: as `ImageTransform.moves` names it."""
+    if isinstance(role, Mask):
+        return frozenset(("masks",))
+    members = {f.name for f in type_} if isinstance(role, Objects) else set()
+    named = {"bbox": "boxes", "segmentation": "polygons", "keypoints": "keypoints", "rle": "masks"}
+    return frozenset(kind for member, kind in named.items() if member in members)
+
+
+PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
+
+
+def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
+    """Return what a record costs on average, given what those cost of which nothing is a repeat of
+    others."""
+    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
+    samples, size = probe.samples_per_record * share, probe.sample_bytes
+    for each in compared:
+        samples, size = samples * each.kept_texts, size * each.kept_bytes
+    seconds = probe.record_seconds * share
+    return replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
+
+
+def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
+    """Return the average size of a sample in bytes.
+
+    Where large files make large samples, the few that were tried may be larger or smaller than
+    most, and the sizes of all files are known. The photos of `shardctl demo` were estimated at 1.4
+    times their size before this was taken into account.
+    """
+    if not probe.record_bytes or (recipe.store is not None and recipe.changes):
+        return probe.sample_bytes
+    return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
+
+
+def shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:
+    """Return the number of shards of a split with `rows` rows; a small dataset has no shards of
+    less than `fewest`."""
+    if options.samples_per_shard:
+        return max(1, -(-rows // options.samples_per_shard))
+    if options.shard_size:
+        return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
+    by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
+    return max(1, by_size, min(FEWEST_SHARDS, rows // fewest))

@@ -1,0 +1,369 @@
+"""What a conversion does at its target: create, resume, update, nothing, or refuse. Decided from
+facts, with no files."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, InputError, ShardctlError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, FILES, PLANNED
+from shardctl.format.tables import is_written, open_checked_table
+from shardctl.format.update_state import UpdateState
+from shardctl.making.convert.previous import rows_before
+from shardctl.making.plan.fingerprint import (
+    VERSIONS,
+    difference,
+    differing_parts,
+    fingerprint,
+    version_changes,
+)
+from shardctl.making.plan.listing import Listing
+from shardctl.system.folders import LocalFolder
+from shardctl.system.text import printable
+from shardctl.transforms.stored_recipe import user_functions
+
+UPDATING = "-update"
+"""What the name of the folder of a job ends with that brings a dataset up to date."""
+
+
+class Action(Enum):
+    """What a conversion does."""
+
+    CREATE = "create"
+    RESUME = "resume"
+    UPDATE = "update"
+    UP_TO_DATE = "up to date"
+
+
+class DatasetReplacedError(Exception):
+    """Another process has put another dataset there meanwhile: all is looked at again."""
+
+
+@dataclass(frozen=True)
+class NewDataset:
+    """The dataset that a conversion would make at `shown` (a path or URL, for messages), and how.
+
+    `parts` are those of its fingerprint, `sources` the absolute paths of its sources, or their
+    URLs, and `moved` their earlier ones, if the user gave them. `recipe` and `settings` are as the
+    manifest records them, for messages. `existing` is the digest of the dataset that existed when
+    the inputs were listed; "" for none. `updates`, `appends` and `overwrites` are the options.
+    """
+
+    shown: str
+    parts: dict[str, str]
+    sources: Sequence[str]
+    moved: Sequence[str] = ()
+    updates: bool = False
+    appends: bool = False
+    overwrites: bool = False
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    existing: str = ""
+
+
+class Decision(NamedTuple):
+    """What a conversion does, and the name of the folder of its job, "" for none. `follows`: it
+    updates the dataset that is there."""
+
+    action: Action
+    job: str = ""
+    follows: bool = False
+
+
+def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) -> Decision:
+    """Decide what to do where the dataset `there` is, None for none.
+
+    `begun` has the names of unfinished jobs that can be resumed, each with the digest of the
+    dataset that it updates ("" for none). A dataset that other versions made counts as the same
+    one: it is complete, and can be used. Raises the error of a refusal, and DatasetReplacedError
+    where a dataset that is to be followed has changed since the inputs were listed beside it.
+    """
+    name, digest = fingerprint(new.parts), ""
+    follows = there is not None and not new.overwrites
+    if there is not None and follows:
+        digest, follows = there.files[CHECKSUMS].sha256, new.updates or new.appends
+        if follows and digest != new.existing:
+            raise DatasetReplacedError
+        verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
+        if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
+            return Decision(Action.UP_TO_DATE, follows=follows)
+        if not follows:
+            raise _refusal(new, there, verdict)
+        moved = new.sources[: len(there.sources)] if new.appends else new.moved
+        refusal = why_not_followed(new.shown, there, new.parts, new.sources, moved)
+        if refusal is not None:
+            raise refusal
+        name += UPDATING
+    if begun.get(name) == digest:
+        return Decision(Action.RESUME, name, follows)
+    return Decision(Action.UPDATE if follows else Action.CREATE, name, follows)
+
+
+def _refusal(new: NewDataset, there: Manifest, verdict: Verdict) -> DatasetError:
+    """Return the error for a dataset that is another one, and may not be replaced."""
+    differs = difference(there.fingerprint_parts, new.parts)
+    found = between_settings(there, new.recipe, new.settings)
+    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    if found:
+        differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+    update = "--update to bring it up to date, " if verdict == "update" else ""
+    return DatasetError(
+        f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use {update}"
+        "--overwrite to make it again, or another destination; --explain says all that differs"
+    )
+
+
+FOLLOWED = ("inputs", "labels", VERSIONS)
+"""The parts of a fingerprint that an update follows."""
+
+OF_BYTES = ("shardctl", "format", "pyarrow")
+"""Versions that may decide how the same values are written, and not the values."""
+
+Verdict = Literal["up-to-date", "update", "anew"]
+
+
+def verdict_on(differing: Collection[str]) -> Verdict:
+    """Return what becomes of a dataset where a conversion differs from it in these parts of the
+    fingerprint.
+
+    It is `up-to-date` if only versions differ: it is complete, and can be used. An `update` follows
+    other inputs and labels. Where anything else differs, the conversion makes the dataset `anew`.
+    """
+    if set(differing) <= {VERSIONS}:
+        return "up-to-date"
+    return "update" if set(differing) <= set(FOLLOWED) else "anew"
+
+
+def why_written(root: str, manifest: Manifest) -> DatasetError | None:
+    """Return the error for a dataset that was written in Python; None for others."""
+    if not is_written(manifest.settings):
+        return None
+    return DatasetError(
+        f"{printable(root)}: was written by shardctl.write, and has no source that it could follow"
+    )
+
+
+def why_not_followed(
+    root: str,
+    manifest: Manifest,
+    parts: dict[str, str],
+    sources: Sequence[str],
+    moved: Sequence[str],
+) -> ShardctlError | None:
+    """Return the error if a dataset cannot be brought up to date with sources, by a fingerprint's
+    `parts`; None if it can.
+
+    `sources` are where they are now, and `moved` where they were, if that was said.
+    """
+    shown, before = printable(root), manifest.fingerprint_parts
+    if (written := why_written(root, manifest)) is not None:
+        return written
+    cannot, instead = f"{shown}: cannot be brought up to date, since", "or --overwrite"
+    if not all(before.get(name, "lost") for name in parts):
+        return DatasetError(f"{cannot} repair has lost its fingerprint; use --overwrite")
+    names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
+    if names:
+        return DatasetError(
+            f"{cannot} this conversion differs in its {' and '.join(names)}; use the same options "
+            f"and code (--explain names what differs), {instead}"
+        )
+    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
+    if made_by != now:
+        return DatasetError(
+            f"{cannot} other versions made it, and their values may differ "
+            f"({version_changes(made_by, now)}); use those, {instead}"
+        )
+    if tuple(moved or sources) != manifest.sources:
+        were = "said to have been" if moved else "given"
+        return InputError(
+            f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} "
+            f"is {were}; give the same sources in the same order, and --moved-from where each was"
+        )
+    return None
+
+
+def _listed(sources: Sequence[str]) -> str:
+    return ", ".join(map(printable, sources))
+
+
+def _of_values(versions: str) -> str:
+    """Return those versions that may decide values."""
+    return ", ".join(
+        each for each in versions.split(", ") if each.partition(" ")[0] not in OF_BYTES
+    )
+
+
+SHOWN = 3
+"""How many settings, or inputs, are named."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that differs: in which part of the fingerprint, what it is called, how it was, and
+    how it is now."""
+
+    part: str
+    name: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        """Return it as one line, with values as a recipe file has them: resize: none → 640."""
+        return (
+            self.name
+            if self.before is None and self.now is None
+            else f"{self.name}: {_toml(self.before)} → {_toml(self.now)}"
+        )
+
+
+def between_settings(
+    manifest: Manifest, recipe: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[Difference]:
+    """Return the settings that differ between a dataset and a conversion: those of its recipe, and
+    the others."""
+    # nobody gave that one
+    before = {name: value for name, value in manifest.settings.items() if name != PLANNED}
+    return [*_between("recipe", manifest.recipe, recipe), *_between("settings", before, settings)]
+
+
+def _between(part: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return the settings that differ. Steps come first."""
+    steps = [recipe.get("transform") or [] for recipe in (before, now)]
+    if before.get("kind") != now.get("kind"):  # then nearly all others differ too
+        return [Difference(part, "kind", before.get("kind"), now.get("kind"))]
+    names = dict.fromkeys(name for name in (*before, *now) if name != "transform")
+    others = [
+        Difference(part, name, before.get(name), now.get(name))
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+    return [*_between_steps(part, *steps), *others]
+
+
+def _between_steps(part: str, before: list[Any], now: list[Any]) -> list[Difference]:
+    """Return the steps that only one of two recipes has, and the settings in which two steps of the
+    same name differ."""
+    found = []
+    names_before, names_now = ([str(step["name"]) for step in steps] for steps in (before, now))
+    matcher = difflib.SequenceMatcher(None, names_before, names_now, autojunk=False)
+    for what, first, end, other, other_end in matcher.get_opcodes():
+        if what == "equal":
+            for one, two in zip(before[first:end], now[other:other_end], strict=True):
+                names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+                found += [
+                    Difference(part, f"{one['name']}.{name}", one.get(name), two.get(name))
+                    for name in names
+                ]
+        else:
+            found += [Difference(part, step["name"], step, None) for step in before[first:end]]
+            found += [Difference(part, step["name"], None, step) for step in now[other:other_end]]
+    return found
+
+
+def _toml(value: Any) -> str:
+    """Return a value much as TOML has it. A step gives its settings alone: its name stands before
+    them."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        settings = {key: _toml(each) for key, each in value.items() if key != "name"}
+        alone = next(iter(settings.values()), "yes")
+        return (
+            alone
+            if len(settings) < 2
+            else ", ".join(f"{key} = {each}" for key, each in settings.items())
+        )
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Files:
+    """How many files came, went or changed, and some of them."""
+
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to
+    date.
+
+    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to
+    date), or `anew` (only --overwrite makes it). Changed files are known by their size and time of
+    change.
+    """
+
+    verdict: Verdict
+    parts: tuple[str, ...]
+    differences: tuple[Difference, ...] = ()
+    added: Files = Files()
+    removed: Files = Files()
+    changed: Files = Files()
+
+
+def explain(
+    folder: LocalFolder,
+    parts: dict[str, str],
+    recipe: dict[str, Any],
+    settings: dict[str, Any],
+    listing: Listing,
+) -> Explanation:
+    """Compare a conversion with the dataset in a folder. Raises DatasetError if there is none."""
+    manifest = Manifest.load(folder)
+    before = manifest.fingerprint_parts
+    differ = differing_parts(before, parts)
+    found = between_settings(manifest, recipe, settings)
+    if "code" in differ:
+        own = " or ".join(user_functions(recipe)) or "no function of your own"
+        found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
+    if VERSIONS in differ:
+        found.append(
+            Difference(
+                VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None
+            )
+        )
+    if "labels" in differ:
+        found.append(
+            Difference("labels", "labels files or annotations", "other content", "this content")
+        )
+    files = _files(folder, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
+    return Explanation(verdict_on(differ), differ, tuple(found), *files)
+
+
+def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:
+    """Return the files that came, went, and changed."""
+    table = open_checked_table(folder, FILES)
+    rows = rows_before(table, listing)
+    known = np.flatnonzero(rows >= 0)
+    same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
+    with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
+        same &= (
+            UpdateState(folder, manifest.update).mtime_ns[rows[known]]
+            == listing.table["mtime_ns"].to_numpy()[known]
+        )
+    gone = np.ones(table.num_rows, bool)
+    gone[rows[known]] = False
+    of = (
+        (listing.table, np.flatnonzero(rows < 0)),
+        (table, np.flatnonzero(gone)),
+        (listing.table, known[~same]),
+    )
+    added, removed, changed = (
+        Files(len(found), tuple(paths["path"].take(pa.array(found[:SHOWN])).to_pylist()))
+        for paths, found in of
+    )
+    return added, removed, changed

@@ -1,0 +1,417 @@
+"""What must be known of files before there is a plan: their units, and the types of the fields of
+their records."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection
+from shardctl.making.plan.list_files import idle_roots, refuse_idle, why_nothing
+from shardctl.making.plan.listing import Flags, Listing, Numbers
+from shardctl.making.plan.plan import Units, UnitsInMaking
+from shardctl.making.shards.engines.local import Engine
+from shardctl.making.shards.scan import ByteRange, Found, ScanTask
+from shardctl.sources.files import begin_of, changed
+from shardctl.sources.formats import (
+    DETECT,
+    PIECE_BYTES,
+    RECORD_BYTES,
+    Cut,
+    Format,
+    Reading,
+    ending_of,
+    find_format,
+)
+from shardctl.sources.kinds import too_large
+from shardctl.sources.types import Types
+from shardctl.system.permutation import LazySequence, evenly_spaced
+from shardctl.system.progress import Report
+
+MOST_RANGES = 256
+"""The most byte ranges that one task has: small files are looked at together."""
+
+TYPED_UNITS, FEWEST_TYPED, TYPED_SHARE = 24, 8, 16
+"""How many units are looked at for the types of all, where a format allows that: at most, at least,
+and one of so many.
+
+They come from all over the files. 24 units are 24 MiB. Of a file of 50 MB that is half, and takes
+0.09 s of the 1.2 s of its conversion (2026-11-27). If another type is found later, the conversion
+begins again: of few units, that costs little.
+"""
+
+DETECTED_FILES = 8
+"""Files that are one record each whose encodings are shown: to detect one takes up to 0.1 s."""
+
+TYPED_BYTES = 4 << 20
+"""One task finds the types of units of so many bytes at most. With all 24 MiB in one task, one
+worker takes 0.12 s, and the others wait (2026-11-27)."""
+
+TYPED_RECORDS = 100_000
+"""The most records that are looked at for that: a compressed file is one unit, however large it
+is."""
+
+FIRST_RECORDS = 1000
+"""Records of the first unit whose fields keep their order; others come after them, by name."""
+
+
+ROWS = 4096
+"""Rows of the listing that are Python objects at a time."""
+
+MOST_SAMPLED_LABELS = 1000
+"""With more different labels in some units, it is likely that others have more."""
+
+
+def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
+    """Return where tasks begin, and the end: small files of these sizes are looked at together, a
+    large one alone."""
+    ends = np.cumsum(sizes)
+    starts = array("q", [0])
+    while (start := starts[-1]) < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        fit = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        starts.append(max(start + 1, min(start + most, fit)))
+    return np.frombuffer(starts, np.int64)
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """Looks at files in the engine's processes. `shuffled` asks for small units. `scanning` gets
+    the ranges scanned, and all.
+
+    What it holds of a file or a unit is numbers in arrays: there may be ten millions.
+    """
+
+    listing: Listing
+    reading: Reading
+    shuffled: bool
+    engine: Engine
+    scanning: Report = lambda done, total: None
+    untyped: dict[int, Rejection] = field(default_factory=dict)
+    """Why no types were found in a unit, by its number: the first one that was met, there may be
+    millions."""
+    _encodings: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """In how many files an encoding was detected, and the first of them by its place in the
+    listing."""
+
+    def find_units(self, wanted: Flags | None = None) -> Units:
+        """Cut the files into units; of files of many records only those that are `wanted` (files,),
+        None: all of them.
+
+        Raises InputError if they have no record.
+        """
+        listing = self.listing
+        if listing.whole:
+            sizes = listing.table["size"].to_numpy()
+            return Units.of_whole_files(sizes, self._too_large(sizes))
+        made = UnitsInMaking()
+        again = self._cut(self._pieces(made, wanted), made)
+        if again:
+            files = np.array(sorted(again), np.int64)
+            sizes = listing.table["size"].to_numpy()[files]
+            whole = _pieces(files, np.zeros_like(files), sizes)
+            for file in self._cut(whole, made):
+                made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
+        units = made.finish()
+        if not len(units) and wanted is None:
+            raise InputError(why_nothing(listing.roots, "table", listing.ignored))
+        if wanted is None:
+            of_file, count = listing.table["root"].to_numpy(), len(listing.roots)
+            for number in set(idle_roots(count, of_file[units.file])).difference(
+                idle_roots(count, of_file)
+            ):
+                refuse_idle(listing.roots[number], "table", Counter())
+        return units
+
+    def _pieces(self, made: UnitsInMaking, wanted: Flags | None) -> Units:
+        """Return the pieces of the files, in order. Files that cannot be read are added to the
+        units."""
+        columns = file, offset, size = array("q"), array("q"), array("q")
+        first = 0
+        for batch in self.listing.table.select(
+            ["path", "root", "size", "error", "message"]
+        ).to_batches(max_chunksize=ROWS):
+            for number, row in enumerate(batch.to_pylist(), first):
+                if wanted is not None and not wanted[number]:
+                    continue
+                if row["error"]:
+                    made.add(
+                        number, [Cut(0, 0, 1, Rejection("plan", row["error"], row["message"]))]
+                    )
+                    continue
+                for start, count in self._format(self._ending(row)).pieces(row["size"]):
+                    file.append(number)
+                    offset.append(start)
+                    size.append(count)
+            first += batch.num_rows
+        return _pieces(*(np.frombuffer(column, np.int64) for column in columns))
+
+    def _cut(self, pieces: Units, made: UnitsInMaking) -> list[int]:
+        """Scan the pieces of files, and add the units. Return the files that must be scanned as one
+        piece each."""
+        again: list[int] = []
+        # files of which some pieces are scanned: answers by place
+        begun: dict[int, dict[int, dict[str, Any]]] = {}
+
+        def take(start: int, task: ScanTask, found: Found) -> None:
+            files = pieces.file[start : start + len(found)]
+            firsts, ends = (
+                np.searchsorted(pieces.file, files, side).tolist() for side in ("left", "right")
+            )
+            for number, (file, part, answer) in enumerate(
+                zip(files.tolist(), task.ranges, found, strict=True)
+            ):
+                count = ends[number] - firsts[number]
+                answers = begun.setdefault(file, {})
+                answers[start + number - firsts[number]] = answer
+                if len(answers) == count:
+                    del begun[file]
+                    in_order = [answers[place] for place in range(count)]
+                    self._note_found(file, in_order[0])
+                    cuts = self._joined(part.suffix, int(sizes[file]), in_order)
+                    if cuts is None:
+                        again.append(file)
+                    else:
+                        made.add(file, cuts)
+
+        sizes = self.listing.table["size"].to_numpy()
+        self._examine(pieces, take, typed=False)
+        return again
+
+    def _note_found(self, file: int, answer: dict[str, Any]) -> None:
+        scan = answer.get("scan")
+        if isinstance(scan, dict) and scan.get("folders"):
+            self.listing.inside[file] = scan["folders"]
+        if self.reading.encoding == DETECT and isinstance(scan, dict) and "encoding" in scan:
+            self._note_encoding(scan["encoding"], file)
+
+    def _too_large(self, sizes: Numbers) -> dict[int, Rejection]:
+        """Return the files of text that are too large to be one record, by number."""
+        if self.listing.kind.columns is None:
+            return {}
+        return dict.fromkeys(np.flatnonzero(sizes > RECORD_BYTES).tolist(), too_large())
+
+    def find_types(self, units: Units, all_of_them: bool) -> Types | None:
+        """Return the types of the fields of all records; None if no record can be read.
+
+        Where the format tells a later value that does not fit, some units are enough, unless
+        `all_of_them` are asked for.
+        """
+        numbers = units.readable()
+        if not all_of_them and all(
+            self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)
+        ):
+            count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
+            spread = numbers[evenly_spaced(len(numbers), count)].tolist()
+            # Not np.union1d, which at its first call imports numpy.ma: 20 ms.
+            chosen = np.array(
+                sorted({*spread, *self._first_of_folders(units, numbers).tolist()}), np.int64
+            )
+            types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
+            if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
+                return types
+        return self.types_of(units, numbers)
+
+    def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
+        """Return the first of some units in every folder: files beside them may say the names of
+        classes, in each its own."""
+        folders = {
+            folder: place
+            for place, folder in enumerate(
+                dict.fromkeys(group.folder for group in self.listing.groups)
+            )
+        }
+        of_group = np.array([folders[group.folder] for group in self.listing.groups], np.int64)
+        if len(folders) == 1:
+            return numbers[:1]
+        of_unit = of_group[self.listing.table["group"].to_numpy()[units.file[numbers]]]
+        return numbers[np.unique(of_unit, return_index=True)[1]]
+
+    def _suffixes(self, units: Units) -> set[str]:
+        """Return the endings of the names of the files that have units."""
+        wanted = np.zeros(len(self.listing), bool)
+        wanted[units.file] = True
+        found: set[str] = set()
+        first = 0
+        for batch in self.listing.table.select(["path", "root"]).to_batches(max_chunksize=ROWS):
+            rows = zip(
+                batch.to_pylist(), wanted[first : first + batch.num_rows].tolist(), strict=True
+            )
+            found.update(self._ending(row) for row, is_wanted in rows if is_wanted)
+            first += batch.num_rows
+        return found
+
+    def encodings(self) -> list[tuple[str, tuple[int, str]]]:
+        """Return the encodings that were detected while units were found: in how many files, and
+        the path of the first.
+
+        Those of most files come first. Where every file is one record, some are read.
+        """
+        noted = self._encodings
+        if self.listing.whole:
+            from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
+
+            chosen = evenly_spaced(len(self.listing), DETECTED_FILES)
+            for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
+                with contextlib.suppress(OSError, Rejection):
+                    self._note_encoding(detect(begin_of(opened, DETECTED_BYTES)), number)
+        names = sorted(noted, key=lambda name: (-noted[name][0], noted[name][1]))
+        paths = self.listing.paths_at(np.array([noted[name][1] for name in names], np.int64))
+        return [(name, (noted[name][0], path)) for name, path in zip(names, paths, strict=True)]
+
+    def _note_encoding(self, name: str, file: int) -> None:
+        count, first = self._encodings.get(name, (0, file))
+        self._encodings[name] = count + 1, min(first, file)
+
+    def first_fields(self, units: Units) -> list[str]:
+        """Return the names of the fields of the first unit that can be read; none if there is no
+        such unit."""
+        types = self.types_of(units, units.readable()[:1])
+        return [] if types is None else types.found().names
+
+    def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
+        """Return the types of some units, given by their numbers, or of the first `most` records of
+        each.
+
+        Fields whose declared types do not say it are looked at then. None if no unit can be read:
+        `untyped` says why.
+        """
+        types = self._types_of(units, numbers, most)
+        if types is None or not (undecided := types.undecided()):
+            return types
+        return replace(self, reading=replace(self.reading, looked=tuple(undecided)))._types_of(
+            units, numbers, most
+        )
+
+    def _types_of(self, units: Units, numbers: Numbers, most: int | None) -> Types | None:
+        # The order of fields is that of the first records, then by name: the same whatever else is
+        # looked at.
+        numbers = np.concatenate([numbers[:1], numbers])
+        records = (
+            units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
+        )
+        records[:1] = np.minimum(records[:1], FIRST_RECORDS)
+        file, offset, size, first = (
+            column[numbers] for column in (units.file, units.offset, units.size, units.first)
+        )
+        ranges = Units(file, offset, size, first, records, {})
+        types: Types | None = None
+        leftmost = 0
+
+        def take(start: int, _: ScanTask, found: Found) -> None:
+            nonlocal types, leftmost
+            for number, answer in enumerate(found, start):
+                if "fault" in answer and not self.untyped:
+                    self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
+                elif "types" in answer:
+                    these = Types.unpacked(answer["types"])
+                    # types are joined in any order, but for the first of all
+                    if types is None or number < leftmost:
+                        types, leftmost = these if types is None else these.join(types), number
+                    else:
+                        types = types.join(these)
+
+        self._examine(ranges, take, typed=True)
+        return types
+
+    def _ending(self, row: dict[str, Any]) -> str:
+        """Return the ending that tells the format of a file of the listing."""
+        return ending_of(row["path"], self.listing.opened(row))
+
+    def _format(self, suffix: str) -> Format:
+        return find_format(suffix, self.reading, self.shuffled)
+
+    @cached_property
+    def _batches(self) -> tuple[Numbers, list[pa.RecordBatch]]:
+        """The listing's paths in batches, and the first row of each."""
+        batches = self.listing.table.select(["path", "root", "mtime_ns"]).to_batches()
+        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
+
+    def ranges(self, units: Units, numbers: Numbers) -> list[ByteRange]:
+        """Return units as work on their files, given by their numbers in increasing order."""
+        files, places = np.unique(units.file[numbers], return_inverse=True)
+        rows = list(self._rows(files))
+        return [
+            self._range(units, number, rows[place], typed=True)
+            for number, place in zip(numbers.tolist(), places.tolist(), strict=True)
+        ]
+
+    def opened(self, files: Numbers) -> list[str]:
+        """Return the paths by which files are opened, given by their places in the listing, in
+        increasing order."""
+        return [self.listing.opened(row) for row in self._rows(files)]
+
+    def paths(self, files: Numbers) -> list[str]:
+        """Return the paths of files below their sources, given by their places in the listing, in
+        increasing order."""
+        return [row["path"] for row in self._rows(files)]
+
+    def _rows(self, files: Numbers) -> Iterator[dict[str, Any]]:
+        """Yield rows of the listing, a run of neighbours at a time.
+
+        `take` would import pyarrow.compute, and an array of numpy as its argument numpy.ma: 40 ms
+        (measured 2026-11-27).
+        """
+        starts, batches = self._batches
+        of = np.searchsorted(starts, files, side="right") - 1
+        borders = np.flatnonzero((np.diff(files) > 1) | (np.diff(of) > 0)) + 1
+        for run, batch in zip(np.split(files, borders), np.split(of, borders), strict=True):
+            if len(run):
+                first, count = int(run[0]), int(run[-1] - run[0]) + 1
+                rows = batches[batch[0]].slice(first - int(starts[batch[0]]), count).to_pylist()
+                yield from (rows[place] for place in (run - first).tolist())
+
+    def _examine(
+        self, units: Units, take: Callable[[int, ScanTask, Found], None], typed: bool
+    ) -> None:
+        """Have units, whose types are wanted, or pieces of files looked at. `take` gets the number
+        of a task's first one, the task and what was found."""
+        starts = group(units.size, MOST_RANGES, TYPED_BYTES if typed else PIECE_BYTES)
+        begun: dict[int, ScanTask] = {}
+        looked_at = 0
+
+        def scan(number: int) -> ScanTask:
+            first, end = starts[number : number + 2].tolist()
+            rows = zip(range(first, end), self._rows(units.file[first:end]), strict=True)
+            ranges = tuple(self._range(units, unit, row, typed) for unit, row in rows)
+            begun[number] = ScanTask(ranges, self.reading, self.shuffled)
+            return begun[number]
+
+        def on_found(number: int, found: Found) -> None:
+            nonlocal looked_at
+            take(int(starts[number]), begun.pop(number), found)
+            looked_at += len(found)
+            self.scanning(looked_at, len(units))
+
+        self.engine.examine(LazySequence(len(starts) - 1, scan), on_found)
+
+    def _range(self, units: Units, number: int, row: dict[str, Any], typed: bool) -> ByteRange:
+        """Return a unit as work on its file, by the row of that. Of a piece nothing is known."""
+        offset, size = int(units.offset[number]), int(units.size[number])
+        unit = (offset, size, 0, int(units.first[number]), int(units.records[number]))
+        opened, ending = self.listing.opened(row), self._ending(row)
+        return ByteRange(opened, ending, offset, size, unit if typed else None, row["mtime_ns"])
+
+    def _joined(self, suffix: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
+        """Return the units of one file; None if it must be scanned as one piece."""
+        fault = next((answer["fault"] for answer in answers if "fault" in answer), None)
+        if fault is not None:
+            return [Cut(0, size, 1, Rejection(*fault))]
+        try:
+            return self._format(suffix).join([answer["scan"] for answer in answers], size)
+        except Rejection as rejection:
+            return [Cut(0, size, 1, rejection)]
+
+
+def _pieces(file: Numbers, offset: Numbers, size: Numbers) -> Units:
+    """Return pieces of files: nothing is known of their records."""
+    unknown = np.broadcast_to(np.int64(0), len(file))
+    return Units(file, offset, size, unknown, unknown, {})

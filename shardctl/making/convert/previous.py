@@ -1,0 +1,401 @@
+"""The dataset that is brought up to date, as it was committed last."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import DatasetError
+from shardctl.format.arrays import column_of
+from shardctl.format.counts import COUNTS, JpegRecord
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
+from shardctl.format.shard import ShardFacts
+from shardctl.format.tables import (
+    Reject,
+    ShardTable,
+    open_checked_table,
+    open_table,
+    read_rejects,
+    taken,
+)
+from shardctl.format.update_state import PrunedUnit, UpdateState
+from shardctl.making.convert.table_writer import done_of
+from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Listing, Numbers
+from shardctl.making.plan.plan import job_table
+from shardctl.making.shards.job import RecordReading
+from shardctl.making.shards.marker import ShardMarker
+from shardctl.making.shards.previous_samples import REUSED, REUSED_SCHEMA
+from shardctl.sources.label_table import hash_names
+from shardctl.system.files import naming_the_path
+from shardctl.system.folders import Folder, LocalFolder, hash_file
+from shardctl.transforms.recipe import Recipe
+
+REPAIR_FIRST = "run `shardctl repair` first"
+
+
+def refuse_damaged_tables(folder: Folder, manifest: Manifest) -> None:
+    """Raise DatasetError if a table of a dataset is not the one that its manifest records."""
+    for name in TABLES:
+        with contextlib.suppress(OSError):
+            if hash_file(folder, name) == manifest.files[name].sha256:
+                continue
+        raise DatasetError(f"{folder.shown(name)}: is damaged or missing; {REPAIR_FIRST}")
+
+
+class PreviousDataset:
+    """The dataset at a place, with all that is recorded of it. Raises DatasetError if any of that
+    is damaged or missing."""
+
+    def __init__(self, folder: LocalFolder, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        refuse_damaged_tables(folder, manifest)
+        try:
+            self.state = UpdateState(folder, manifest.update)
+        except DatasetError as problem:
+            raise DatasetError(
+                f"{problem}; without it shardctl cannot tell which inputs changed; use --overwrite "
+                "to make the dataset again"
+            ) from problem
+        self.table = ShardTable(folder)
+        making = self.table.making
+        try:
+            self.layout = Layout.loads(making.layout)
+            self.reading = RecordReading.from_json(making.records)
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise DatasetError(
+                f"{folder.shown()}: {SHARDS} does not say how it was made ({error!r})"
+            ) from error
+
+    def refuse_lost(self, shard: int) -> None:
+        """Raise DatasetError if a shard is not there, or not as large as it was."""
+        entry = self.table[shard]
+        try:
+            whole = self.folder.path(entry.path).stat().st_size == entry.bytes
+        except OSError:
+            whole = False
+        if not whole:
+            raise DatasetError(
+                f"{self.folder.shown(entry.path)}: is damaged or missing; {REPAIR_FIRST}"
+            )
+
+    @property
+    def digest(self) -> str:
+        """What stands for every byte of its samples."""
+        return self.manifest.files[CHECKSUMS].sha256
+
+    @cached_property
+    def files(self) -> pa.Table:
+        """Its table of files, memory-mapped."""
+        return open_checked_table(self.folder, FILES)
+
+    @cached_property
+    def plan(self) -> pa.Table:
+        """Its table of units, memory-mapped."""
+        return open_checked_table(self.folder, PLAN)
+
+    def units(self, name: str) -> Numbers:
+        """Return a column of its table of units, (units,) int64."""
+        column: Numbers = self.plan[name].to_numpy().astype(np.int64, copy=False)
+        return column
+
+    @cached_property
+    def samples_of_files(self) -> Numbers:
+        """How many samples came of each file, (files,) int64."""
+        counts = np.zeros(self.files.num_rows, np.int64)
+        np.add.at(counts, self.units("file"), self.units("samples"))
+        return counts
+
+    @cached_property
+    def pruned(self) -> dict[str, dict[int, PrunedUnit | None]]:
+        """The records that were taken out by a person, by the path of their file and their number
+        in it."""
+        found: dict[str, dict[int, PrunedUnit | None]] = {}
+        for (source, record), unit in self.state.pruned.items():
+            found.setdefault(source, {})[record] = unit
+        return found
+
+    @cached_property
+    def rejected_files(self) -> dict[str, Reject]:
+        """The files that are one record each and were rejected before they were read, or while they
+        were."""
+        rejects = (reject for reject in read_rejects(self.folder) if reject.key == reject.source)
+        return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
+
+    @cached_property
+    def _plain_jpegs(self) -> Flags:
+        return self.table.read_jpegs().plain
+
+    def done(self, shard: int) -> ShardMarker:
+        """Return what became of a shard, as its marker said it."""
+        entry, counts = self.table[shard], self.state.counts(shard)
+        facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)
+        jpegs = None
+        if counts.jpegs is not None:
+            plain = self._plain_jpegs[entry.first : entry.first + entry.rows]
+            jpegs = JpegRecord(plain, *dict(zip(COUNTS, counts.jpegs, strict=True)).values())
+        units = self.plan.slice(entry.first_unit, entry.units)
+        return done_of(facts, entry.inputs, entry.rejected, counts, units, jpegs)
+
+    @cached_property
+    def _reject_places(self) -> tuple[Numbers, Numbers]:
+        """Where the lines of the rejects of each shard begin in rejects.jsonl, and how many there
+        are: (shards,) int64 each."""
+        records = np.array([entry.rejected for entry in self.table], np.int64)
+        starts, lines = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64)
+        shard, left = -1, 0
+        offset = 0
+        with open(self.folder.path(REJECTS), "rb") as file:
+            for line, reject in zip(file, read_rejects(self.folder), strict=True):
+                while left <= 0:
+                    shard += 1
+                    if shard == len(records):
+                        raise DatasetError(
+                            f"{self.folder.shown(REJECTS)}: has more rejects than {SHARDS} says"
+                        )
+                    left, starts[shard] = int(records[shard]), offset
+                lines[shard] += 1
+                left -= reject.records
+                offset += len(line)
+        return starts, lines
+
+    def rejects_of_units(self) -> Iterator[tuple[int, list[Reject]]]:
+        """Yield the units that have rejects, by their rows of the plan, each with these."""
+        rejects, counts = read_rejects(self.folder), self.units("rejected")
+        for unit in np.flatnonzero(counts).tolist():
+            yield unit, list(taken(rejects, int(counts[unit])))
+
+    def reject_lines(self, shard: int) -> Iterator[bytes]:
+        """Yield the lines of the rejects of a shard."""
+        starts, lines = self._reject_places
+        if lines[shard]:
+            with (
+                naming_the_path(self.folder.path(REJECTS)),
+                open(self.folder.path(REJECTS), "rb") as file,
+            ):
+                file.seek(int(starts[shard]))
+                for _ in range(int(lines[shard])):
+                    yield file.readline()
+
+
+NO_LABEL = np.iinfo(np.int64).min
+"""What stands for a missing label where labels are compared."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The files of a listing beside those of the dataset.
+
+    `before` has the row of each listed file in the dataset's table of files, -1 where it is new,
+    and `same` says which of them are as they were, with the same labels and annotations: (files,)
+    each. The dataset has `files_before`.
+    """
+
+    before: Numbers
+    same: Flags
+    files_before: int
+
+    @cached_property
+    def now(self) -> Numbers:
+        """The row in the listing of each of the dataset's files, -1 where it is gone: (files
+        before,)."""
+        rows = np.full(self.files_before, -1, np.int64)
+        known = np.flatnonzero(self.before >= 0)
+        rows[self.before[known]] = known
+        return rows
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many files are new, are gone, and are there as before but differ in their content,
+        their labels or their annotations."""
+        added = int((self.before < 0).sum())
+        changed = int(((self.before >= 0) & ~self.same).sum())
+        return added, self.files_before - len(self.before) + added, changed
+
+
+def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
+    """Compare a listing with the dataset that is there. `files` is the table that a job would have
+    of the listing."""
+    if listing.rows_before is not None and listing.rows_before[0] == before.digest:
+        rows = listing.rows_before[1]
+    else:
+        rows = rows_before(before.files, listing)
+    now = open_table(LocalFolder(files.parent), files.name)
+    same = rows >= 0
+    known = np.flatnonzero(same)
+    of = rows[known]
+    sizes, times, beside = (now[name].to_numpy() for name in ("size", "mtime_ns", "beside"))
+    same[known] &= sizes[known] == before.files["size"].to_numpy()[of]
+    same[known] &= times[known] == before.state.mtime_ns[of]
+    same[known] &= beside[known] == before.state.beside[of]
+    as_it_was = same.copy()
+    same[known] &= _labels(now)[known] == _labels(before.files)[of]
+    if "columns" in now.column_names and "columns" in before.files.column_names:
+        _compare_columns(now["columns"], before.files["columns"], rows, same)
+    # what was known of these went with their samples
+    for path, row in rows_of(now, before.pruned).items():
+        if 0 in before.pruned[path]:
+            same[row] = as_it_was[row]
+    _compare_faults(before, now, rows, same)
+    return Matching(rows, same, before.files.num_rows)
+
+
+def rows_of(files: pa.Table, paths: Collection[str]) -> dict[str, int]:
+    """Return the rows of those of these files that are in a table."""
+    if not paths:
+        return {}
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions update nothing
+
+    wanted = pa.array(sorted(paths), pa.string())
+    rows = np.flatnonzero(np.asarray(pc.is_in(files["path"], value_set=wanted).combine_chunks()))
+    return dict(zip(files["path"].take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
+
+
+PASSING = ("vanished", "io", "changed")
+"""Errors of reading a file that may be over: such a file is tried again."""
+
+
+def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same: Flags) -> None:
+    """Clear the flags of files that are known to be faulty and were not, or were, and are not any
+    more."""
+    # to tell which imports pyarrow.compute, and most often none is
+    if now["error"].null_count < len(now):
+        broken = now["error"].is_valid().to_numpy()
+        same[broken & (rows >= 0)] &= before.samples_of_files[rows[broken & (rows >= 0)]] == 0
+    for path, row in rows_of(now, before.rejected_files).items():
+        reject = before.rejected_files[path]
+        if not same[row]:
+            continue
+        if reject.stage == "plan":
+            same[row] = (now["error"][row].as_py(), now["message"][row].as_py()) == (
+                reject.error,
+                reject.message,
+            )
+        elif reject.stage == "read" and reject.error in PASSING:
+            same[row] = False
+
+
+def rows_before(files: pa.Table, listing: Listing) -> Numbers:
+    """Return the row of each listed file in a dataset's table of files, -1 for none: files are
+    known by their paths."""
+    hashes = np.empty(files.num_rows, np.uint64)
+    place = 0
+    for batch in files.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS):
+        hashes[place : place + batch.num_rows] = hash_names(batch.column(0).to_pylist())
+        place += batch.num_rows
+    rows = np.full(len(listing), -1, np.int64)
+    if not len(hashes):
+        return rows
+    import pyarrow.compute as pc
+
+    order = np.argsort(hashes, kind="stable")
+    found = np.minimum(np.searchsorted(hashes[order], listing.hashes), len(hashes) - 1)
+    alike = hashes[order][found] == listing.hashes
+    rows[alike] = order[found[alike]]
+    # Different paths may have the same hash, once in many million years; such a file counts as a
+    # new one.
+    paths = files["path"]
+    for start in range(0, len(rows), CHUNK_ROWS):
+        here = start + np.flatnonzero(rows[start : start + CHUNK_ROWS] >= 0)
+        low, high = _range_of(rows[here])
+        taken = paths.slice(low, high - low).take(pa.array(rows[here] - low))
+        differ = np.asarray(
+            pc.not_equal(taken, listing.table["path"].take(pa.array(here))).combine_chunks()
+        )
+        rows[here[differ]] = -1
+    return rows
+
+
+def _range_of(rows: Numbers) -> tuple[int, int]:
+    """Return the first of some rows and the one behind the last: neighbours now were mostly
+    neighbours before."""
+    return (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+
+
+def _labels(files: pa.Table) -> Numbers:
+    """Return the labels of files, (files,) int64."""
+    if "label" not in files.column_names:
+        return np.full(files.num_rows, NO_LABEL)
+    column = files["label"]
+    if column.null_count:  # to fill them imports pyarrow.compute: 25 to 40 ms
+        column = column.fill_null(NO_LABEL)
+    labels: Numbers = column.to_numpy()
+    return labels
+
+
+def _compare_columns(
+    now: pa.ChunkedArray, before: pa.ChunkedArray, rows: Numbers, same: Flags
+) -> None:
+    """Clear the flags of files of which labels files and annotations say something else than
+    before."""
+    for start in range(0, len(rows), CHUNK_ROWS):
+        here = start + np.flatnonzero(same[start : start + CHUNK_ROWS])
+        low, high = _range_of(rows[here])
+        then = before.slice(low, high - low).take(pa.array(rows[here] - low))
+        these = now.slice(start, CHUNK_ROWS).take(pa.array(here - start))
+        # NaN, too, is another value for Arrow, and the same text for Python
+        if not then.equals(these):
+            differ = [
+                str(one) != str(other)
+                for one, other in zip(then.to_pylist(), these.to_pylist(), strict=True)
+            ]
+            same[here[differ]] = False
+
+
+def write_reused(
+    folder: Path, before: PreviousDataset, recipe: Recipe, shard: Numbers, of_old: Numbers
+) -> None:
+    """Write the table of what a job takes from the dataset `before`, if there is anything.
+
+    `shard` has the number of its shard for each row of the job's plan, -1 where that is kept as it
+    is, and `of_old` its row in the plan before, -1 where it is new or has changed: (rows,) int64
+    each. Only what is counted sample by sample can be taken, and what is made of one record alone,
+    in a file of its own.
+    """
+    if before.manifest.records is not None or recipe.batch_transforms or recipe.models:
+        return
+    rows = np.flatnonzero((shard >= 0) & (of_old >= 0))
+    of_old = of_old[rows]
+    shard_before = before.units("shard")[of_old]
+    made = (before.units("samples")[of_old] > 0) & (before.units("rejected")[of_old] == 0)
+    if before.layout.roles.objects:
+        # else it is not known of which samples they were
+        made &= before.state.cut_off[shard_before] == 0
+    rows, of_old = rows[made], of_old[made]
+    if len(rows):
+        with job_table(folder / REUSED, REUSED_SCHEMA) as table:
+            table.write_batch(_runs(before, rows, of_old, shard[rows]))
+
+
+def _runs(
+    before: PreviousDataset, rows: Numbers, of_old: Numbers, shard: Numbers
+) -> pa.RecordBatch:
+    """Return units, by their rows of both plans and the shards that they go to, as runs of units
+    that follow each other."""
+    samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
+    shard_before = before.units("shard")[of_old]
+    follows = (
+        (np.diff(rows) == 1)
+        & (np.diff(of_old) == 1)
+        & (np.diff(shard) == 0)
+        & (np.diff(shard_before) == 0)
+    )
+    follows &= first_row[1:] == first_row[:-1] + samples[:-1]
+    begins = np.flatnonzero(np.concatenate([[True], ~follows]))
+    columns = (
+        rows[begins],
+        np.diff(begins, append=len(rows)),
+        of_old[begins],
+        shard_before[begins],
+        np.add.reduceat(samples, begins),
+        *before.state.image_sizes[shard_before[begins]].T,
+    )
+    arrays = [column_of(column.astype(np.int64, copy=False)) for column in columns]
+    return pa.record_batch(arrays, schema=REUSED_SCHEMA)

@@ -1,0 +1,124 @@
+"""The request for a conversion: its arguments, checked. Nothing of the sources is read, and they
+need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import UsageError
+from shardctl.making.options import Options, chosen_options
+from shardctl.making.paths import check_copies_folder, check_destination, check_place_on_store
+from shardctl.making.plan.labels import PlanRules, read_classes
+from shardctl.making.plan.listing import LabelRule
+from shardctl.making.plan.splits import SplitRule
+from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.files import SourceRoot
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
+from shardctl.system.stores import refuse_half_url
+from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class ConvertRequest:
+    """The arguments of a conversion. `recipe` is as it was given: it may leave to the sources what
+    they hold.
+
+    `folder` is that of the dataset, or the one with the work on it where that is on an object
+    store.
+    """
+
+    roots: tuple[SourceRoot, ...]
+    folder: LocalFolder
+    recipe: Mapping[str, Any]
+    options: Options
+    split: SplitRule
+
+    @classmethod
+    def of(
+        cls,
+        src: str | Path | Sequence[str | Path],
+        dst: str | Path,
+        recipe: dict[str, Any] | str | Path | None,
+        options: Mapping[str, Any],
+    ) -> ConvertRequest:
+        """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
+        several = [src] if isinstance(src, str | Path) else src
+        if not isinstance(several, Sequence) or not all(
+            isinstance(each, str | Path) for each in several
+        ):
+            raise UsageError(f"the source is a path, or a list of paths; it is {src!r}")
+        if not all(map(str, several)):
+            raise UsageError("the source is a path; it is ''")
+        if not isinstance(dst, str | Path) or not str(dst):
+            raise UsageError(f"the destination is a path; it is {dst!r}")
+        if recipe is not None and not isinstance(recipe, dict | str | Path):
+            raise UsageError(
+                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path "
+                f"of a file; it is {recipe!r}"
+            )
+        for place in (*several, dst):
+            if not is_url(place):
+                refuse_half_url(str(place))  # before it is a path, which has one / for //
+        chosen, given = chosen_options("convert", recipe, options)
+        chosen.check()
+        split = SplitRule.parse(chosen.split)
+        roots = [SourceRoot.of(source) for source in several]
+        if not roots:
+            raise UsageError("no source was given")
+        if is_url(dst):
+            check_place_on_store(str(dst), roots, chosen)
+        target = Path() if is_url(dst) else check_destination(Path(dst), roots)
+        if chosen.copy_rejects is not None:
+            if is_url(chosen.copy_rejects):
+                raise UsageError(
+                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of "
+                    "this machine only"
+                )
+            check_copies_folder(Path(chosen.copy_rejects), target, roots)
+        return cls(tuple(roots), LocalFolder(target), given, chosen, split)
+
+    def changed(self, **options: Any) -> ConvertRequest:
+        """Return the same with other options."""
+        return replace(self, options=replace(self.options, **options))
+
+    @cached_property
+    def labels(self) -> LabelRule:
+        """Where labels come from. Raises UsageError."""
+        options = self.options
+        annotations = AnnotationRule(
+            options.boxes_outside, options.annotation_frame, options.yolo_task
+        )
+        rule = LabelRule.parse(
+            options.labels, options.lenient_labels, options.drop_columns, annotations
+        )
+        return (
+            rule
+            if options.classes is None
+            else replace(rule, classes=read_classes(str(options.classes)))
+        )
+
+    def rules(self, recipe: Recipe) -> PlanRules:
+        """Return how the inputs are divided. Raises UsageError."""
+        if recipe.group is not None and not self.split.shares:
+            raise UsageError(
+                f"--group {recipe.group} keeps samples together where --split divides them; add "
+                "--split train=0.9,val=0.1"
+            )
+        by_key = recipe.key_source is not None
+        return PlanRules(
+            self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.undivided
+        )
+
+    def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
+        """Return what the manifest records as settings."""
+        sizes = {
+            "shard_size": self.options.shard_size,
+            "samples_per_shard": self.options.samples_per_shard,
+        }
+        return {**self.rules(recipe).record(), **sizes}

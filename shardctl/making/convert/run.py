@@ -1,0 +1,418 @@
+"""A conversion from its request to its result: discover the inputs, decide, plan, build the shards,
+commit."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    DiskFullError,
+    InputError,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST
+from shardctl.inspection.verify.verification import checks_ahead
+from shardctl.making.commit import generations, publish
+from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
+from shardctl.making.convert.conversion import Conversion, Inputs, discover
+from shardctl.making.convert.conversion_plan import ConversionPlan
+from shardctl.making.convert.decision import (
+    UPDATING,
+    Action,
+    DatasetReplacedError,
+    Decision,
+    NewDataset,
+    decide,
+)
+from shardctl.making.convert.listener import SPARE_DISK, Listener, metered
+from shardctl.making.convert.manifest_writer import (
+    changes_of,
+    leave_out_others,
+    manifest_facts,
+    write_dataset,
+)
+from shardctl.making.convert.planning import RUN_AGAIN, PlannedJob, announce, plan, with_types
+from shardctl.making.convert.previous import PreviousDataset, match_files
+from shardctl.making.convert.rejects import (
+    check_new,
+    count_rejects,
+    hide_pruned,
+    refuse_many_rejects,
+    write_known,
+)
+from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.result import ConvertResult, explained, finished, planned, up_to_date
+from shardctl.making.convert.targets import Chosen, Target, WriteLease
+from shardctl.making.options import reject_limit
+from shardctl.making.plan.fingerprint import fingerprint
+from shardctl.making.plan.plan import NOT_KEPT
+from shardctl.making.shards import engines
+from shardctl.making.shards.engines.local import Engine
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.making.shards.marker import WorkDone
+from shardctl.sources.files import SourceRoot, in_use
+from shardctl.system.files import free_bytes, write_atomically
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.pool import Pool
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import format_bytes, printable
+
+Made = TypeVar("Made")
+
+
+def run(
+    request: ConvertRequest, listener: Listener, target: Target, held: WriteLease | None = None
+) -> ConvertResult:
+    """Convert as requested. `held` is the lease of the target where the caller has it. Raises what
+    `convert` does."""
+    options = request.options
+    with in_use(), metered(listener, options.metrics) as metering:
+        engine = engines.start(options.engine, options.workers, options.limits(), metering.on_line)
+        try:
+            conversion = Conversion(request, metering, engine, target, held)
+            return with_inputs(conversion, lambda inputs: _convert(conversion, inputs))
+        except TooManyRejectsError as error:
+            if options.copy_rejects is None or options.dry_run:
+                raise
+            raise TooManyRejectsError(
+                f"{error} (no rejected input was copied: --copy-rejects needs a complete "
+                "conversion)"
+            ) from error
+        finally:
+            engine.close()
+
+
+def with_inputs(conversion: Conversion, act: Callable[[Inputs], Made]) -> ConvertResult | Made:
+    """Discover the inputs, and return the result where nothing is to be built, else what `act` makes
+    of them. All begins again where another process has replaced the dataset meanwhile."""
+    while True:
+        with scratch_folder() as scratch, contextlib.suppress(DatasetReplacedError):
+            inputs = discover(conversion, scratch)
+            answered = _answer(conversion, inputs)
+            return act(inputs) if answered is None else answered
+
+
+def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
+    """Plan a job or find an unfinished one, execute it, and commit. No other process writes."""
+    with conversion.leased() as held:
+
+        def make(all_types: bool) -> ConvertResult:
+            planned = begin_job(conversion, inputs, held, all_types)
+            if isinstance(planned, ConvertResult):
+                return planned
+            with checks_ahead(planned.before is not None and not conversion.folder.url) as checks:
+                made = _execute(conversion, planned, held)
+                return _commit(conversion, planned, held, made, checks)
+
+        try:
+            return with_types(make, RUN_AGAIN)
+        finally:
+            # before the lease is released: workers of two must not write side by side
+            conversion.engine.close()
+
+
+def _decide(
+    conversion: Conversion, inputs: Inputs, there: Manifest | None, with_jobs: bool
+) -> tuple[Decision, PreviousDataset | None]:
+    """Decide by the dataset that is there now, and by the unfinished jobs `with_jobs`; return also
+    that dataset with its tables, if the job updates it or adds to it.
+
+    Raises the error of a refusal, DatasetReplacedError, and DatasetError if a table of the dataset
+    is damaged that is to be followed.
+    """
+    options, begun, made = conversion.options, dict[str, str](), fingerprint(inputs.parts)
+    for name in (made, f"{made}{UPDATING}") if with_jobs else ():
+        folder = conversion.staging.path(name)
+        if (job := unfinished(folder, inputs.bases, conversion.recipe)) is not None:
+            begun[name] = job.lineage.updates
+    moved = options.moved_from if there is not None else ()
+    new = NewDataset(
+        shown=conversion.folder.text,
+        parts=inputs.parts,
+        sources=inputs.sources,
+        moved=[SourceRoot.of(old).recorded for old in moved],
+        updates=options.update,
+        appends=options.append,
+        overwrites=options.overwrite,
+        recipe=conversion.recipe.to_json(),
+        settings=conversion.request.recorded_settings(conversion.recipe),
+        existing=inputs.existing,
+    )
+    decision = decide(new, there, begun)
+    if there is None or not decision.follows:
+        return decision, None
+    return decision, conversion.before(there)
+
+
+def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
+    """Return the result where nothing is to be built: it is explained, up to date, or planned; else
+    None. Raises the error of a refusal, DatasetReplacedError."""
+    if conversion.options.explain:
+        return explained(conversion, inputs)
+    root, there = conversion.folder.root, conversion.manifest()
+    # no job is looked at yet: it may be another user's
+    decision, _ = _decide(conversion, inputs, there, with_jobs=False)
+    if there is not None and decision.action is Action.UP_TO_DATE:
+        if not conversion.options.dry_run:
+            there = _completed(conversion, there)
+        return _use_existing(conversion, inputs, there)
+    if not publish.needs_recovery(root):
+        publish.refuse_to_replace(root, conversion.recipe.files)
+    return _plan_only(conversion, inputs, there) if conversion.options.dry_run else None
+
+
+def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
+    """Return the result where the wanted dataset is there, with all of its files."""
+    try:
+        conversion.target.refuse_lost_files(manifest)
+    except DatasetError:
+        conversion.refuse_replaced(manifest)  # they were files of the dataset before
+        raise
+    return up_to_date(conversion, inputs, manifest)
+
+
+def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
+    """Complete what a process has begun that was killed while the dataset took its place, or before
+    it released its lease; and have the dataset keep as many generations as was asked for. Return
+    its manifest.
+
+    Nothing else is deleted here: this is a check, and the next command that writes sees to what was
+    left. It stays if another process works on it, or if the folder cannot be written. Who holds the
+    lease has seen to it.
+    """
+    root, keep = conversion.folder.root, conversion.options.keep_generations
+    if conversion.held is None and conversion.target.needs_recovery():
+        with contextlib.suppress(BusyError, StorageError), conversion.target.lease(None):
+            publish.recover(root)
+            generations.settle(root)
+    if keep is not None and keep != manifest.keep:
+        with conversion.leased() as held:
+            manifest = replace(Manifest.load(conversion.folder), keep=keep)
+            held.check()
+            write_atomically(root / MANIFEST, manifest.to_json().encode())
+            generations.settle(root)
+    return manifest
+
+
+def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> ConvertResult:
+    """Return what would be done. Raises the errors of the real conversion before it starts to
+    write."""
+    conversion.target.check_writable()
+    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    job = _job_to_resume(conversion, inputs, decision)
+    if job is not None:
+        expected = announce(conversion, job, inputs.listing)
+        return planned(conversion, inputs, expected, decision.job, ())
+    found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+    expected = announce(conversion, found.job, found.inputs.listing, is_new=True)
+    return planned(conversion, found.inputs, expected, decision.job, found.warnings)
+
+
+def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
+    """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
+    that would throw away finished shards of another one."""
+    folder = conversion.staging.path(decision.job)
+    if not conversion.options.overwrite and not decision.follows:
+        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
+    if decision.action is not Action.RESUME:
+        return None
+    return unfinished(folder, inputs.bases, conversion.recipe)
+
+
+def begin_job(
+    conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool = False
+) -> PlannedJob | ConvertResult:
+    """Begin a job, or return an unfinished one; the result where the dataset is there by now.
+
+    `all_types` begins anew where there is an unfinished one: the types of fields are found in all
+    records. The caller holds the lease. Raises DatasetReplacedError.
+    """
+    name = fingerprint(inputs.parts)
+    if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
+        return finished(conversion, inputs, "resumed", 0)
+    # Once more: another converter may have finished while this one waited.
+    there = conversion.manifest()
+    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    if there is not None and decision.action is Action.UP_TO_DATE:
+        return _use_existing(conversion, inputs, there)
+    folder = conversion.staging.path(decision.job)
+    if all_types:
+        held.check()
+        conversion.target.discard(folder)
+    elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
+        return PlannedJob(job, inputs, "resumed", before, job.lineage.warnings)
+    return _begin(conversion, plan(conversion, inputs, before, folder, all_types), held)
+
+
+def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> PlannedJob:
+    """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
+    job, folder, before, tables = planned.job, planned.job.folder, planned.before, planned.tables
+    assert tables is not None, "they are not written yet"
+    announce(conversion, job, planned.inputs.listing, is_new=True)
+    # a plan takes its time, and what is taken away now must not be the work of one that has taken
+    # over
+    held.check()
+    conversion.target.make_room(folder)
+    job = conversion.target.prepared(job)
+    tables.write(folder)
+    warnings = list(planned.warnings)
+    if before is not None:
+        hide_pruned(folder / FILES, before.state.pruned)
+        warnings += write_known(
+            job, before, None if isinstance(tables, ConversionPlan) else tables.of_old
+        )
+    job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
+    begin(job)
+    conversion.target.begun(job)
+    return replace(planned, job=job, warnings=job.lineage.warnings, tables=None)
+
+
+def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
+    """Build what is left of a job: shards, tables and manifest. Return the number of samples that
+    were made."""
+    job, target, before, options = (
+        planned.job,
+        conversion.target,
+        planned.before,
+        conversion.options,
+    )
+    new = LocalFolder(job.folder / NEW_FOLDER)
+    if new.path(MANIFEST).exists():
+        refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
+        return 0
+    target.entrust(job, held)
+    if planned.status == "resumed":
+        go_on(job)
+        announce(conversion, job, planned.inputs.listing)
+    shards = np.ones(job.shards, bool)
+    target.fetch_done(job, shards)
+    with telling_what_is_done(job):
+        made = build(
+            job, shards, before, conversion.engine, options.max_rejects, conversion.listener
+        )
+        held.check()
+        seconds = conversion.seconds if planned.status == "created" else None
+        closing = manifest_facts(conversion, planned.inputs, before, seconds)
+        try:
+            planned.inputs.listing.notices += write_dataset(job, closing, before, target)
+        except InputError:  # the sources hold no records: there is nothing to go on with
+            target.discard(job.folder)
+            raise
+    return made
+
+
+def _commit(
+    conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int, checks: Pool | None
+) -> ConvertResult:
+    """Make a job that is done the dataset. This call has made `made` of its samples. Raises
+    TooManyRejectsError."""
+    job, target, warnings, before = planned.job, conversion.target, planned.warnings, planned.before
+    changes, listing, new = changes_of(job), planned.inputs.listing, job.folder / NEW_FOLDER
+    if before is not None and (
+        Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
+    ):
+        # None where the job was planned by a process that was stopped.
+        matching = planned.matching or match_files(before, listing, job.folder / FILES)
+        checked, loses = check_new(job, matching, before, listing)
+        if loses and conversion.options.max_rejects is None:
+            raise TooManyRejectsError(
+                f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
+            )
+        warnings = tuple(dict.fromkeys((*warnings, *checked)))
+    held.check()
+    leave_out_others(job, target)
+    target.publish(new, before is not None, checks)
+    return finished(conversion, planned.inputs, planned.status, made, warnings, changes)
+
+
+# --- the shards of a job are built, but for those that are there already ---
+
+
+def build(
+    job: Job,
+    chosen: Chosen,
+    before: PreviousDataset | None,
+    engine: Engine,
+    max_rejects: str | int | None,
+    listener: Listener,
+) -> int:
+    """Build those of the chosen shards that are not finished, and return the number of samples
+    made.
+
+    Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if
+    more is rejected than `max_rejects` allows for all inputs, and what the engine raises.
+    """
+    limit, rejected, samples = reject_limit(max_rejects, job.inputs), 0, 0
+
+    def add(work: WorkDone) -> None:
+        nonlocal rejected, samples
+        rejected, samples = rejected + work.rejected, samples + work.samples
+        listener.progress(work)
+        if rejected > limit:
+            raise TooManyRejectsError(
+                f"{count_rejects(rejected, job.inputs)} so far, more than --max-rejects allows; "
+                "nothing was committed. Fix or remove them, or run the same command with a higher "
+                "limit to continue"
+            )
+
+    left = chosen.copy()
+    for shard, done in finished_shards(job, chosen):
+        left[shard] = False
+        add(WorkDone(job.planned_shard(shard).records, done.facts.rows, done.rejected, 0))
+    if (left != chosen).any():
+        listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
+    for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
+        assert before is not None, "only then is a shard kept"
+        left[shard] = False
+        entry = before.table[int(job.kept[shard])]
+        add(WorkDone(job.planned_shard(shard).records, entry.rows, entry.rejected, 0))
+    there = samples
+    listener.building()
+    engine.run(job, array("q", np.flatnonzero(left).tobytes()), add)
+    engine.let_go()  # while this process writes the tables
+    return samples - there
+
+
+@contextlib.contextmanager
+def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Iterator[None]:
+    """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
+    chosen = np.ones(job.shards, bool) if chosen is None else chosen
+    try:
+        yield
+    except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
+        done, said, more = list[int](), str(error), ""
+        try:
+            done = [job.planned_shard(shard).records for shard, _ in finished_shards(job, chosen)]
+            state = (
+                f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command "
+                "again to continue"
+            )
+        except OSError as fault:
+            state = f"shardctl cannot read what is done ({job.working.shown()}: {fault.strerror})"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {state}") from error
+        if isinstance(error, DiskFullError) and job.url and "TMPDIR" not in said:
+            scratch = Path(tempfile.gettempdir())
+            said = (
+                f"{printable(str(scratch))}: the disk is full ({format_bytes(free_bytes(scratch))} "
+                "free); a shard for each worker is built there before the upload. Set TMPDIR to a "
+                "folder on a larger disk, or use fewer --workers"
+            )
+        elif isinstance(error, DiskFullError) and not job.url:
+            samples = (1 - sum(done) / max(1, job.records)) * job.inputs
+            need = samples * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK
+            more = f"; about {format_bytes(need)} more are needed"
+        raise type(error)(f"{said}{more}. {state}") from error

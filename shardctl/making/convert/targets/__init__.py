@@ -1,0 +1,249 @@
+"""Where a dataset is written: a folder, or a place on an object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST, SHARDS, STAGING
+from shardctl.format.tables import ShardTable
+from shardctl.making.commit import generations, publish, staging
+from shardctl.making.convert.previous import PreviousDataset
+from shardctl.making.paths import check_destination, check_writable
+from shardctl.making.plan.listing import Flags
+from shardctl.making.plan.plan import NOT_KEPT
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
+from shardctl.sources.files import SourceRoot
+from shardctl.system import file_lease
+from shardctl.system.file_lease import Waiting
+from shardctl.system.files import free_bytes, naming_the_path
+from shardctl.system.folders import LocalFolder
+from shardctl.system.job_folder import JOB
+from shardctl.system.locations import is_url
+from shardctl.system.processes.pool import Pool
+from shardctl.system.text import printable
+
+Chosen = Flags
+"""Which shards of a job are meant: (shards,)."""
+
+
+def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContextManager[Target]:
+    """Return the place of a path or of a URL, for a dataset that is made from these sources.
+
+    Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.
+    """
+    if not isinstance(dst, str | Path) or not str(dst):
+        raise UsageError(f"the destination is a path; it is {dst!r}")
+    if is_url(dst):
+        from shardctl.making.convert.targets.store import on_store  # an extra
+
+        return on_store(str(dst))
+    return nullcontext(Target(LocalFolder(check_destination(Path(dst), roots))))
+
+
+class WriteLease(Protocol):
+    """The right to write, for as long as its heartbeat continues."""
+
+    def check(self) -> None:
+        """Raise BusyError if another process has taken it over."""
+        ...
+
+
+class Target:
+    """A folder of a file system that a dataset is written to: jobs are in a folder within it, and a
+    dataset takes its place by rename. A StoreTarget is a place on an object store.
+
+    `folder` is that of the dataset; of one on a store, a folder of this machine that has the work
+    on it. It has what is known of the place: the manifest of the dataset that is there, and the
+    jobs that were begun. The methods raise StorageError, BusyError.
+    """
+
+    def __init__(self, folder: LocalFolder) -> None:
+        self.folder = folder
+
+    @property
+    def _staging(self) -> Path:
+        return self.folder.path(STAGING)
+
+    def check_writable(self) -> None:
+        """Raise StorageError if nothing can be written there. Writes nothing."""
+        check_writable(self.folder.root)
+
+    def needs_recovery(self) -> bool:
+        """Return whether a killed process has begun to replace the dataset or to delete a job: the
+        next writer completes it."""
+        return publish.needs_recovery(self.folder.root) or staging.is_given_up(self._staging)
+
+    def free_bytes(self) -> int | None:
+        """Return how many bytes are free; None where that is not limited."""
+        return free_bytes(self.folder.root)
+
+    def lease(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
+        """Be the only writer. `waiting` is told of another one, for which this process waits; None:
+        raise BusyError."""
+        self.check_writable()
+        return file_lease.hold(self._staging, waiting)
+
+    def lease_beside_parts(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
+        """Be the only writer but for the parts of a conversion that are being built: none can begin
+        meanwhile."""
+        self.check_writable()
+        return file_lease.hold_beside_parts(self._staging, waiting)
+
+    def part_lease(self, job: Path, part: str) -> AbstractContextManager[WriteLease]:
+        """Be the only one that builds a part of the job in a folder. The caller holds the lease
+        beside parts when this begins.
+
+        Raises BusyError at once if another process does, PerhapsBusyError if that one may be gone:
+        the caller tries again.
+        """
+        return file_lease.hold_part(job, part)
+
+    def parts_being_built(self) -> dict[str, str]:
+        """Return who builds which part. The caller holds the lease beside parts."""
+        return file_lease.parts_being_built(self._staging)
+
+    def await_parts(self, waiting: Waiting | None) -> None:
+        """Wait until no part is being built. The caller holds the lease beside parts."""
+        file_lease.await_parts(self._staging, waiting)
+
+    def prepared(self, job: DatasetJob) -> DatasetJob:
+        """Return a job that is about to begin, with what its workers must know of this place."""
+        return job
+
+    def make_room(self, folder: Path) -> None:
+        """Make the folder of a job that begins, and take away the jobs of before."""
+        staging.make_room(self._staging, folder)
+
+    def begun(self, job: DatasetJob) -> None:
+        """Keep a job, whose files are complete in its folder, where all who build it find it."""
+
+    def entrust(self, job: DatasetJob, held: WriteLease) -> None:
+        """Have all that workers need in the folder of a job, and let them know who has the right to
+        write. Raises DatasetError for a job that puts its shards elsewhere."""
+        if job.url:
+            raise DatasetError(
+                f"{printable(str(job.folder / JOB))}: this job is for a dataset on a store "
+                f"({printable(job.url)}), and the dataset is on this machine; delete the job's "
+                "folder, and run the same command again"
+            )
+
+    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
+        """Have the markers of those of the chosen shards that are finished in the folder of the
+        job."""
+
+    def fetch_rejects(self, job: DatasetJob) -> None:
+        """Have the rejects of all finished shards in the folder of the job."""
+
+    def fetch_dataset(self) -> None:
+        """Have the tables of the dataset that is there in `folder`."""
+
+    def fetch_listed_rejects(self) -> None:
+        """Have rejects.jsonl of the dataset that is there in `folder`."""
+
+    def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
+        """Raise DatasetError if one of these shards of the dataset before is gone, or not as large
+        as it was."""
+        for shard in shards:
+            before.refuse_lost(shard)
+
+    def refuse_lost_files(self, manifest: Manifest) -> None:
+        """Raise DatasetError if a file of the dataset that is there is gone or of another size, if
+        that is known at once."""
+        refuse_lost_files(self.folder.root, manifest)
+
+    def keep(self, job: DatasetJob, before: PreviousDataset) -> None:
+        """Put the shards that a job keeps of the dataset before among the new ones: a second name,
+        or a copy. Raises DatasetError for one that is gone."""
+        for shard, number in kept_shards(job):
+            new = job.shard_path(shard)
+            with naming_the_path(new):
+                new.unlink(missing_ok=True)
+                before.refuse_lost(number)
+                generations.link_or_copy(before.folder.path(before.table[number].path), new)
+
+    def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
+        """Take away shards of a job by their names: they do not become parts of the dataset."""
+        for name in shards:
+            with naming_the_path(job.folder):
+                (job.folder / NEW_FOLDER / name).unlink(missing_ok=True)
+
+    def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
+        """Make the complete dataset in the folder `new` the one that is there, and keep as many
+        generations of before as its manifest says.
+
+        One that `updates` that dataset is checked first, in the processes `checks`, None for new
+        ones: its tables, and the footer of every shard. Raises DatasetError.
+        """
+        if updates:
+            # which most conversions never need
+            from shardctl.inspection.verify.verification import verify_with
+
+            findings = verify_with(checks, new, "quick", progress=False).findings
+            found = next((each for each in findings if each.severity == "error"), None)
+            if found is not None:
+                (new / MANIFEST).unlink()  # the next try makes the tables once more
+                raise DatasetError(
+                    f"{printable(str(new))}: {found.message}; the dataset is as it was before"
+                )
+            if Manifest.load(LocalFolder(new)).keep:
+                generations.keep(self.folder.root)
+        publish.publish(new, self.folder.root)
+        generations.settle(self.folder.root)
+
+    def discard(self, job: Path) -> None:
+        """Take away a job by its folder."""
+        staging.discard(job)
+
+
+def kept_shards(job: DatasetJob) -> list[tuple[int, int]]:
+    """Return the shards of a job that are kept of the dataset before, each with its number there."""
+    return [
+        (shard, int(job.kept[shard])) for shard in np.flatnonzero(job.kept != NOT_KEPT).tolist()
+    ]
+
+
+def refuse_lost_files(root: Path, manifest: Manifest) -> None:
+    """Raise DatasetError unless each shard, table and other file of a dataset is an ordinary file
+    of the recorded size.
+
+    update.arrows may be lost: nothing but an update needs it, and that says so. Raises StorageError
+    if the folder cannot be listed.
+    """
+    there = _sizes(root)
+    lost = [name for name, facts in manifest.files.items() if there.get(name) != facts.bytes]
+    if SHARDS not in lost:
+        table = ShardTable(LocalFolder(root))
+        lost += [
+            name
+            for name, size in zip(table.names, table.sizes.tolist(), strict=True)
+            if there.get(name) != size
+        ]
+    if lost:
+        shown, which = printable(str(root)), printable(lost[0])
+        what = f"{which} is" if len(lost) == 1 else f"{len(lost):,} files are"
+        example = "" if len(lost) == 1 else f", for instance {which}"
+        raise DatasetError(
+            f"{shown}: {what} missing or damaged{example}; run `shardctl repair {shown}`"
+        )
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Return the size in bytes of each ordinary file of a folder, and of each that a link leads
+    to."""
+    sizes = {}
+    with naming_the_path(folder), os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                if entry.is_file():
+                    sizes[entry.name] = entry.stat().st_size
+            except OSError:  # deleted meanwhile
+                continue
+    return sizes

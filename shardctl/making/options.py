@@ -1,0 +1,547 @@
+"""The options of a conversion: what the command line, Python and the checks know of each. For
+sources and DST see paths.py.
+
+The command line imports this module before Arrow: each check imports what it needs when it is
+called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import UsageError
+from shardctl.loader.options import METRICS
+from shardctl.making.shards import engines
+from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
+from shardctl.system.options import (
+    AutoOrNumber,
+    ByteSize,
+    FilePath,
+    Flag,
+    Many,
+    Option,
+    SecondsOrNone,
+    ValueType,
+    Whole,
+    Word,
+    Written,
+    at_least,
+    check_options,
+    declared_in,
+    more_than,
+    option,
+    option_as,
+    taken_arguments,
+)
+from shardctl.system.text import format_bytes
+from shardctl.transforms.recipe_options import (
+    LABELS,
+    OUTPUT,
+    RECIPE_OPTIONS,
+    REJECTS,
+    RUNNING,
+    SPLITS,
+    STEP_OPTIONS,
+    STORAGE,
+    TARGET,
+)
+
+MOST_PARTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part `number` of `parts` of a conversion, counted from 0. `typed` is how the user wrote it,
+    "" where nobody did."""
+
+    number: int
+    parts: int
+    typed: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Read I/N, where I counts from 1 to N, or from 0 to N-1: part 0 is part N. Raises
+        UsageError."""
+        number, slash, parts = str(text).partition("/")
+        if not (
+            slash
+            and number.isascii()
+            and number.isdecimal()
+            and parts.isascii()
+            and parts.isdecimal()
+        ):
+            raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
+        if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
+            raise UsageError(
+                f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 "
+                "to N-1"
+            )
+        return cls((int(number) - 1) % int(parts), int(parts), f"{int(number)}/{int(parts)}")
+
+    @property
+    def name(self) -> str:
+        """I/N, where I counts from 1: the same name for the same part, however it was written."""
+        return f"{self.number + 1}/{self.parts}"
+
+    def __str__(self) -> str:
+        return self.typed or self.name
+
+
+WORKERS = Option(
+    AutoOrNumber(0, 1024),
+    "auto",
+    "Number of worker processes; 0 does the work in this process.",
+    metavar="auto|N",
+    shows_default=True,
+)
+IF_RUNNING = Option(
+    Word("wait", "fail"),
+    "wait",
+    "What to do while another shardctl is writing DST.",
+    shows_default=True,
+)
+
+
+if TYPE_CHECKING:
+    from shardctl.system.processes.pool import Limits
+
+INPUT_TIMEOUT = 120.0
+"""The default time limit of one input, in seconds: a hundred times what an ordinary input takes."""
+
+LEAST_MEMORY = 256 << 20
+"""A worker with all its modules has 100 MB, and needs room for the largest image."""
+
+
+class Labels(ValueType):
+    """A word or a path, or a list of these."""
+
+    repeats = True
+    python = "str | Path | Sequence[str | Path]"
+
+    def of_text(self, given: tuple[str, ...]) -> str | list[str]:
+        """Return a text that was given once alone, else the list."""
+        return list(given) if len(given) > 1 else given[0]
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        several = [value] if isinstance(value, str | Path) else value
+        if not isinstance(several, Sequence) or not all(
+            isinstance(each, str | Path) for each in several
+        ):
+            raise UsageError(f"{name} is a string or a path, or a list of these; it is {value!r}")
+
+
+class Columns(ValueType):
+    """Names of columns: a string with commas between them, or a list."""
+
+    python = "str | Sequence[str]"
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        if not isinstance(value, str | Sequence) or not all(
+            isinstance(each, str) for each in value
+        ):
+            raise UsageError(f"{name} takes a list of names; it is {value!r}")
+
+
+class Seed(Whole):
+    """A seed, or None, which is `none` on the command line. True is the seed 0, and False is
+    None."""
+
+    python = "int | bool | None"
+    bare = "0"
+
+    def of_text(self, given: str) -> int | None:
+        """Return the number, or None. Raises ValueError."""
+        if given != "none" and not given.isdecimal():
+            raise ValueError(
+                f"{given!r} is neither a seed (a whole number) nor none; without a value the seed "
+                "is 0"
+            )
+        return None if given == "none" else int(given)
+
+    def take(self, name: str, value: Any) -> Any:
+        """Return the seed for True and False."""
+        return (0 if value else None) if isinstance(value, bool) else value
+
+    def shown(self, default: int | None) -> str:
+        """Return the number, or `none`."""
+        return "none" if default is None else str(default)
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"shuffle must be a whole number from 0 to 2^63-1; it is {seed}")
+
+
+def _check_memory(size: int) -> None:
+    if size < LEAST_MEMORY:
+        raise UsageError(
+            f"the memory limit of a worker must be 256 MiB or more; it is {format_bytes(size)}"
+        )
+
+
+def _check_part(part: str) -> None:
+    from shardctl.making.options import Part
+
+    Part.parse(part)
+
+
+def _check_max_rejects(limit: str | int) -> None:
+    reject_limit(limit, 1)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a conversion, beyond its recipe. `check` validates them."""
+
+    labels: str | Path | Sequence[str | Path] = option(
+        Labels(),
+        "auto",
+        "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for "
+        "each file. none: labels are"
+        " not stored. auto, the default: metadata.csv, .jsonl or .parquet, labels.csv or .jsonl "
+        "beside the inputs. Without"
+        " such a file, auto takes the field label of JSONL lines, else the folders if there are "
+        "two or more (`shardctl help"
+        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or "
+        "yolo:DIR, voc:DIR, masks:DIR or"
+        " masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR "
+        "(`shardctl help annotations`).",
+        metavar="WHERE",
+        heading=LABELS,
+        brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
+    )
+    boxes_outside: str = option(
+        Word(*BOXES),
+        "keep",
+        "Boxes that reach outside of their image: keep the boxes, clip them, or drop their "
+        "objects.",
+        shows_default=True,
+        heading=LABELS,
+    )
+    annotation_frame: str = option(
+        Word(*FRAMES),
+        "auto",
+        "Which image the annotations fit. stored: the image as the file stores it. upright: the "
+        "image after the turn that EXIF"
+        " asks for. auto: decided by the image size in the annotations.",
+        shows_default=True,
+        heading=LABELS,
+    )
+    yolo_task: str | None = option(
+        Word(*TASKS),
+        None,
+        "What each line of a YOLO file has: a box (detect), a polygon (segment), keypoints (pose) "
+        "or a rotated box (obb)."
+        " Default: the task in data.yaml, else decided by the length of the line.",
+        heading=LABELS,
+    )
+    classes: str | Path | None = option(
+        FilePath(),
+        None,
+        "Names and numbers of the classes: a text file with one in each line, or a dataset of "
+        "shardctl. Others are refused.",
+        metavar="FILE|DATASET",
+        heading=LABELS,
+    )
+    lenient_labels: bool = option(
+        Flag(),
+        False,
+        "Accept a labels file that does not match the inputs. Rows without a file are skipped, and "
+        "missing values stay empty.",
+        heading=LABELS,
+    )
+    drop_columns: str | Sequence[str] = option(
+        Columns(),
+        (),
+        "Columns of the labels files to leave out; fields of the inputs themselves stay.",
+        metavar="A,B,…",
+        heading=LABELS,
+    )
+    split: str = option(
+        Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
+        "auto",
+        "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. "
+        "source: by the names of the"
+        " SRC. column: by the column split of the labels file. lists: by data.yaml, COCO files, "
+        "train.txt and test.txt."
+        " none: only one split. auto: by names such as train, val and test (`shardctl help "
+        "inputs`).",
+        metavar="HOW",
+        shows_default=True,
+        heading=SPLITS,
+        brief="train=0.9,val=0.1, or folder, or source",
+    )
+    shuffle: int | None = option(
+        Seed(),
+        None,
+        "Store the inputs of each split in a random order. Without a value, the seed is 0. Lines "
+        "and rows are mixed in pieces"
+        " of their files (`shardctl help inputs`). The loader's own shuffle mixes all samples.",
+        metavar="[SEED|none]",
+        shows_default=True,
+        heading=SPLITS,
+        brief="in random order",
+        limit=_check_seed,
+    )
+    shard_size: int | None = option(
+        ByteSize(),
+        None,
+        "Target size of a shard, for instance 64MiB. Default: 128MiB, and 16 shards or more.",
+        metavar="SIZE",
+        heading=STORAGE,
+        limit=at_least(
+            4096, "a shard size of {} bytes is impossible; give at least 4 KiB, such as 64MiB"
+        ),
+    )
+    samples_per_shard: int | None = option(
+        Whole(),
+        None,
+        "Maximum number of samples in a shard.",
+        metavar="N",
+        heading=STORAGE,
+        limit=at_least(1, "{} samples per shard are impossible; give at least 1"),
+    )
+    workers: int | str = option_as(
+        WORKERS,
+        "auto",
+        heading=RUNNING,
+        brief="worker processes, one for each core by default",
+    )
+    engine: str = option(
+        ValueType(),
+        "local",
+        "Where the shards are built: local is in processes of this machine, ray is on a Ray "
+        "cluster. All nodes of the cluster"
+        " must see SRC and DST at the same paths (`shardctl help cluster`). With ray, --workers is "
+        "the number of shards that"
+        " are built at the same time.",
+        metavar=engines.metavar(),
+        shows_default=True,
+        heading=RUNNING,
+    )
+    max_rejects: str | int | None = option(
+        ValueType("int | str"),
+        None,
+        "Fail with exit code 1 if more inputs than this cannot be converted. Without this option, "
+        "a conversion does not start"
+        " if more than half of the inputs in a first trial fail. 100% allows all rejects.",
+        metavar="N|P%",
+        heading=REJECTS,
+        limit=_check_max_rejects,
+    )
+    overwrite: bool = option(
+        Flag(),
+        False,
+        "Replace the dataset at DST. The old one stays intact until the new one replaces it.",
+        heading=TARGET,
+        brief="replace the dataset at DST",
+    )
+    if_running: str = option_as(IF_RUNNING, "wait", heading=TARGET)
+    worker_memory: int | None = option(
+        ByteSize(),
+        None,
+        "Memory limit of each worker process; inputs that need more are rejected. Default: no "
+        "limit.",
+        metavar="SIZE",
+        heading=RUNNING,
+        limit=_check_memory,
+    )
+    input_timeout: float | None = option(
+        SecondsOrNone(),
+        INPUT_TIMEOUT,
+        "Reject an input that takes longer than this.",
+        metavar="SECONDS|none",
+        shows_default=True,
+        heading=RUNNING,
+        limit=more_than(0, "an input timeout of {:g} seconds is impossible; give more, or none"),
+    )
+    copy_rejects: str | Path | None = option(
+        FilePath(),
+        None,
+        "Copy the inputs that could not be converted to this folder.",
+        metavar="DIR",
+        heading=REJECTS,
+    )
+    dry_run: bool = option(
+        Flag(),
+        False,
+        "Print what the command would do, and write nothing. It reports the same errors as a real "
+        "run, except --max-rejects:"
+        " rejects are known only at the end.",
+        heading=OUTPUT,
+        brief="print the plan, and write nothing",
+    )
+    update: bool = option(
+        Flag(),
+        False,
+        "Bring the dataset at DST up to date. Shards with changed or deleted inputs are built "
+        "again, and new inputs fill new"
+        " shards. Without a dataset at DST, make one.",
+        heading=TARGET,
+        brief="follow changes of the source",
+    )
+    append: bool = option(
+        Flag(),
+        False,
+        "Add the inputs of SRC to the dataset at DST, in new shards. The inputs that DST has "
+        "already are not checked: use this"
+        " for logs, crawls and new days. Files inside a source of the dataset get the keys that "
+        "they would have there. Without"
+        " a dataset at DST, make one.",
+        heading=TARGET,
+    )
+    moved_from: Sequence[str | Path] = option(
+        Many(FilePath()),
+        (),
+        "With --update, if a source has moved: its place when the dataset was made. Give it once "
+        "for each source, in their"
+        " order.",
+        metavar="OLD",
+        heading=TARGET,
+    )
+    keep_generations: int | None = option(
+        Whole(),
+        None,
+        "When --update or --append makes a new generation, keep the N generations before it, in "
+        "DST/generations. Shards that"
+        " they share are stored once. Default: the number used last time; 0 for a new dataset.",
+        metavar="N",
+        heading=TARGET,
+        limit=at_least(0, "{} generations cannot be kept; give 0 or more"),
+    )
+    explain: bool = option(
+        Flag(),
+        False,
+        "Print exactly how the request differs from the dataset at DST (settings, steps, inputs, "
+        "versions), and write nothing.",
+        heading=TARGET,
+    )
+    metrics: Sequence[str | Path] = option_as(METRICS, (), heading=RUNNING)
+    part: str | None = option(
+        ValueType(),
+        None,
+        "Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl "
+        "finish DST`. The first part"
+        " plans the conversion for all. I is 1 to N, or 0 to N-1 (`shardctl help cluster`).",
+        metavar="I/N",
+        heading=RUNNING,
+        limit=_check_part,
+    )
+
+    def check(self) -> None:
+        """Raise UsageError for impossible numbers and for options that contradict each other."""
+        _refuse_two_sizes(self.shard_size, self.samples_per_shard)
+        check_options(self)
+        engines.check(self.engine, self.workers)
+        ways = [f"--{name}" for name in ("update", "append", "overwrite") if getattr(self, name)]
+        if len(ways) > 1:
+            raise UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
+        if self.moved_from and not self.update:
+            raise UsageError(
+                "--moved-from says where a source was when the dataset was made; it needs "
+                "--update: use both"
+            )
+        if self.part is not None:
+            self._check_with_part()
+        if self.workers == 0 and self.worker_memory is not None:
+            raise UsageError(
+                "a limit of worker memory needs worker processes; with 0 workers there are none"
+            )
+
+    def _check_with_part(self) -> None:
+        for name in ("dry_run", "explain"):
+            if getattr(self, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} looks at the whole conversion; leave out --part"
+                )
+        if self.copy_rejects is not None:
+            raise UsageError(
+                "--copy-rejects needs a complete conversion; leave it out of the parts"
+            )
+
+    def limits(self) -> Limits:
+        """Return the limits of the work on one input."""
+        from shardctl.system.processes.pool import Limits
+
+        return Limits(self.worker_memory, self.input_timeout)
+
+    def worker_count(self) -> int:
+        """Return the number of worker processes."""
+        from shardctl.system.processes.pool import most_workers
+
+        return most_workers() if self.workers == "auto" else int(self.workers)
+
+
+def convert_options() -> dict[str, Option]:
+    """Return all options of a conversion, by their names: the words of the command line and of
+    Python."""
+    return {**STEP_OPTIONS, **declared_in(Options), **RECIPE_OPTIONS}
+
+
+def chosen_options(
+    function: str, recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]
+) -> tuple[Options, dict[str, Any]]:
+    """Return the options of a conversion, and the recipe with what options change in it.
+
+    `given` are those of `convert_options`. Raises UsageError, also for a name that no option has;
+    it names the `function`.
+    """
+    from shardctl.transforms.recipe_files.overriding import recipe_with_options
+
+    taken = taken_arguments(function, given, convert_options())
+    names = [name for name in declared_in(Options) if name in taken]
+    return Options(**{name: taken[name] for name in names}), recipe_with_options(recipe, taken)
+
+
+def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
+    """Raise UsageError for a size of shards (bytes, samples) that cannot be, or for two."""
+    _refuse_two_sizes(shard_size, samples_per_shard)
+    declared = declared_in(Options)
+    declared["shard_size"].check("shard_size", shard_size)
+    declared["samples_per_shard"].check("samples_per_shard", samples_per_shard)
+
+
+def _refuse_two_sizes(shard_size: int | None, samples_per_shard: int | None) -> None:
+    if shard_size is not None and samples_per_shard is not None:
+        raise UsageError(
+            "a shard size and a number of samples per shard contradict each other; give one of them"
+        )
+
+
+def check_if_running(choice: str) -> None:
+    """Raise UsageError for an unknown choice of what to do while another converter runs."""
+    IF_RUNNING.check("if_running", choice)
+
+
+_SHARE = re.compile(r"0?\.[0-9]+|1\.0*")
+"""A number that may be meant as a share: 0.9 for 90%."""
+
+
+def reject_limit(given: str | int | None, inputs: int) -> float:
+    """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises
+    UsageError."""
+    if given is None:
+        return inputs
+    text = str(given).replace(" %", "%")
+    number = text.removesuffix("%")
+    if not number.replace(".", "", 1).isdecimal() or (
+        not text.endswith("%") and not number.isdecimal()
+    ):
+        shares = (
+            f"; for that share of them write {100 * float(text):g}%"
+            if _SHARE.fullmatch(text)
+            else ""
+        )
+        raise UsageError(
+            f"--max-rejects {text!r} is not a number of inputs (100) or a share of them "
+            f"(1%){shares}"
+        )
+    if text.endswith("%") and float(number) > 100:
+        raise UsageError(f"--max-rejects {text}: a share is at most 100%")
+    return float(number) / 100 * inputs if text.endswith("%") else float(number)

@@ -1,0 +1,214 @@
+"""Sources and destinations of what makes a dataset: the checks of their paths and URLs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from shardctl.errors import DatasetError, InputError, StorageError, UsageError
+from shardctl.format.names import (
+    BESIDE_SHARDS,
+    GENERATIONS,
+    MANIFEST,
+    REPLACED,
+    STAGING,
+    is_shard_name,
+)
+from shardctl.making.options import Options
+from shardctl.sources.files import SourceRoot, forget_lists, is_on_store
+from shardctl.system.files import naming_the_path, near_path, refuse_links
+from shardctl.system.locations import normal, path_below
+from shardctl.system.stores import refuse_half_url
+from shardctl.system.text import printable
+
+
+def check_sources(
+    src: Iterable[str | Path | SourceRoot], dst: str | None = None
+) -> list[SourceRoot]:
+    """Return the sources; those on stores will be listed anew. Raises InputError for one that does
+    not exist.
+
+    `dst` is the destination, which the message names where it may be the value of an option.
+    """
+    forget_lists()
+    roots = [source if isinstance(source, SourceRoot) else SourceRoot.of(source) for source in src]
+    if not roots:
+        raise UsageError("no source was given")
+    for root in roots:
+        shown = printable(root.text)
+        try:
+            if root.is_stored:
+                if not is_on_store(root.text):
+                    raise InputError(
+                        f"{shown}: there is no object with this key, and no key begins with it"
+                    )
+                continue
+            path = Path(root.text)
+            if not path.exists():
+                refuse_half_url(root.text)
+                last = (
+                    f"; the last argument, {printable(dst)}, is taken as the destination"
+                    if dst and len(roots) > 1
+                    else ""
+                )
+                raise InputError(
+                    f"{shown}: no such file or "
+                    f"folder{_of_pattern(root.text) or last or near_path(path)}"
+                )
+            if not path.is_dir() and not path.is_file():
+                raise InputError(f"{shown}: neither a file nor a folder")
+        except OSError as error:  # a name that is too long, or a parent folder without permission
+            raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
+    return roots
+
+
+def _of_pattern(source: str) -> str:
+    """Return the end of a message about a source that is a pattern, such as `photos/*.jpg`; "" for
+    one that is none."""
+    parts = Path(source).parts
+    first = next(
+        (place for place, part in enumerate(parts) if not {"*", "?", "["}.isdisjoint(part)), None
+    )
+    if first is None:
+        return ""
+    folder = printable(str(Path(*parts[:first])))
+    return (
+        f"; shardctl expands no patterns: give the folder {folder}, all of which is read, or "
+        "leave out the quotes"
+    )
+
+
+def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
+    """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in
+    a dataset.
+
+    A source that is a file has its folder as its base: a copy there would replace the file itself.
+    """
+    resolved, shown = folder.resolve(), printable(str(folder))
+    local = [Path(root.text).resolve() for root in roots if not root.is_stored]
+    bases = [root if root.is_dir() else root.parent for root in local]
+    inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
+    around = next(
+        (
+            other
+            for other in (target, *bases)
+            if other.is_absolute() and other.is_relative_to(resolved)
+        ),
+        None,
+    )
+    if inside is not None or (folder.exists() and not folder.is_dir()):
+        raise UsageError(
+            f"{shown}: copies of rejects need a folder of their own, outside of "
+            f"{printable(str(inside or folder))}"
+        )
+    if around is not None:
+        raise UsageError(
+            f"{shown}: copies of rejects need a folder of their own, and {printable(str(around))} "
+            "is this folder or in it"
+        )
+    if any(os.path.lexists(resolved / name) for name in (MANIFEST, STAGING)):
+        raise UsageError(f"{shown}: is a dataset; copies of rejects need a folder of their own")
+
+
+def refuse_generation(target: Path) -> None:
+    """Raise DatasetError for a generation of a dataset that is kept: it stays what it was."""
+    if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
+        dataset = printable(str(target.parent.parent))
+        raise DatasetError(
+            f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give "
+            "that dataset, or another"
+            " destination"
+        )
+
+
+def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
+    """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot
+    be one."""
+    shown = printable(str(target))
+    refuse_half_url(str(target))
+    try:
+        resolved = target.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
+        raise StorageError(f"{shown}: cannot be a destination ({error})") from error
+    for root in roots:
+        if root.is_stored:
+            continue
+        source = Path(root.text).resolve()
+        if resolved == source or resolved.is_relative_to(source):
+            raise UsageError(
+                f"{shown}: is inside the source {printable(root.text)}, and would become its own "
+                "input; give a place outside"
+            )
+        if source.is_relative_to(resolved):
+            raise UsageError(
+                f"{printable(root.text)}: is inside the destination {shown}; keep them apart"
+            )
+    with naming_the_path(target):
+        if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
+            raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
+        _refuse_what_is_there(target, shown, roots)
+    refuse_generation(resolved)
+    return resolved
+
+
+def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options) -> None:
+    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is
+    wanted there."""
+    shown = printable(url)
+    if options.keep_generations:
+        raise UsageError(
+            f"{shown}: kept generations are not supported on a store; leave out --keep-generations"
+        )
+    place = normal(url)
+    for source in (root.text for root in roots if root.is_stored):
+        if path_below(place, source) is not None:
+            raise UsageError(
+                f"{shown}: is inside the source {printable(source)}, and would become its own input"
+            )
+        if path_below(source, place) is not None:
+            raise UsageError(
+                f"{printable(source)}: is inside the destination {shown}; keep them apart"
+            )
+
+
+def _refuse_what_is_there(target: Path, shown: str, roots: Sequence[SourceRoot]) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise StorageError(
+            f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset"
+        )
+    names = set(os.listdir(target))
+    if names and MANIFEST not in names and STAGING not in names:
+        listed = ", ".join(printable(name) for name in sorted(names)[:3])
+        here = [Path(root.text) for root in roots if not root.is_stored]
+        swapped = bool(here) and not any(each.exists() for each in here)
+        how = (
+            "the destination is the last argument"
+            if swapped
+            else "give a folder that is new, empty or a dataset"
+        )
+        raise StorageError(f"{shown}: holds something else ({listed}); {how}")
+    of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
+    if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
+        raise StorageError(
+            f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; "
+            "bring that back, move the files"
+            " away, or give another destination"
+        )
+
+
+def check_writable(target: Path) -> None:
+    """Raise StorageError if the destination cannot be made or written. Writes nothing."""
+    place = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
+    if not place.is_dir():
+        raise StorageError(
+            f"{printable(str(target))}: cannot be created, {printable(str(place))} is not a folder"
+        )
+    if not os.access(place, os.W_OK | os.X_OK):
+        why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")
+    with naming_the_path(target):
+        refuse_links(target / STAGING)

@@ -1,0 +1,523 @@
+"""Where labels come from, and the names of the classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import column_of, rows_at
+from shardctl.format.dataset_location import open_location
+from shardctl.format.manifest import Manifest
+from shardctl.format.roles import Mask, Objects, Role, Roles
+from shardctl.format.tables import FILE_FIELDS
+from shardctl.making.notices import notice
+from shardctl.making.plan.listing import CHUNK_ROWS, Hashes, LabelRule, Listing, Numbers
+from shardctl.making.plan.splits import SplitRule, Splitting, export_of
+from shardctl.sources.annotations.base import one_chunk
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.export_description import name_in_records
+from shardctl.sources.files import is_folder, local_copy
+from shardctl.sources.formats.base import FOLDER
+from shardctl.sources.label_table import LABEL_COLUMN, LabelTable, some
+from shardctl.sources.splits import GroupRule, named_as_splits
+from shardctl.sources.types import Types, disputed, in_order
+from shardctl.system.files import read_named, replacing
+from shardctl.system.text import composed, counted, first_repeated, printable
+from shardctl.transforms.recipe import Recipe
+
+LABEL = "label"
+
+ANNOTATED_ROWS = 8192
+"""Images with annotations that are in memory at a time: they may have thousands of numbers each."""
+
+
+@dataclass(frozen=True)
+class PlanRules:
+    """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of
+    shards.
+
+    `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
+    `by_key` says that records have keys of their own, which decide the splits that are drawn; what
+    is of one `group` (the recipe's) is in one of these.
+    """
+
+    split: SplitRule
+    labels: LabelRule
+    shuffle: int | None
+    seed: int
+    by_key: bool = False
+    group: GroupRule | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings as a manifest has them."""
+        record = {
+            "split": str(self.split),
+            "labels": self.labels.record(),
+            "shuffle": self.shuffle,
+            "lenient_labels": self.labels.lenient,
+        }
+        if self.by_key and self.split.shares:
+            record["drawn_by"] = "key"
+        record |= self.labels.annotation_rule.record()
+        if self.labels.classes is not None:
+            record["classes"] = xxhash.xxh3_128_hexdigest("\n".join(self.labels.classes).encode())
+        return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Where `label` comes from, and the names of the classes.
+
+    `of_group` has the class of every group of files, -1 for none; None where labels do not come
+    from folders. `by_field` says that a field of the records has their names. `declared` are the
+    names of the classes of fields that have their numbers, as the files say them; the label may be
+    one of these.
+    """
+
+    classes: tuple[str, ...] | None = None
+    of_group: Numbers | None = None
+    by_field: bool = False
+    declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def label_files(
+    listing: Listing, rules: PlanRules, splitting: Splitting, recipe: Recipe, types: Types | None
+) -> Labelling:
+    """Decide where the labels come from, and the names of the classes. `splitting` is how the files
+    were divided before.
+
+    `types` are the types of the records' fields. They are None where a file is one record, and
+    where no field has labels. Samples that are joined of several records have no labels. Raises
+    InputError (see `_main_label`).
+    """
+    by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
+    if recipe.joins:
+        return _leave_out_labels(
+            listing, rules, by_folder, types, field, recipe.batch_transforms[-1].name
+        )
+    return _all_labels(listing, rules, by_folder, types, field)
+
+
+def _all_labels(
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str
+) -> Labelling:
+    """Decide the labels, as `_main_label` does, and which other fields of the records have numbers
+    of classes with names."""
+    if types is not None and rules.labels.mode == "auto" and (names := disputed(types.named)):
+        raise InputError(
+            f"the files give different names to the classes of {some(names)}; convert each "
+            "file into its own dataset, or keep the numbers with --labels none"
+        )
+    labelling = _main_label(listing, rules, by_folder, types, field)
+    if (pinned := rules.labels.classes) is not None:
+        numbers = pin(listing, labelling.classes, LABEL in labelling.declared, pinned)
+        of_group = (
+            labelling.of_group
+            if labelling.of_group is None
+            else np.append(numbers, -1)[labelling.of_group]
+        )
+        declared = {
+            **labelling.declared,
+            **({LABEL: pinned} if LABEL in labelling.declared else {}),
+        }
+        labelling = replace(
+            labelling, classes=labelling.classes and pinned, of_group=of_group, declared=declared
+        )
+    if types is None or rules.labels.mode != "auto":
+        return labelling
+    others = {name: names for name, names in types.classes.items() if name != field}
+    return replace(labelling, declared={**others, **labelling.declared})
+
+
+def _main_label(
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str
+) -> Labelling:
+    """Decide the labels: from the labels file, from the records themselves, or from the names of
+    their folders.
+
+    `by_folder` says that the top folders are splits, which are no classes. `types` are those of the
+    records' fields, None where a file is one record; `field` is the one that may name classes.
+    Raises InputError if folder labels were asked for and no file lies in a folder, and where only
+    some files lie in class folders.
+    """
+    mode = rules.labels.mode
+    named = next((each.classes for each in listing.annotations if each.classes is not None), None)
+    if named is not None:
+        return Labelling(named)
+    if listing.side is not None:
+        return Labelling(listing.side.classes)
+    if mode == "none":
+        return Labelling()
+    if field == FOLDER and types is not None and mode in ("auto", "folder"):
+        return _label_by_member(listing, mode, types.labels() or [])
+    if mode == "auto" and types is not None and field in types.schema().names:
+        if field in types.classes:
+            return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
+        # without names of classes, as shardctl.json would have them
+        if _is_label_of_export(listing, field):
+            return Labelling()
+        names = types.labels()
+        if names is None and pa.types.is_string(types.schema().field(field).type):
+            listing.note("label-not-a-class")
+        return Labelling(tuple(names), by_field=True) if names else Labelling()
+    return _label_by_folder(listing, mode, by_folder)
+
+
+def _is_label_of_export(listing: Listing, field: str) -> bool:
+    """Return whether shardctl.json says that this field is the label of the exported dataset."""
+    export = export_of(listing)
+    named = (
+        {}
+        if export is None
+        else {each.name: name_in_records(each, export) for each in export.fields}
+    )
+    return named.get(LABEL) == field
+
+
+def _leave_out_labels(
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str, who: str
+) -> Labelling:
+    """Return that there are no labels, and drop the columns of labels files: a sample that the step
+    `who` makes is of several records. The arguments are those of `_all_labels`. A notice says what
+    is left out.
+    """
+    # named with the other fields of the records
+    of_records = types is not None and field in types.schema().names
+    names = (
+        [LABEL]
+        if not of_records and _would_be_labelled(listing, rules, by_folder, types, field)
+        else []
+    )
+    names += [f.name for f in side_fields(listing.side)]
+    if listing.side is not None:
+        for name in listing.side.columns.column_names:
+            listing.side = listing.side.without(name)
+    listing.notices += left_out_by(who, names)
+    return Labelling()
+
+
+def left_out_by(who: str, names: Sequence[str]) -> list[str]:
+    """Return what is said of fields that a step leaves out which joins records."""
+    return [notice("joined-left-out", names=some(names, MOST_NAMED), step=who)] if names else []
+
+
+MOST_NAMED = 100
+"""Fields that a notice names."""
+
+
+def _would_be_labelled(
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str
+) -> bool:
+    before = list(listing.notices)
+    try:
+        return _all_labels(listing, rules, by_folder, types, field).classes is not None
+    except InputError:  # classes that not all of the files have
+        return True
+    finally:
+        listing.notices[:] = before
+
+
+def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
+    """Take the name of a file's folder as its class."""
+    below = [
+        group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups
+    ]
+    names, classes = _class_names(listing, mode, below)
+    if not classes:
+        return Labelling()
+    if "" in names:
+        rows = np.flatnonzero(
+            np.isin(
+                listing.table["group"].to_numpy(),
+                [row for row, name in enumerate(names) if not name],
+            )
+        )
+        _tell_of_stray(
+            listing,
+            mode,
+            f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})",
+            classes,
+        )
+    numbers = {name: number for number, name in enumerate(classes)}
+    return Labelling(
+        tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64)
+    )
+
+
+def _label_by_member(listing: Listing, mode: str, folders: Sequence[str]) -> Labelling:
+    """Take the folders of the members of tars as their classes; they are as FOLDER has them."""
+    names, classes = _class_names(
+        listing, mode, ["" if folder == "." else folder for folder in folders]
+    )
+    if classes and "" in names:
+        _tell_of_stray(listing, mode, "members of the tars", classes)
+    return Labelling(tuple(classes), by_field=True) if classes else Labelling()
+
+
+def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the class that each folder names, "" for none, and those of all; no classes where the
+    folders are none."""
+    names = [composed(name.rpartition("/")[2]) for name in below]
+    classes = in_order(set(names) - {""})
+    if mode == "folder" and not classes:
+        raise InputError(
+            "no input is in a folder that could be its class; use --labels none or a labels file"
+        )
+    if mode == "auto" and len(classes) < 2:
+        if classes:
+            listing.note("one-folder", name=printable(classes[0]))
+        return names, []
+    if mode == "auto" and len(named_as_splits(classes)) == len(classes):
+        listing.note("folders-of-splits", names=some(classes))
+        return names, []
+    places = Counter(name for name, _ in set(zip(names, below, strict=True)))
+    twice = sorted(name for name, count in places.items() if count > 1 and name)
+    if twice:
+        listing.note("same-folders", names=some(twice))
+    return names, classes
+
+
+def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str]) -> None:
+    """Add a notice on inputs outside of class folders. Raises InputError unless --labels folder was
+    given."""
+    lie = f"{inputs} beside {len(classes):,} class folders ({some(classes)})"
+    if mode == "auto":
+        raise InputError(
+            f"{lie} would have no label. Move or remove these files, or use --labels folder to "
+            "leave their labels empty, or --labels none"
+        )
+    listing.note("no-class-folder", inputs=lie)
+
+
+def side_fields(side: LabelTable | None) -> list[pa.Field]:
+    """Return the columns that the labels files add to every sample, `label` apart."""
+    return [f for f in side.columns.schema if f.name != LABEL] if side else []
+
+
+def _own_columns(listing: Listing) -> list[pa.Field]:
+    """Return the fields of `columns`: those of the labels files and those of annotations, some of
+    which only workers need."""
+    return side_fields(listing.side) + [
+        f for each in listing.annotations for f in each.columns.schema if f.name != LABEL
+    ]
+
+
+def job_files_schema(listing: Listing) -> pa.Schema:
+    """Return the columns of files.arrow in a job: those of a dataset's, and what is left out
+    there."""
+    fields = [pa.field(*column) for column in FILE_FIELDS]
+    fields.append(pa.field(LABEL, pa.int64()))
+    if columns := _own_columns(listing):
+        fields.append(pa.field("columns", pa.struct(columns)))
+    return pa.schema([*fields, *(pa.field(name, type_) for name, type_ in JOB_ONLY)])
+
+
+JOB_ONLY = (
+    ("mtime_ns", pa.int64()),
+    ("beside", pa.uint64()),
+    ("error", pa.string()),
+    ("message", pa.string()),
+)
+"""What files.arrow of a dataset does not have of a file: copies of the same files must give the
+same bytes. `beside` stands for the file that belongs to it, such as its mask, as it was listed; 0
+where there is none."""
+
+
+def write_files(
+    path: Path, listing: Listing, labelling: Labelling, rows: Numbers | None = None
+) -> None:
+    """Write files.arrow: the listed files, or some rows of them, with their labels and the columns
+    of the labels files."""
+    schema = job_files_schema(listing)
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        first, wrong = 0, _wrong(listing)
+        for batch in listing.table.to_batches(
+            max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS
+        ):
+            wanted = (
+                None
+                if rows is None
+                else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+            )
+            if wanted is None or len(wanted):
+                labels = {
+                    **_labels(listing, labelling, batch, first),
+                    **_faults(wrong, batch, first),
+                }
+                labels["beside"] = column_of(_beside(listing, first, batch.num_rows))
+                columns = [
+                    labels[f.name] if f.name in labels else batch.column(f.name) for f in schema
+                ]
+                made = pa.record_batch(columns, schema=schema)
+                writer.write_batch(made if wanted is None else rows_at(made, wanted))
+            first += batch.num_rows
+
+
+def _labels(
+    listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first: int
+) -> dict[str, pa.Array]:
+    """Return `label`, and `columns` where a labels file has any, of some files, the first of which
+    is `first`."""
+    side, count = listing.side, batch.num_rows
+    found: dict[str, pa.Array] = {}
+    if side is not None and listing.side_rows is not None:
+        rows = listing.side_rows[first : first + count]
+        taken = side.columns.take(pa.array(rows, mask=rows < 0)).combine_chunks()
+        found = {name: one_chunk(taken[name]) for name in taken.column_names}
+    elif labelling.of_group is not None:
+        label = labelling.of_group[batch["group"].to_numpy()]
+        found[LABEL] = (
+            pa.array(label, pa.int64(), mask=label < 0) if (label < 0).any() else column_of(label)
+        )
+    for each in listing.annotations:
+        found |= each.taken(first, count)
+    columns = {LABEL: found.get(LABEL, pa.nulls(count, pa.int64()))}
+    if fields := _own_columns(listing):
+        columns["columns"] = pa.StructArray.from_arrays(
+            [found[f.name] for f in fields], fields=fields
+        )
+    return columns
+
+
+def _beside(listing: Listing, first: int, count: int) -> Hashes:
+    """Return what stands for the files that belong to some files, the first of which is `first`:
+    (count,), 0 for none."""
+    found = np.zeros(count, np.uint64)
+    for each in listing.annotations:
+        if each.stamps is not None:
+            rows = each.rows[first : first + count]
+            found[rows >= 0] ^= each.stamps[rows[rows >= 0]]
+    return found
+
+
+def _wrong(listing: Listing) -> dict[int, Rejection]:
+    """Return what is wrong with the annotations of files, by row; of several faults of a file, the
+    first one."""
+    return {
+        row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()
+    }
+
+
+def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
+    """Return `error` and `message` of some files where annotations of one are wrong; a fault of the
+    file itself comes first."""
+    here = [row for row in range(first, first + batch.num_rows) if row in wrong] if wrong else []
+    if not here:
+        return {}
+    errors, messages = batch["error"].to_pylist(), batch["message"].to_pylist()
+    for row in here:
+        if errors[row - first] is None:
+            errors[row - first], messages[row - first] = wrong[row].error, wrong[row].message
+    return {"error": pa.array(errors, pa.string()), "message": pa.array(messages, pa.string())}
+
+
+def read_classes(place: str) -> tuple[str, ...]:
+    """Return the names in a text file, one in a line, or those of the dataset in a folder.
+
+    Raises InputError, DatasetError.
+    """
+    shown = f"--classes {printable(place)}"
+    if is_folder(place):
+        with open_location(place) as opened:
+            names = classes_of(Manifest.load(opened.whole).roles)
+    else:
+        try:
+            names = tuple(
+                map(str.strip, read_named(Path(local_copy(place))).decode("utf-8-sig").splitlines())
+            )
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{shown}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})"
+            ) from None
+    names = tuple(map(composed, names))
+    if not all(names) or first_repeated(names) is not None or not names:
+        raise InputError(
+            f"{shown}: it takes a text file with one class in each line, each once, or a dataset "
+            "with classes"
+        )
+    return names
+
+
+def classes_of(roles: Roles) -> tuple[str, ...]:
+    """Return the classes of a dataset that pins them: of its label, else of its objects; none where
+    they have no names."""
+    objects = (role.names for role in roles.by_name.values() if isinstance(role, Objects))
+    return roles.classes or next(filter(None, objects), ())
+
+
+def pin(
+    listing: Listing, found: Sequence[str] | None, fixed: bool, pinned: tuple[str, ...]
+) -> Numbers:
+    """Give the annotations and the labels file of a listing the pinned numbers; return those of the
+    classes that were `found`.
+
+    `fixed` says that the records have numbers of their own, which cannot become others. Raises
+    InputError for classes that are not pinned, and where nothing has names.
+    """
+    listing.annotations = list(listing.annotations)
+    for place, each in enumerate(listing.annotations):
+        names, roles = each.classes, each.roles
+        if isinstance(role := roles.get(OBJECTS), Objects) and role.names is not None:
+            names, roles = role.names, {**roles, OBJECTS: _pinned(role, pinned)}
+        found = found or names
+        if names is not None and names != pinned:
+            numbers = _numbers(names, pinned)
+            listing.annotations[place] = replace(
+                each, numbers=numbers, roles=roles, classes=each.classes and pinned
+            )
+    if not found:
+        raise InputError("--classes: the inputs have no names of classes")
+    numbers = _numbers(found, pinned)
+    if fixed and (numbers != np.arange(len(found))).any():
+        raise InputError("--classes: the files number their classes themselves, in another order")
+    side = listing.side
+    if side is not None and side.classes is not None:
+        column = pa.array(numbers).take(side.columns[LABEL_COLUMN].combine_chunks())
+        columns = side.columns.set_column(
+            side.columns.column_names.index(LABEL_COLUMN), LABEL_COLUMN, column
+        )
+        listing.side = replace(side, columns=columns, classes=pinned)
+    return numbers
+
+
+def _pinned(role: Objects, pinned: tuple[str, ...]) -> Objects:
+    """Return what is known of objects with the pinned names. Ids and supercategories follow them; a
+    new name gets a new id."""
+    ids = dict(zip(role.names or (), role.ids or (), strict=False))
+    above = dict(zip(role.names or (), role.supercategories or (), strict=False))
+    new = count(max(ids.values(), default=0) + 1)
+    return replace(
+        role,
+        names=pinned,
+        ids=tuple(ids[name] if name in ids else next(new) for name in pinned) if ids else None,
+        supercategories=tuple(above.get(name, "") for name in pinned) if above else None,
+    )
+
+
+def refuse_other_names(roles: Mapping[str, Role], pinned: tuple[str, ...]) -> None:
+    """Raise InputError for masks, and for objects of records, that have other names than those
+    pinned."""
+    for name, role in roles.items():
+        if isinstance(role, Mask | Objects) and role.names not in (None, pinned):
+            raise InputError(f"--classes: {printable(name)} has classes of its own")
+
+
+def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> Numbers:
+    numbers = {name: number for number, name in enumerate(pinned)}
+    found = list(map(composed, found))
+    others = [name for name in found if name not in numbers]
+    if others:
+        raise InputError(
+            f"--classes: {some(others)} not among the {counted(len(pinned), 'class', 'classes')} "
+            "that it pins"
+        )
+    return np.array([numbers[name] for name in found], np.int64)

@@ -1,0 +1,404 @@
+"""The plan: which unit goes to which shard, as tables on disk. Nothing is held per record, or per
+unit in Python objects."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.format.arrays import column_of, dtype_of
+from shardctl.format.names import PLAN, SHARDS
+from shardctl.format.tables import UNIT_FIELDS
+from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.making.plan.splits import Draw, Splitting
+from shardctl.sources.formats import Cut
+from shardctl.system.files import replacing
+from shardctl.system.permutation import Permutation, evenly_spaced
+from shardctl.transforms.duplicates.pictures import Repeats
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units in the order of the walk. `file`, `offset`, `size`, `first` and `records` are (n,)
+    int64.
+
+    `file` counts along the listing. `first` is the number of a unit's first record in its file,
+    from 1; 0 where the file is one record. `faults` has the units that are not read, with the
+    reason; so are the `repeats` of others.
+    """
+
+    file: Numbers
+    offset: Numbers
+    size: Numbers
+    first: Numbers
+    records: Numbers
+    faults: dict[int, Rejection]
+    repeats: Repeats | None = None
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    @classmethod
+    def of_whole_files(cls, sizes: Numbers, faults: dict[int, Rejection]) -> Units:
+        """Return a unit per file; what is the same in all takes no memory."""
+        count = len(sizes)
+        zero, one = (np.broadcast_to(np.int64(value), count) for value in (0, 1))
+        return cls(np.arange(count), zero, sizes, zero, one, faults)
+
+    def faults_at(self, numbers: Numbers) -> list[Rejection | None]:
+        """Return why some units are not read; none at all if all of them are."""
+        faults = [self.faults.get(number) for number in numbers.tolist()] if self.faults else []
+        if self.repeats is None:
+            return faults
+        repeated = self.repeats.rejections(numbers)
+        return (
+            [fault or other for fault, other in zip(faults, repeated, strict=True)]
+            if faults
+            else repeated
+        )
+
+    def readable(self) -> Numbers:
+        """Return the numbers of the units that have no fault, in order."""
+        able = np.ones(len(self), bool)
+        able[list(self.faults)] = False
+        return np.flatnonzero(able)
+
+
+class UnitsInMaking:
+    """Takes the units of one file after the other, in any order of the files, at 40 bytes a
+    unit."""
+
+    def __init__(self) -> None:
+        self._columns = tuple(array("q") for _ in range(5))
+        self._faults: dict[int, Rejection] = {}
+
+    def add(self, file: int, cuts: list[Cut]) -> None:
+        """Add all units of a file, given by its place in the listing. A fault has one record."""
+        # a file that cannot be read is rejected as a whole
+        number = 0 if len(cuts) == 1 and cuts[0].fault else 1
+        for cut in cuts:
+            if cut.fault is not None:
+                self._faults[len(self._columns[0])] = cut.fault
+            for column, value in zip(
+                self._columns, (file, cut.offset, cut.size, number, cut.records), strict=True
+            ):
+                column.append(value)
+            number += cut.records
+
+    def finish(self) -> Units:
+        """Return the units in the order of the files. Nothing can be added any more."""
+        file, offset, size, first, records = (
+            np.frombuffer(column, np.int64) for column in self._columns
+        )
+        if bool((file[:-1] <= file[1:]).all()):
+            return Units(file, offset, size, first, records, self._faults)
+        order = np.argsort(file, kind="stable")
+        faults = {}
+        if self._faults:
+            places = np.flatnonzero(np.isin(order, list(self._faults)))
+            faults = {place: self._faults[int(order[place])] for place in places.tolist()}
+        return Units(file[order], offset[order], size[order], first[order], records[order], faults)
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """One split: how many records its units have, how many of them are expected to be its own, and
+    its number of shards."""
+
+    name: str
+    records: int
+    expected: int
+    shards: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """The units of every split, in the order of the dataset: (units of the split,) int64 each.
+
+    `draw` is set where a unit's records are in different splits: then every split has all units.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[Numbers, ...]
+    draw: Draw | None
+
+
+def order_units(
+    units: Units, splitting: Splitting, shuffle: int | None, of_files: Flags | None = None
+) -> Order:
+    """Put the units of each split in order: that of the walk, or a random one. Only those of the
+    files in `of_files`, (files,), None: of all."""
+    parts, of_file = [], splitting.of_file
+    for number in range(len(splitting.names)):
+        own = np.ones(len(units), bool) if of_files is None else of_files[units.file]
+        if of_file is not None:
+            own = own & (of_file[units.file] == number)
+        chosen = np.flatnonzero(own)
+        if shuffle is not None:
+            chosen = chosen[Permutation(len(chosen), shuffle, number)(np.arange(len(chosen)))]
+        parts.append(chosen)
+    return Order(splitting.names, tuple(parts), splitting.draw if of_file is None else None)
+
+
+JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", pa.string())])
+"""The plan of a job. A unit with an `error` is not read."""
+
+JOB_SHARDS_SCHEMA = pa.schema(
+    [
+        ("split", pa.int32()),
+        ("number", pa.int32()),
+        ("first_unit", pa.int64()),
+        ("units", pa.int64()),
+        ("records", pa.int64()),
+        ("kept", pa.int32()),
+        ("blocks", pa.list_(pa.int32())),
+    ]
+)
+"""The shards of a job: each has rows of its plan of its own. `number` counts within the split.
+Where a dataset is brought up to date, `kept` is the number of the shard in it that this one is,
+NOT_KEPT where it is to be built. `blocks` has the rows of each block where these are known, else
+null: shards whose rows were copied have other blocks than a conversion makes."""
+
+NOT_KEPT = -1
+
+
+class Planner:
+    """Makes the tables of a job: which units, or parts of units, each shard has."""
+
+    def __init__(self, units: Units, order: Order) -> None:
+        self._units, self.order = units, order
+        self._ends = [np.cumsum(units.records[own]) for own in order.units]
+
+    @property
+    def records(self) -> list[int]:
+        """The records of each split's units."""
+        return [int(ends[-1]) if len(ends) else 0 for ends in self._ends]
+
+    @property
+    def inputs(self) -> int:
+        """The records of all units."""
+        return self.records[0] if self.order.draw is not None else sum(self.records)
+
+    @property
+    def records_per_unit(self) -> float:
+        """How many records a unit has on average."""
+        return sum(self.records) / max(1, sum(map(len, self._ends))) or 1.0
+
+    @property
+    def split_records(self) -> list[int]:
+        """About how many records each split has: where units are shared, its share of them."""
+        if self.order.draw is None:
+            return self.records
+        shares = np.diff([0.0, *self.order.draw.edges, 1.0])
+        return [round(records * share) for records, share in zip(self.records, shares, strict=True)]
+
+    def write(self, folder: Path, shards: Sequence[int]) -> None:
+        """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
+        rows, first = array("q"), 0
+        held, held_rows = list[pa.RecordBatch](), 0
+        with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+            for split, count in enumerate(shards):
+                for number in range(count):
+                    # sizes differ by 1 at most
+                    start, end = (self.records[split] * n // count for n in (number, number + 1))
+                    part = self.rows(split, start, end)
+                    rows.extend((split, number, first, part.num_rows, end - start, NOT_KEPT))
+                    first += part.num_rows
+                    held.append(part)
+                    held_rows += part.num_rows
+                    if held_rows >= CHUNK_ROWS or len(held) >= CHUNK_ROWS // 64:
+                        plan.write_table(pa.Table.from_batches(held).combine_chunks())
+                        held, held_rows = [], 0
+            if held:
+                plan.write_table(pa.Table.from_batches(held).combine_chunks())
+        write_shards(folder, rows)
+
+    def write_units(self, folder: Path) -> None:
+        """Write plan.arrow with every unit that has records as a row, in the order of the splits,
+        and no shards."""
+        with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+            for split, ends in enumerate(self._ends):
+                first = 0
+                for last in (
+                    range(min(CHUNK_ROWS, len(ends)), len(ends) + CHUNK_ROWS, CHUNK_ROWS)
+                    if len(ends)
+                    else ()
+                ):
+                    end = int(ends[min(last, len(ends)) - 1])
+                    plan.write_batch(self.rows(split, first, end))
+                    first = end
+
+    def write_some(self, folder: Path, units: int, run: int) -> Numbers:
+        """Write a plan with the first `run` records of some units all over the splits; more of each
+        if there are fewer units.
+
+        Returns the files that it has, (files,) int64: the plan counts along them. The first
+        records, since others may take a reading of all that is before them.
+        """
+        starts = np.cumsum([0, *(len(own) for own in self.order.units)])
+        chosen = self._spread_over_the_kept(units)
+        parts = []
+        for place in chosen:
+            split = int(np.searchsorted(starts, place, side="right")) - 1
+            ends, unit = self._ends[split], place - int(starts[split])
+            first = int(ends[unit - 1]) if unit else 0
+            parts.append(
+                self.rows(split, first, min(first + run * units // len(chosen), int(ends[unit])))
+            )
+        return _write_plan(folder, parts)
+
+    def write_widely(self, folder: Path, places: int, run: int, reach: int) -> Numbers:
+        """Write a plan with runs of up to `run` records that follow each other, at some places
+        evenly over all records.
+
+        Of a unit of more than `reach` bytes only about so many from its beginning on count: those
+        after them may take a reading of all that is before them. Returns the files that it has, as
+        `write_some`.
+        """
+        # Where the records of a unit are in several splits, each split has all units.
+        splits = range(1 if self.order.draw is not None else len(self._ends))
+        starts = np.cumsum([0, *(self.records[split] for split in splits)])
+        firsts: list[tuple[int, int]] = []
+        for number in range(min(places, int(starts[-1]))):
+            place = number * int(starts[-1]) // places
+            split = int(np.searchsorted(starts, place, side="right")) - 1
+            firsts.append((split, self._within_reach(split, place - int(starts[split]), reach)))
+        parts = []
+        for (split, first), after in zip(firsts, [*firsts[1:], None], strict=True):
+            end = min(first + run, self.records[split])
+            parts.append(
+                self.rows(
+                    split,
+                    first,
+                    min(end, after[1]) if after is not None and after[0] == split else end,
+                )
+            )
+        return _write_plan(folder, parts)
+
+    def _within_reach(self, split: int, place: int, reach: int) -> int:
+        """Return the place of a record of the same unit, as far in what is within reach as the
+        given one is in all of it."""
+        ends, unit = self._ends[split], int(np.searchsorted(self._ends[split], place, side="right"))
+        own = self.order.units[split][unit]
+        records, size = int(self._units.records[own]), int(self._units.size[own])
+        start = int(ends[unit]) - records
+        near = records if size <= reach else max(1, records * reach // size)
+        return start + (place - start) * near // records
+
+    def write_each(self, folder: Path, places: Sequence[int]) -> Numbers:
+        """Write the tables of a job that makes a shard of each of some records; `places` count
+        through all splits.
+
+        Returns the files that it has, as `write_some`.
+        """
+        starts = np.cumsum([0, *self.records])
+        parts, rows = [], array("q")
+        for number, place in enumerate(places):
+            split = int(np.searchsorted(starts, place, side="right")) - 1
+            first = place - int(starts[split])
+            parts.append(self.rows(split, first, first + 1))
+            rows.extend((split, number, number, 1, 1, NOT_KEPT))
+        write_shards(folder, rows)
+        return _write_plan(folder, parts)
+
+    def place_of(self, file: int, record: int) -> int | None:
+        """Return the place of a record through all splits, as `write_each` takes it; None if there
+        is no such record.
+
+        `file` counts along the listing; `record` is its number in its file, from 1, or 0 where the
+        file is one record.
+        """
+        before = 0
+        for own, ends in zip(self.order.units, self._ends, strict=True):
+            here = np.flatnonzero(self._units.file[own] == file)
+            skipped = record - self._units.first[own[here]]
+            found = np.flatnonzero((skipped >= 0) & (skipped < self._units.records[own[here]]))
+            if len(found):
+                unit = here[found[0]]
+                return before + int(ends[unit] - self._units.records[own[unit]] + skipped[found[0]])
+            before += int(ends[-1]) if len(ends) else 0
+        return None
+
+    def _spread_over_the_kept(self, count: int) -> list[int]:
+        """Return the places, in the order of all splits, of some units that are no repeats of
+        others."""
+        if self._units.repeats is None:
+            return evenly_spaced(sum(map(len, self.order.units)), count)
+        kept = np.flatnonzero(~self._units.repeats.dropped[np.concatenate(self.order.units)])
+        return [int(place) for place in kept[evenly_spaced(len(kept), count)]]
+
+    def rows(self, split: int, first: int, end: int) -> pa.RecordBatch:
+        """Return plan rows for the records from `first` to `end` of a split's units; the outermost
+        may be parts of units."""
+        ends, own = self._ends[split], self.order.units[split]
+        if first >= end:
+            return pa.RecordBatch.from_pylist([], JOB_PLAN_SCHEMA)
+        low, high = (
+            int(np.searchsorted(ends, first, side="right")),
+            int(np.searchsorted(ends, end, side="left")) + 1,
+        )
+        units, ends = own[low:high], ends[low:high]
+        records = self._units.records[units]
+        starts = ends - records
+        skip = np.maximum(first - starts, 0)
+        taken = np.minimum(ends, end) - starts - skip
+        base = self._units.first[units]
+        faults = self._units.faults_at(units)
+        columns = [
+            self._units.file[units].astype(np.int32),
+            self._units.offset[units],
+            self._units.size[units],
+            skip,
+            np.where(base > 0, base + skip, 0),
+            taken,
+        ]
+        reasons = [
+            pa.array([getattr(fault, name, None) for fault in faults], pa.string())
+            if any(faults)
+            else pa.nulls(len(units), pa.string())
+            for name in ("error", "message")
+        ]
+        return pa.record_batch([*map(column_of, columns), *reasons], schema=JOB_PLAN_SCHEMA)
+
+
+def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
+    """Write a small plan, and return the files that it has, (files,) int64: the plan counts along
+    them."""
+    table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()
+    file = table["file"].to_numpy()
+    files = np.array(sorted(set(file.tolist())), np.int64)
+    table = table.set_column(
+        0, JOB_PLAN_SCHEMA.field(0), column_of(np.searchsorted(files, file).astype(np.int32))
+    )
+    with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+        plan.write_table(table)
+    return files
+
+
+def write_shards(folder: Path, rows: array[int]) -> None:
+    """Write shards.arrow from the values of its rows, one after the other, but for the blocks:
+    these are not known."""
+    numbers = list(JOB_SHARDS_SCHEMA)[:-1]
+    columns = np.frombuffer(rows, np.int64).reshape(-1, len(numbers)).T
+    arrays = [
+        column_of(column.astype(dtype_of(f.type)))
+        for column, f in zip(columns, numbers, strict=True)
+    ]
+    arrays.append(pa.nulls(len(arrays[0]), JOB_SHARDS_SCHEMA.types[-1]))
+    with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
+        table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
+
+
+@contextmanager
+def job_table(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """Yield a writer for a table of a job."""
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        yield writer

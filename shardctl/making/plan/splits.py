@@ -1,0 +1,633 @@
+"""Which split every record is in: by folders, by sources, by a column of the labels files, or drawn
+by a hash of its key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.making.notices import notice
+from shardctl.making.plan.listing import CHUNK_ROWS, Group, Hashes, Listing, Numbers
+from shardctl.sources.export_description import Description, described
+from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
+from shardctl.sources.splits import (
+    GroupRule,
+    are_sets_of_one,
+    is_split_name,
+    named_as_splits,
+    rank,
+    split_word,
+)
+from shardctl.system.permutation import mix64
+from shardctl.system.text import counted
+
+_NAME_RULE = "the name of a split is made of letters, digits, _ and ."
+
+MODES = ("auto", "folder", "source", "column", "lists", "none")
+MOST_SPLITS = 255
+
+TRAINING = 0
+"""The row of splits.ROLES that has training data."""
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How inputs are divided: one of MODES, or shares such as train=0.9,val=0.1 drawn by a hash of
+    the key."""
+
+    mode: str
+    shares: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> SplitRule:
+        """Read what `--split` says. Raises UsageError."""
+        if text in MODES:
+            return cls(text)
+        shares = []
+        for part in text.split(","):
+            name, _, share = part.strip().partition("=")
+            try:
+                shares.append((name, float(share)))
+            except ValueError:
+                raise UsageError(
+                    f"split {text!r} is not of the form train=0.9,val=0.1, and not one of "
+                    f"{', '.join(MODES)}"
+                ) from None
+            if not is_split_name(name):
+                raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
+        if len({name for name, _ in shares}) < len(shares):
+            raise UsageError(f"split {text!r} names a split twice")
+        if (
+            any(not 0 < share <= 1 for _, share in shares)
+            or abs(sum(share for _, share in shares) - 1) > 1e-6
+        ):
+            raise UsageError(f"split {text!r}: the shares must be over 0 and add up to 1")
+        return cls("shares", tuple(shares))
+
+    def __str__(self) -> str:
+        return (
+            ",".join(f"{name}={share!r}" for name, share in self.shares)
+            if self.shares
+            else self.mode
+        )
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The names of the splits, and the split of every file (by number): `of_file` is (n,) uint8.
+
+    `by` is where they come from: folder, source, column, shares, none, or declared by files that
+    describe others. Where the records of a file may be in different splits, `of_file` is None, and
+    `draw` decides for every record.
+    """
+
+    names: tuple[str, ...]
+    of_file: npt.NDArray[np.uint8] | None
+    by: str
+    draw: Draw | None = None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws the split of a record from a hash of its key, so that it stays where it is when others
+    come or go.
+
+    `edges` are the upper ends of the shares of all splits but the last. `by_key` says that values
+    of a field of the records are drawn by; else it is keys that are made of the path of a file and
+    the number of the record in it. Where there is a `group`, all of one are drawn together.
+    """
+
+    edges: tuple[float, ...]
+    seed: int
+    by_key: bool = False
+    group: GroupRule | None = None
+
+    @classmethod
+    def of(
+        cls, rule: SplitRule, seed: int, by_key: bool = False, group: GroupRule | None = None
+    ) -> Draw:
+        """Return what draws splits by the shares of a rule."""
+        edges = tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist())
+        return cls(edges, seed, by_key or (group is not None and group.field is not None), group)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        by_key, group = (
+            {"by_key": True} if self.by_key else {},
+            {"group": str(self.group)} if self.group else {},
+        )
+        return {"edges": self.edges, "seed": self.seed, **by_key, **group}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Draw:
+        """Build what `to_json` gave. Raises KeyError, TypeError, ValueError."""
+        group = GroupRule.parse(str(record["group"])) if "group" in record else None
+        return cls(
+            tuple(map(float, record["edges"])),
+            int(record["seed"]),
+            bool(record.get("by_key", False)),
+            group,
+        )
+
+    def of_files(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
+        """Return the split of files that are one record each, given the hashes of their paths. (n,)
+        uint8."""
+        return self._place(self._seeded(hashes))
+
+    def of_keys(self, keys: Iterable[str]) -> npt.NDArray[np.uint8]:
+        """Return the split of records by their own keys or groups, (n,) uint8: that of a file of
+        this name."""
+        return self.of_files(hash_names(self.group.of(keys) if self.group else keys))
+
+    def of_records(self, path_hash: int, numbers: Numbers) -> npt.NDArray[np.uint8]:
+        """Return the split of records of one file, given the hash of its path and their numbers in
+        it. (n,) uint8."""
+        base = self._seeded(np.array([path_hash], np.uint64))
+        return self._place(mix64(base ^ mix64(numbers.astype(np.uint64))))
+
+    def _seeded(self, hashes: Hashes) -> Hashes:
+        return mix64(hashes ^ mix64(np.array([self.seed], np.uint64)))
+
+    def _place(self, drawn: Hashes) -> npt.NDArray[np.uint8]:
+        return np.searchsorted(
+            np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right"
+        ).astype(np.uint8)
+
+
+def split_files(
+    listing: Listing,
+    rule: SplitRule,
+    seed: int,
+    by_key: bool = False,
+    group: GroupRule | None = None,
+) -> Splitting:
+    """Divide the files. `by_key` says that the records have keys of their own; no shares divide
+    what is of one `group`.
+
+    A column of labels files that decides the splits is taken out of the listing: samples do not
+    have it. Raises InputError if the files do not have what the rule asks for, or it is not clear
+    what they have.
+    """
+    by = rule.mode if rule.mode != "auto" else _found(listing)
+    if by != "column" and has_column(listing):
+        shown = listing.side.shown if listing.side else ""
+        listing.note("column-split-kept", files=shown, rule=rule)
+    if rule.shares:
+        listing.warnings += _told_otherwise(listing, rule)
+        return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole, group), rule)
+    splitting = _divided(listing, by, _common_folder(listing) if rule.mode == "auto" else "")
+    if by == "column" and listing.side is not None:
+        listing.side = listing.side.without(SPLIT_COLUMN)
+    if rule.mode == "auto" and by != "none":
+        names = some(splitting.names, 10)
+        listing.note("splits-found", what=_why(listing, by), names=names)
+    return splitting
+
+
+def _divided(listing: Listing, by: str, base: str) -> Splitting:
+    """Divide the files by what names splits; `base` is the folder that has those of splits. Raises
+    InputError."""
+    if by == "none":
+        return Splitting(("train",), np.zeros(len(listing), np.uint8), by)
+    if by == "declared":
+        return _as_declared(listing)
+    if by in ("column", "lists"):
+        return _as_told(listing, by)
+    if by == "source":
+        return _splitting(listing.root_names, listing.table["root"], by)
+    return _by_folder(listing, base)
+
+
+def _why(listing: Listing, by: str) -> str:
+    """Return what names the splits, for a message."""
+    return {
+        "folder": "the top-level folders or files",
+        "source": "the sources",
+        "column": "the values of the column split",
+        "lists": f"the sets of {listing.told.shown}" if listing.told else "",
+        "declared": "the sets of the files beside the shards",
+    }[by]
+
+
+def _told_otherwise(listing: Listing, rule: SplitRule) -> list[str]:
+    """Warn of splits that the inputs have, where shares divide them all the same."""
+    with suppress(InputError):
+        by = _found(listing)
+        if by != "none":
+            names = some(_divided(listing, by, _common_folder(listing)).names, 10)
+            what = f"{_why(listing, by)} are splits ({names})"
+            return [notice("splits-divided", what=what, rule=rule)]
+    return []
+
+
+def has_column(listing: Listing) -> bool:
+    """Return whether labels files have a column of splits."""
+    return listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
+
+
+def _found(listing: Listing) -> str:
+    """Return what names splits: column, source, folder, lists or none, looked for once. Raises
+    InputError if unclear."""
+    listing.split_by = listing.split_by or _look(listing)
+    return listing.split_by
+
+
+def _look(listing: Listing) -> str:
+    if all(group.is_split for group in listing.groups) and _is_one_dataset(listing):
+        return "declared"
+    base = _common_folder(listing)
+    tops = {_top(group, base) for group in listing.groups}
+    by_top = _named(tops - {""}, [group for group in listing.groups if group.folder == base])
+    if (
+        listing.whole
+        and by_top != tops - {""}
+        and not are_sets_of_one(by_top)
+        and not any(map(_is_alone, by_top))
+    ):
+        # classes, of which some have such a word in their name: bullet_train, test_tube, car
+        by_top = set()
+    if (
+        by_top == tops
+        and not any(root.is_folder for root in listing.roots)
+        and len({_role(name) for name in tops}) < 2
+    ):
+        # the sources are these very files: their name decides no more than that of a folder would
+        by_top = set()
+    sources = listing.root_names if all(root.is_folder for root in listing.roots) else []
+    by_source = named_as_splits(sources)
+    told = (
+        "column"
+        if has_column(listing)
+        else "lists"
+        if listing.told and _of_lists(listing).names
+        else ""
+    )
+    placed = (
+        "folder"
+        if by_top == tops
+        else "source"
+        if len(sources) > 1 and by_source == set(sources)
+        else ""
+    )
+    if told and placed:
+        _refuse_contradiction(listing, _divided(listing, placed, base), told)
+    if told == "column" or (told and not placed):
+        return told
+    if by_top:
+        _refuse_others(listing, by_top, tops)
+    if len(sources) > 1 and by_source:
+        if by_top:
+            raise InputError(
+                f"the sources ({some(sources)}) and the files or folders in them "
+                f"({some(_sorted(by_top))}) are both named as splits; choose --split source or folder"
+            )
+        others = [name for name in sources if name not in by_source]
+        if others:
+            raise InputError(
+                f"of the sources {some(_sorted(by_source))} is named as a split, but "
+                f"{some(others)} is not. Use --split source, or --split none for one split"
+            )
+        return "source"
+    if by_top:
+        return "folder"
+    _refuse_deeper(listing)
+    if listing.told and not listing.told_sets[0] and listing.told_sets[2]:
+        raise InputError(
+            f"no line of {listing.told.shown} is the name of an input. Write one name a line, "
+            "or use --split none"
+        )
+    return "none"
+
+
+def _common_folder(listing: Listing) -> str:
+    """Return the folder below the source that has all files of many records, as a dataset of
+    Hugging Face has its own in data/, and TFDS in NAME/VERSION/; "" where there is none, or where
+    it is named as a split.
+    """
+    if listing.whole:
+        return ""
+    parts = _folder_of_all(listing).split("/")
+    named = named_as_splits(parts)
+    return "/".join(takewhile(lambda part: part not in named, parts))
+
+
+def _folder_of_all(listing: Listing) -> str:
+    return os.path.commonpath([f"/{group.folder}" for group in listing.groups]).strip("/")
+
+
+def _top(group: Group, base: str) -> str:
+    """Return the folder, or the file of many records, right below the folder `base` that a group is
+    in, "" for none."""
+    return group.folder[len(base) :].lstrip("/").partition("/")[0] or group.stem
+
+
+def _named(tops: set[str], beside: Iterable[Group]) -> set[str]:
+    """Return those that are named as splits. Files that are all named as training data name none:
+    there is one split anyway.
+
+    `beside` are the groups that are in no folder below that of all.
+    """
+    named = named_as_splits(tops)
+    files = {group.stem for group in beside}
+    return (
+        set()
+        if named == tops and named <= files and {_role(name) for name in named} == {TRAINING}
+        else named
+    )
+
+
+def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
+    """Raise InputError if there are other folders or files beside the splits."""
+    others = _sorted(tops - named)
+    if not others:
+        return
+    roots = some([root.text for root in listing.roots])
+    splits = (
+        f"{some(_sorted(named))} "
+        f"{'is named as a split' if len(named) == 1 else 'are named as splits'}"
+    )
+    if others == [""]:
+        base = _common_folder(listing)
+        stray = [number for number, group in enumerate(listing.groups) if not _top(group, base)]
+        rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
+        lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
+        raise InputError(
+            f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder. Move "
+            "such files into one, or use --split none for one split"
+        )
+    raise InputError(
+        f"{roots}: {splits}, but these beside them are not: "
+        f"{some([other for other in others if other])}. Use --split folder to make each a split, "
+        "--split none for one split, or move the others away"
+    )
+
+
+def _refuse_deeper(listing: Listing) -> None:
+    """Raise InputError if folders further down are named as splits: they would be mixed, or taken
+    for classes."""
+    deeper: dict[str, str] = {}
+    for group in listing.groups:
+        parts = [
+            *(group.folder.split("/") if group.folder else []),
+            *([group.stem] if group.stem else []),
+        ]
+        deeper |= {part: "/".join(parts[:depth]) for depth, part in enumerate(parts) if depth}
+    named = named_as_splits(deeper)
+    words = [word for word in map(split_word, named) if word and word.alone]
+    if len({word.role for word in words}) > 1:
+        example = " and ".join(f"{deeper[name]}/{name}" for name in _sorted(named)[:2])
+        raise InputError(
+            f"folders or files further down are named as splits ({example}), but splits must be "
+            "right below a source; give their folder as the source, or use --split none"
+        )
+
+
+def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None:
+    """Raise InputError if folders within the files of a split, which are members of tars, are named
+    as several splits.
+
+    Warn of them where shares divide the members all the same.
+    """
+    within: dict[int, set[str]] = {}
+    for file, names in listing.inside.items() if rule.mode in ("auto", "shares") else ():
+        within.setdefault(
+            0 if splitting.of_file is None else int(splitting.of_file[file]), set()
+        ).update(names)
+    for named in map(named_as_splits, within.values()):
+        if len(set(map(_role, named))) > 1 and (
+            any(map(_is_alone, named)) or are_sets_of_one(named)
+        ):
+            lie = f"members of the tars lie in folders named as splits ({some(_sorted(named))})"
+            if not rule.shares:
+                raise InputError(
+                    f"{lie}, and a tar is in one split. Unpack the tars, make one of each split, "
+                    "or use --split none for only"
+                    " one split"
+                )
+            listing.warnings.append(notice("splits-divided", what=lie, rule=rule))
+
+
+def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
+    """Raise InputError if inputs are in the folder or source of one split, and a labels file or
+    list puts them into another."""
+    told = _told(listing, by)
+    roles = [list(map(_role, names)) for names in (told.names, placed.names)]
+    differ = np.array([[one != other for other in roles[1]] for one in [*roles[0], None]])
+    rows = np.flatnonzero(differ[told.of_input, _numbers(placed)] & (told.of_input >= 0))
+    if len(rows):
+        raise InputError(
+            f"{told.shown} puts {counted(len(rows), 'input')} into another split than the "
+            f"{placed.by} that"
+            f" it is in ({some(listing.paths_at(rows[:100]))}); say which is right: --split {by} "
+            f"or --split {placed.by}"
+        )
+
+
+def _by_folder(listing: Listing, base: str) -> Splitting:
+    tops = [_split_name(_top(group, base), group.folder == base) for group in listing.groups]
+    if "" in tops:
+        raise InputError("--split folder: some inputs are in no folder that could name their split")
+    return _splitting(tops, listing.table["group"], "folder")
+
+
+def export_of(listing: Listing) -> Description | None:
+    """Return the description of the export that the first file is of, None if it is of none."""
+    return described(listing.opened(listing.table.slice(0, 1).to_pylist()[0]))
+
+
+def _is_one_dataset(listing: Listing) -> bool:
+    """Return whether files are of one dataset: those of TFDS are in one folder, those of an export
+    may be in several."""
+    return len({group.folder for group in listing.groups}) == 1 or export_of(listing) is not None
+
+
+def _as_declared(listing: Listing) -> Splitting:
+    """Divide the files as other files say (declared_split): in the order of an export's splits,
+    else in the usual one."""
+    splitting = _splitting(
+        [group.stem for group in listing.groups], listing.table["group"], "declared"
+    )
+    export = export_of(listing)
+    if export is None or not set(splitting.names) <= set(export.splits):
+        return splitting
+    names = tuple(name for name in export.splits if name in splitting.names)
+    places = np.array([names.index(name) for name in splitting.names], np.uint8)
+    return replace(splitting, names=names, of_file=places[_numbers(splitting)])
+
+
+def _split_name(top: str, of_file: bool) -> str:
+    """Return the name of a split. Files of lines are often parts of one: train-00000-of-00004.jsonl
+    is in train."""
+    word = split_word(top) if of_file else None
+    return word.word if word else top
+
+
+class _Told(NamedTuple):
+    """The split that a column or lists (`shown` to a person) give each input: the number of its
+    name, -1 for none, (n,)."""
+
+    shown: str
+    names: list[str]
+    of_input: Numbers
+
+
+def _told(listing: Listing, by: str) -> _Told:
+    """Return what a column split or lists say. Raises InputError if there are none, or they name an
+    input twice."""
+    return _of_column(listing) if by == "column" else _of_lists(listing)
+
+
+def _of_column(listing: Listing) -> _Told:
+    side = listing.side
+    if side is None or not has_column(listing):
+        raise InputError("--split column: there is no labels file with a column called split")
+    column = side.columns[SPLIT_COLUMN]
+    if not pa.types.is_string(column.type):
+        raise InputError(
+            f"{side.shown}: the column split holds {column.type}, not names of splits; --split "
+            "none keeps it as a column"
+        )
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
+
+    assert listing.side_rows is not None, "found with the labels files"
+    coded = pc.dictionary_encode(
+        pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    ).combine_chunks()
+    coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+    numbers = coded.indices.take(pa.array(listing.side_rows, mask=listing.side_rows < 0)).fill_null(
+        -1
+    )
+    return _Told(
+        f"{side.shown}: the column split",
+        coded.dictionary.to_pylist(),
+        numbers.to_numpy().astype(np.int64),
+    )
+
+
+def _of_lists(listing: Listing) -> _Told:
+    """Return what annotations or lists say. Raises InputError if there are none, or they name an
+    input twice."""
+    if listing.told is None:
+        raise InputError(
+            "--split lists: no data.yaml, COCO files or lists such as train.txt and test.txt name "
+            "the splits"
+        )
+    sets, said, _ = listing.told_sets
+    number = np.full(len(listing), -1, np.int64)
+    for place, (name, own) in enumerate(sets.items()):
+        twice = np.flatnonzero(own & (number >= 0))
+        if len(twice):
+            other = list(sets)[number[twice[0]]]
+            raise InputError(
+                f"{listing.told.shown}: {counted(len(twice), 'input')} "
+                f"({some(listing.paths_at(twice[:100]))}) in two splits,"
+                f" {other} and {name}; correct it, or use --split none for only one split"
+            )
+        number[own] = place
+    listing.notices += [each for each in said if each not in listing.notices]
+    return _Told(listing.told.shown, list(sets), number)
+
+
+def _as_told(listing: Listing, by: str) -> Splitting:
+    told = _told(listing, by)
+    without = np.flatnonzero(told.of_input < 0)
+    if len(without):
+        raise InputError(
+            f"{told.shown} names no split for {counted(len(without), 'input')} "
+            f"({some(listing.paths_at(without[:100]))}); add"
+            " it, or use --split none or --split train=0.9,val=0.1"
+        )
+    return _splitting(told.names, pa.array(told.of_input), by)
+
+
+def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) -> Splitting:
+    """Return the splits that have inputs, in order. `names` may have one several times; `number`
+    counts along it, (n,)."""
+    used = np.bincount(number.to_numpy(), minlength=len(names)) > 0
+    present = _sorted({name for name, has_inputs in zip(names, used, strict=True) if has_inputs})
+    bad = [name for name in present if not is_split_name(name)]
+    if bad:
+        raise InputError(
+            f"--split {by}: {some(bad)} cannot name a split: {_NAME_RULE}; rename, or use --split "
+            "none"
+        )
+    if len(present) > MOST_SPLITS:
+        raise InputError(
+            f"--split {by}: {len(present):,} are too many for splits; there can be {MOST_SPLITS:,}"
+        )
+    places = {name: place for place, name in enumerate(present)}
+    return Splitting(
+        tuple(present),
+        np.array([places.get(name, 0) for name in names], np.uint8)[number.to_numpy()],
+        by,
+    )
+
+
+def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
+    names = tuple(name for name, _ in rule.shares)
+    hashes = (
+        listing.hashes
+        if draw.group is None or not listing.whole
+        else _hashes_of_groups(listing, draw.group)
+    )
+    return Splitting(names, draw.of_files(hashes) if listing.whole else None, "shares", draw)
+
+
+def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:
+    """Return a hash of the group of each file. Raises InputError where there is no such column, and
+    for files in no group."""
+    named, side, rows = group.field, listing.side, listing.side_rows
+    columns = side.columns.column_names if side else []
+    if named is not None and named not in columns:
+        raise InputError(
+            f"--group {named}: no labels file has this column ({some(columns) or 'none'}); a "
+            "regular expression has (…) in it"
+        )
+    values = side.columns[named] if side is not None and named is not None else None
+    if values is not None:
+        names = side.classes if side is not None and named == LABEL_COLUMN else None
+        values = values.cast(pa.string()) if names is None else pa.array(names).take(values)
+    found, without = [np.zeros(0, np.uint64)], list[int]()
+    for first in range(0, len(listing), CHUNK_ROWS):
+        here = np.arange(first, min(first + CHUNK_ROWS, len(listing)))
+        if values is not None and rows is not None:
+            groups = values.take(pa.array(rows[here], mask=rows[here] < 0)).to_pylist()
+        else:
+            groups = group.of(listing.paths_at(here))
+        without += [first + place for place, each in enumerate(groups) if not each]
+        found.append(hash_names(each or "" for each in groups))
+    if without:
+        few = some(listing.paths_at(np.array(without[:100])))
+        raise InputError(
+            f"--group {group}: {counted(len(without), 'input')} ({few}) in no group; give each one"
+        )
+    return np.concatenate(found)
+
+
+def _role(name: str) -> int | None:
+    """Return the role of the split word in a name, None if it has none."""
+    word = split_word(name) if name else None
+    return None if word is None else word.role
+
+
+def _is_alone(name: str) -> bool:
+    word = split_word(name)
+    return word is not None and word.alone
+
+
+def _numbers(splitting: Splitting) -> npt.NDArray[np.uint8]:
+    assert splitting.of_file is not None, "only shares divide the records of a file"
+    return splitting.of_file
+
+
+def _sorted(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=rank)

@@ -1,0 +1,402 @@
+"""Some inputs, converted as a conversion of all of them would: the same plan, columns, steps,
+random numbers and encoding.
+
+The samples are built by the engines of a conversion, a shard for each input, in a folder for
+scratch. So an input that ends its process is a reject here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.dataset_location import DatasetLocation
+from shardctl.format.names import FILES
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.tables import Reject, read_rejects
+from shardctl.images.codecs import backend
+from shardctl.images.codecs.image import ImageEncoding
+from shardctl.inspection.content.blocks import StoredSample, all_blocks
+from shardctl.making.commit.staging import begin
+from shardctl.making.convert.columns import renamed, without_key
+from shardctl.making.convert.conversion_plan import (
+    ConversionPlan,
+    Material,
+    known_layout,
+    plan_conversion,
+)
+from shardctl.making.convert.listener import ConversionProgress
+from shardctl.making.convert.planning import with_types
+from shardctl.making.convert.sample_kind import settle_kind
+from shardctl.making.options import Options, chosen_options
+from shardctl.making.paths import check_sources
+from shardctl.making.plan.labels import PlanRules, write_files
+from shardctl.making.plan.list_files import list_files
+from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.plan.splits import SplitRule
+from shardctl.making.shards.engines.local import Engine, local_engine
+from shardctl.making.shards.first_records import columns_beside
+from shardctl.making.shards.job import Job
+from shardctl.making.shards.marker import read_marker
+from shardctl.making.shards.planned import Root
+from shardctl.making.shards.scan import Probe
+from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.image_columns import marked_masks
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.types import without_nulls
+from shardctl.system.folders import LocalFolder
+from shardctl.system.permutation import evenly_spaced
+from shardctl.system.progress import Progress, progress_of
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import printable
+from shardctl.transforms.duplicates.rule import KEEP_ALL
+from shardctl.transforms.recipe import Recipe
+
+VARIANTS = 4
+"""Variants that are shown of a random recipe where no number is given."""
+
+SOURCE_STORE = "jpeg:95"
+"""How the image of an input is stored before the recipe."""
+
+UNREAD = frozenset(("plan", "read", "decode"))
+"""Stages of a reject whose image cannot be shown before the recipe either."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One input, and what became of it.
+
+    `bytes` is the size of its file, None for a record of a table. `source` is it before the recipe:
+    upright, with its annotations; None where it cannot be shown. `samples` are as a dataset stores
+    them; of its objects the steps have cut off `cut_off`, over all samples together. `reject` says
+    why there are no samples, or only those that a conversion stores and none of the further
+    variants.
+    """
+
+    key: str
+    bytes: int | None
+    source: StoredSample | None
+    samples: tuple[StoredSample, ...]
+    cut_off: int
+    reject: Reject | None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Some of the `total` inputs, before and after a recipe. `notices` are those of the conversion.
+
+    There are `variants` of each input: more than the recipe says where it is random and says no
+    number.
+    """
+
+    recipe: Recipe
+    variants: int
+    inputs: tuple[Tried, ...]
+    total: int
+    notices: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        """How many samples were made."""
+        return sum(len(each.samples) for each in self.inputs)
+
+    @property
+    def rejected(self) -> int:
+        """How many inputs became no sample."""
+        return sum(not each.samples for each in self.inputs)
+
+
+def make_preview(
+    src: Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None,
+    inputs: int,
+    keys: Sequence[str] = (),
+    on_line: Callable[[str], None] = lambda line: None,
+    progress: bool = True,
+    **options: Any,
+) -> Preview:
+    """Convert a few inputs for a look at them, and write nothing but files for scratch.
+
+    They are the inputs with `keys`, or else up to `inputs` from all over the sources. `recipe` and
+    `options` are those of `convert`. Where the recipe is random and says no number of variants,
+    VARIANTS are made of each input; the first is the sample that a conversion stores. `on_line`
+    gets the lines that workers print. `progress` False shows no progress on stderr.
+
+    Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
+    """
+    chosen, given = chosen_options("preview", recipe, options)
+    chosen.check()
+    roots = check_sources(src)
+    split = SplitRule.parse(chosen.split)
+    engine = local_engine(chosen.workers, chosen.limits(), on_line)
+    try:
+        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
+        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
+        notices = settle_kind(given, roots, engine, labels)
+        checked = _checked_recipe(given)
+        if checked.store is not None and checked.store.name == "none":
+            steps = tuple(
+                step for step in checked.transforms if step not in checked.sample_transforms
+            )
+            checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
+            notices = [
+                *notices,
+                "store none: the images are shown as your functions get them",
+            ]
+        variants = (
+            VARIANTS if given.get("variants") is None and checked.random else checked.variants
+        )
+        backend.require_one()
+        rules = PlanRules(
+            split, labels, None, checked.seed, checked.key_source is not None, checked.undivided
+        )
+        with scratch_folder() as scratch, progress_of(progress) as shown:
+            told = ConversionProgress(shown)
+            listing = list_files(
+                roots,
+                KINDS["image"],
+                checked.reading,
+                labels,
+                scratch / "listing.arrow",
+                told.listing,
+            )
+            listing.notices[:0] = notices
+
+            def attempt(all_types: bool) -> Preview:
+                trial = _Trial(
+                    listing.fresh(), checked, variants, rules, chosen, engine, scratch, shown
+                )
+                return trial.run(inputs, keys, all_types)
+
+            return with_types(attempt, "call it again")
+    finally:
+        engine.close()
+
+
+def _checked_recipe(given: dict[str, Any]) -> Recipe:
+    """Return the recipe, which compares no inputs for duplicates: that takes a look at all of them.
+    Raises UsageError."""
+    recipe = replace(Recipe.from_json(given), duplicates=KEEP_ALL)
+    if recipe.kind != "image":
+        raise UsageError(
+            f"a preview is for images, and the kind of these inputs is {recipe.kind}; convert and "
+            "inspect them"
+        )
+    return recipe
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One attempt to make a preview."""
+
+    listing: Listing
+    recipe: Recipe
+    variants: int
+    rules: PlanRules
+    options: Options
+    engine: Engine
+    scratch: Path
+    shown: Progress
+
+    @cached_property
+    def bases(self) -> tuple[Root, ...]:
+        return tuple(Root.of(root.base) for root in self.listing.roots)
+
+    def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
+        """Make the samples of some inputs, with the types of all records or of some. Raises
+        InputError, TypesDifferError."""
+        tries = bool(self.recipe.sample_transforms)
+        engine = self.engine if tries else cast("Engine", _Unprobed(self.engine))
+        told = ConversionProgress(self.shown).listener()
+        material = Material(
+            self.listing,
+            self.recipe,
+            self.rules,
+            self.options,
+            self.bases,
+            engine,
+            self.scratch,
+            told,
+        )
+        draft = plan_conversion(material, all_types)
+        # Where the records of a unit are in several splits, each split has all units.
+        counts = draft.planner.records
+        total = counts[0] if draft.planner.order.draw is not None else sum(counts)
+        places = (
+            [self._place_of(key, draft) for key in dict.fromkeys(keys)]
+            if keys
+            else evenly_spaced(total, inputs)
+        )
+        job = replace(draft.job(Path(), self.bases, self.recipe, {}, None), draw=None)
+        made = self._build(
+            job, draft, places, self.scratch / f"samples-{all_types}", range(len(places))
+        )
+        if self.variants > self.recipe.variants:
+            further = self._build(
+                self._with_variants(job),
+                draft,
+                places,
+                self.scratch / f"further-{all_types}",
+                range(len(places)),
+            )
+            made = [_with_further(*each) for each in zip(made, further, strict=True)]
+        shown = [
+            place
+            for place, result in enumerate(made)
+            if result.reject is None or result.reject.stage not in UNREAD
+        ]
+        sources = self._build(
+            self._as_they_are(job, draft),
+            draft,
+            places,
+            self.scratch / f"sources-{all_types}",
+            shown,
+        )
+        before = {
+            place: next(iter(source.samples), None)
+            for place, source in zip(shown, sources, strict=True)
+        }
+        tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
+        return Preview(
+            self.recipe,
+            self.variants,
+            tried,
+            total,
+            (*self.listing.warnings, *self.listing.notices),
+        )
+
+    def _place_of(self, key: str, draft: ConversionPlan) -> int:
+        """Return the place of a record in the plan. Raises InputError."""
+        paths = self.listing.table["path"]
+        file, record = pc.index(paths, key).as_py(), 0
+        if file < 0:
+            path, _, number = key.rpartition("#")
+            file, record = pc.index(paths, path).as_py(), int(number) if number.isdecimal() else -1
+        place = draft.planner.place_of(file, record) if file >= 0 and record >= 0 else None
+        if place is None:
+            first = printable(str(paths[0].as_py()))
+            raise InputError(
+                f"there is no input with the key {printable(key)}; a key is a path such as {first}"
+                + ("" if self.listing.whole else "#1, with the number of a record")
+            )
+        return place
+
+    def _with_variants(self, job: Job) -> Job:
+        """Return the job that makes all variants: not the one that makes the first, which is
+        decoded alone in a conversion.
+
+        An image is decoded once for all of its variants, no larger than they need, and so the
+        pixels of each depend on all.
+        """
+        columns = job.layout.columns
+        if "variant" not in columns.names:
+            columns = columns.append(pa.field("variant", pa.int32()))
+        recipe = replace(self.recipe, variants=self.variants)
+        return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
+
+    def _as_they_are(self, job: Job, draft: ConversionPlan) -> Job:
+        """Return the job that makes upright images of the inputs, and does no step of the
+        recipe."""
+        recipe = replace(
+            self.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
+        )
+        content = self.listing.kind.columns
+        if draft.fields is not None:
+            content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
+        roles = {
+            name: role
+            for name, role in job.layout.roles.by_name.items()
+            if isinstance(role, Mask | Objects)
+        }
+        of_records = {
+            name: role
+            for name, role in roles.items()
+            if content is not None and name in content.names
+        }
+        layout = known_layout(
+            recipe, draft.labelling, self.listing, content, job.kept_images, of_records
+        )
+        return replace(job, recipe=recipe, layout=layout)
+
+    def _build(
+        self,
+        job: Job,
+        draft: ConversionPlan,
+        places: Sequence[int],
+        folder: Path,
+        shards: Sequence[int],
+    ) -> list[Tried]:
+        """Do a job on the records in these places of the plan, and return what became of those of
+        some `shards`."""
+        folder.mkdir()
+        files = draft.planner.write_each(folder, places)
+        write_files(folder / FILES, self.listing, draft.labelling, files)
+        job = replace(job, folder=folder)
+        begin(job)
+        told = ConversionProgress(self.shown)
+        told.part("", len(shards), len(shards))
+        told.building()
+        self.engine.run(job, shards, told.progress)
+        return [_tried(job, shard) for shard in shards]
+
+
+class _Unprobed:
+    """An engine that tries no inputs beforehand.
+
+    Without a user's functions the columns are known, and nobody asks for the cost.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def probe(self, job: Job) -> Probe:
+        """Return what is known without looking, unless values show what is a mask, an object or a
+        place."""
+        if marked_masks(job.fields) or job.annotation_rules or columns_beside(job):
+            return self._engine.probe(job)
+        return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
+
+
+def _tried(job: Job, shard: int) -> Tried:
+    """Return what became of the one record of a shard."""
+    planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
+    path = job.rejects_path(shard)
+    reject = (
+        next(read_rejects(LocalFolder(path.parent), path.name), None) if done.rejected else None
+    )
+    size = planned.unit.size if job.fields is None else None
+    records = tuple(_records(job.shard_path(shard)))
+    return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
+
+
+def _with_further(tried: Tried, further: Tried) -> Tried:
+    """Return an input with the samples that a conversion stores, and behind them those of more
+    variants."""
+    samples = (*tried.samples, *further.samples[len(tried.samples) :])
+    # the first variant sees the same part of the image in both
+    cut_off = max(tried.cut_off, further.cut_off)
+    return replace(tried, samples=samples, cut_off=cut_off, reject=tried.reject or further.reject)
+
+
+def _records(path: Path) -> Iterator[StoredSample]:
+    """Yield the samples of a shard, nothing of which lies in its file any more."""
+    for block in all_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
+        for place in range(block.data.num_rows):
+            record = block.record(place)
+            arrays = {
+                name: value.copy()
+                for name, value in record.values.items()
+                if isinstance(value, np.ndarray)
+            }
+            yield replace(record, values={**record.values, **arrays})

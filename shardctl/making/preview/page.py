@@ -1,0 +1,480 @@
+"""A preview as a page, and as a contact sheet."""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
+from shardctl.images.codecs.image import Pixels
+from shardctl.images.defaults import CENTRE
+from shardctl.inspection.content.blocks import StoredSample
+from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
+from shardctl.inspection.pages.page import (
+    absolute,
+    bars,
+    command,
+    figures,
+    page,
+    paragraph,
+    section,
+    tiles,
+)
+from shardctl.inspection.pages.pictures import (
+    PICTURES_STYLE,
+    Picture,
+    caption,
+    counted_objects,
+    main_picture,
+    marks,
+    thumbnail,
+)
+from shardctl.making.preview import Preview, Tried
+from shardctl.system.messages import entry_for
+from shardctl.system.options import declared_in
+from shardctl.system.report import Html, table, text
+from shardctl.system.text import counted, format_bytes
+from shardctl.transforms.base import Transform
+from shardctl.transforms.settings import Span, first_line
+
+
+@dataclass(frozen=True)
+class SampleFacts:
+    """What is known of the image of a sample: width and height in pixels, its bytes as stored, its
+    format.
+
+    `format` is raw for pixels. `objects` is the number of objects that are marked in it, None where
+    it was not annotated.
+    """
+
+    variant: int
+    width: int | None
+    height: int | None
+    bytes: int
+    format: str
+    objects: int | None
+
+
+def sample_facts(record: StoredSample) -> SampleFacts:
+    """Return what is known of a sample."""
+    variant, objects = int(record.values.get("variant") or 0), count_objects(record)
+    value = record.values["image"]
+    if isinstance(value, np.ndarray):
+        return SampleFacts(variant, value.shape[1], value.shape[0], value.nbytes, "raw", objects)
+    facts = facts_of(value["bytes"] if is_encoded_image(value) else None)
+    return SampleFacts(
+        variant,
+        facts["width"],
+        facts["height"],
+        facts["image_bytes"] or 0,
+        str(facts["format"] or "").lower(),
+        objects,
+    )
+
+
+def count_objects(record: StoredSample) -> int | None:
+    """Return how many objects are marked in a sample; None where it has none of the columns, or was
+    not annotated."""
+    values = [record.values.get(name) for name in record.roles.objects]
+    counts = [len(value["bbox"]) for value in values if value is not None and is_objects(value)]
+    return sum(counts) if counts else None
+
+
+def size_in_words(facts: SampleFacts) -> str:
+    """Return the size of an image: `224x224, 12.3 KiB`."""
+    size = f"{facts.width}x{facts.height}, " if facts.width is not None else ""
+    return f"{size}{format_bytes(facts.bytes)}"
+
+
+def reject_in_words(tried: Tried) -> str:
+    """Return what was rejected, at which stage and for which reason, in a few words."""
+    assert tried.reject is not None, "asked of rejects alone"
+    what = "further variants rejected" if tried.samples else "rejected"
+    return f"{what}, {tried.reject.stage}: {tried.reject.error}"
+
+
+def captions_of(record: StoredSample) -> list[str]:
+    """Return the captions of a sample."""
+    several = record.values.get("captions")
+    values = (record.values.get("caption"), *(several if isinstance(several, list) else ()))
+    return [value for value in values if isinstance(value, str)]
+
+
+def record_of(preview: Preview) -> dict[str, Any]:
+    """Return a preview as plain data (docs/json.schema.json)."""
+    return {
+        "total": preview.total,
+        "samples": preview.samples,
+        "rejected": preview.rejected,
+        "inputs": [_input_record(each) for each in preview.inputs],
+        "recipe": preview.recipe.to_json(),
+        "notices": list(preview.notices),
+    }
+
+
+def _input_record(tried: Tried) -> dict[str, Any]:
+    before = sample_facts(tried.source) if tried.source is not None else None
+    reject = tried.reject
+    return {
+        "key": tried.key,
+        "bytes": tried.bytes,
+        "width": before.width if before else None,
+        "height": before.height if before else None,
+        "objects": before.objects if before else None,
+        "cut_off": tried.cut_off,
+        "samples": [vars(sample_facts(record)) for record in tried.samples],
+        "reject": None
+        if reject is None
+        else {name: getattr(reject, name) for name in ("stage", "error", "message")},
+    }
+
+
+def steps_in_words(
+    steps: Sequence[Transform], depth: int = 0
+) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the depth, name, settings and meaning of steps, and after each the steps that it is
+    made of: `depth` is 1 for these."""
+    for step in steps:
+        settings, inner = [], list[Sequence[Transform]]()
+        for name, field in declared_in(type(step)).items():
+            value = getattr(step, name)
+            if (
+                isinstance(value, tuple)
+                and value
+                and all(isinstance(part, Transform) for part in value)
+            ):
+                inner.append(value)
+            elif value is not None:
+                settings.append(
+                    f"{name} {_in_words(field.write(value), isinstance(field.type, Span))}"
+                )
+        yield depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", "")
+        for each in inner:
+            yield from steps_in_words(each, depth + 1)
+
+
+def _in_words(value: Any, is_span: bool) -> str:
+    if is_span:
+        low, high = (f"{number:.4g}" for number in value)
+        return low if low == high else f"{low} to {high}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list) and all(isinstance(part, int | float) for part in value):
+        return f"[{', '.join(f'{part:.4g}' for part in value)}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def storing_in_words(preview: Preview, annotated: bool) -> str:
+    """Return how samples are stored, how many there are of each input, and which objects are
+    kept."""
+    recipe = preview.recipe
+    said = [
+        f"Stored as {recipe.store}",
+        f"seed {recipe.seed}",
+        f"{counted(preview.variants, 'variant')} of each input",
+    ]
+    if preview.variants > recipe.variants:
+        said[-1] += ", the first of which is stored without --variants"
+    if annotated and recipe.image_transforms:
+        rule = recipe.keep_objects
+        share = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"
+        said.append(f"an object is kept where {share} can be seen")
+    return ", ".join(said) + "."
+
+
+SIDE = 448
+"""The longer side of a sample in pixels, at most."""
+
+SHOWN = 320
+"""How wide pictures are shown at most, and the longer side of an input, and of what is marked in a
+picture."""
+
+SHEET_SIDE = 256
+"""The longer side of a picture on the contact sheet."""
+
+MOST_BYTES = 32 << 10
+"""The size of a stored image that is on the page with its own bytes, at most; larger ones are
+encoded anew."""
+
+MARKS_EFFORT = 60
+"""How hard WebP tries, 0 to 100, to make small what is marked: it stays exact."""
+
+QUALITY, SOURCE_QUALITY = 90, 75
+"""Quality of samples that are encoded anew, and of inputs."""
+
+SMALL = 96
+"""An image whose longer side is no longer is shown enlarged, its pixels as squares."""
+
+MOST_COLUMNS = 6
+"""Pictures beside each other in a wide window, at most."""
+
+ANEW = "~ encoded anew"
+"""What is said of a sample that is not on the page as it is stored."""
+
+_PARTS, _NAMES = (0.25, 0.5, 0.75), ("none", "to 25%", "to 50%", "to 75%", "more", "all")
+"""Shares of objects that are counted together, and what they are called."""
+
+CAPTIONS = 5
+"""Captions of an image that are shown, at most."""
+
+_TYPES = {"JPEG": "jpeg", "PNG": "png", "WEBP": "webp", "GIF": "gif"}
+"""Formats that every browser shows."""
+
+_STYLE = f"""<style>{PICTURES_STYLE}
+body {{ max-width: 100rem; overflow-wrap: anywhere; }}
+.input h2 {{ margin: 1.8rem 0 .5rem; overflow-wrap: anywhere; }} .input h2 span {{ font-weight: 400; font-size: .85rem; }}
+.row {{ display: grid; grid-template-columns: repeat(2, minmax(0, 20rem)); gap: .6rem; align-items: start; }}
+.row figure.source {{ grid-column: 1 / -1; }}
+@media (min-width: 40rem) {{ .row figure.source {{ grid-column: auto; }} }}
+@media (min-width: 40rem) {{ .row {{ grid-template-columns: repeat(min(4, var(--columns)), minmax(0, 20rem)); }} }}
+@media (min-width: 64rem) {{ .row {{ grid-template-columns: repeat(var(--columns), minmax(0, 20rem)); }} }}
+.row figure {{ padding: .4rem; }} .row figure.source {{ outline: 2px solid var(--rule); }}
+.row img {{ display: block; width: 100%; max-height: 20rem; object-fit: contain; }}
+.row img.small {{ image-rendering: pixelated; }} .stack {{ display: grid; }} .stack img {{ grid-area: 1 / 1; }}
+.row figcaption {{ font-weight: 400; font-size: .8rem; overflow-wrap: anywhere; }} .row figcaption b {{ font-weight: 600; }}
+.row i {{ display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }}
+#marks:not(:checked) ~ * .drawn {{ display: none; }}
+#marks ~ .switch {{ position: sticky; top: 0; z-index: 1; background: var(--paper); padding: .5rem 1.25rem;
+  margin: 1rem -1.25rem 0;
+  border-bottom: 1px solid var(--rule); cursor: pointer; display: block; }}
+#marks {{ position: absolute; opacity: 0; }} #marks:focus-visible ~ .switch {{ outline: 2px solid var(--link); }}
+#marks ~ .switch::before {{ content: "☐ "; }} #marks:checked ~ .switch::before {{ content: "☑ "; }}
+.depth-1 {{ padding-left: 1.2rem; }} .depth-2 {{ padding-left: 2.4rem; }} .depth-3 {{ padding-left: 3.6rem; }}
+.reject {{ background: var(--panel); border-radius: .5rem; padding: .6rem .8rem; max-width: 40rem; }}
+</style>"""
+
+
+def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") -> str:
+    """Return a page with a row for each input: it, and the samples that the recipe makes of it.
+
+    `convert` is the command line that converts with the same settings.
+    """
+    records = (
+        record
+        for each in preview.inputs
+        for record in (each.source, *each.samples)
+        if record is not None
+    )
+    marked = any(
+        picture.has_objects for record in records if (picture := main_picture(record)) is not None
+    )
+    switch = [
+        Html(
+            '<input type="checkbox" id="marks" checked><label for="marks" class="switch">show '
+            "annotations</label>"
+        )
+    ]
+    rows = [_row(each) for each in preview.inputs]
+    anew = any(ANEW in row.text for row in rows)
+    note = f"{ANEW}: the page has a copy of this image. All others have the bytes that are stored."
+    return page(
+        f"shardctl preview: {', '.join(map(absolute, sources))}",
+        Html(_STYLE),
+        _tiles(preview),
+        _recipe(preview, marked),
+        *([section("Convert with these settings", command(convert))] if convert else []),
+        *(paragraph(f"Note: {notice}", "soft") for notice in preview.notices),
+        *([paragraph(note, "soft")] if anew else []),
+        *_kept(preview),
+        *(switch if marked else []),
+        *rows,
+    )
+
+
+def _kept(preview: Preview) -> Iterator[Html]:
+    """Yield a chart of how many of the objects of an image are kept in its samples, where they may
+    fall away."""
+    shares = [
+        after / before
+        for each in preview.inputs
+        for record in each.samples
+        if (before := count_objects(each.source) if each.source is not None else None)
+        and (after := count_objects(record)) is not None
+    ]
+    if not shares or min(shares) >= 1:
+        return
+    places = [
+        0
+        if share == 0
+        else len(_NAMES) - 1
+        if share >= 1
+        else 1 + bisect.bisect_left(_PARTS, share)
+        for share in shares
+    ]
+    counts = [places.count(place) for place in range(len(_NAMES))]
+    yield figures(bars("Objects of an image that are kept", _NAMES, {"": counts}, "samples"))
+
+
+def _tiles(preview: Preview) -> Html:
+    stored = [sample_facts(record).bytes for each in preview.inputs for record in each.samples]
+    shown = [
+        (f"{len(preview.inputs):,}", f"of {counted(preview.total, 'input')}"),
+        (f"{preview.samples:,}", "samples made of them"),
+    ]
+    if stored:
+        shown.append((format_bytes(sum(stored) / len(stored)), "an image as stored, on average"))
+    shown.append((f"{preview.rejected:,}", "rejected"))
+    if any(each.cut_off for each in preview.inputs):
+        shown.append((f"{sum(each.cut_off for each in preview.inputs):,}", "objects cut off"))
+    return tiles(shown)
+
+
+def _recipe(preview: Preview, annotated: bool) -> Html:
+    recipe = preview.recipe
+    rows = [
+        (
+            Html(f'<span class="depth-{min(depth, 3)}">{text(name)}</span>'),
+            Html(f'{text(settings)}<div class="soft">{text(meaning)}</div>'),
+        )
+        for depth, name, settings, meaning in steps_in_words(recipe.transforms)
+    ]
+    steps = table(rows, ("step", "settings")) if rows else paragraph("No step changes the images.")
+    return section("Recipe", steps, paragraph(storing_in_words(preview, annotated), "soft"))
+
+
+def _row(tried: Tried) -> Html:
+    before = sample_facts(tried.source) if tried.source is not None else None
+    classes = [
+        label
+        for record in (*tried.samples, tried.source)
+        if record is not None
+        for label in caption(record)[:-1]
+    ]
+    said = text(", ".join(dict.fromkeys(classes)))
+    figures = []
+    if tried.source is not None and before is not None:
+        size = f"{before.width}x{before.height}" + (
+            f", {format_bytes(tried.bytes)}" if tried.bytes is not None else ""
+        )
+        figures.append(_figure(tried.source, "source", size, before, None))
+    for record in tried.samples:
+        facts = sample_facts(record)
+        name = f"variant {facts.variant}" if len(tried.samples) > 1 else "sample"
+        figures.append(_figure(record, name, size_in_words(facts), facts, before))
+    columns = min(len(figures), MOST_COLUMNS)
+    row = (
+        f'<div class="row" style="--columns: {columns}">{"".join(figures)}</div>' if figures else ""
+    )
+    known = next((record for record in (*tried.samples, tried.source) if record is not None), None)
+    captions = (
+        "".join(paragraph(caption, "soft").text for caption in captions_of(known)[:CAPTIONS])
+        if known
+        else ""
+    )
+    head = f'<h2>{text(tried.key)} <span class="soft">{said}</span></h2>{captions}'
+    return Html(f'<section class="input">{head}{row}{_reject(tried)}</section>')
+
+
+def _reject(tried: Tried) -> str:
+    if tried.reject is None:
+        return ""
+    entry = entry_for(tried.reject.message)
+    what = f"<br>What to do: {text(entry.do)}" if entry else ""
+    said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
+    return f'<p class="reject">{said}{what}</p>'
+
+
+def _figure(
+    record: StoredSample, name: str, size: str, facts: SampleFacts, before: SampleFacts | None
+) -> str:
+    picture = main_picture(record)
+    lines = [Html(f"<b>{text(name)}</b>"), Html(text(size))]
+    images = ""
+    if picture is not None:
+        lines += counted_objects(picture)
+        small = facts.width is not None and max(facts.width, facts.height or 0) <= SMALL
+        images, anew = _images(
+            picture, f"{record.values['key']}, {name}", small, exact=name != "source"
+        )
+        lines[1:2] = [Html(f"{text(size)}{f', {ANEW}' if anew else ''}")]
+    fewer = (
+        before is not None
+        and before.objects is not None
+        and facts.objects is not None
+        and facts.objects < before.objects
+    )
+    if fewer and before is not None:
+        lines.append(Html(f"{facts.objects} of {counted(before.objects or 0, 'object')} kept"))
+    below = "<br>".join(line.text for line in lines)
+    kind = "source" if name == "source" else "sample"
+    return f'<figure class="{kind}">{images}<figcaption>{below}</figcaption></figure>'
+
+
+def _images(picture: Picture, alt: str, small: bool, exact: bool) -> tuple[str, bool]:
+    """Return the image, with what is marked in it as a layer above it, and whether a sample is not
+    there as it is stored."""
+    side = SIDE if exact else SHOWN
+    encoded = _stored(picture) if exact else None
+    anew = exact and encoded is None
+    if encoded is None:
+        pixels = thumbnail(Picture(picture.content, picture.caption), side)
+        encoded = (
+            None if pixels is None else small_file(pixels, QUALITY if exact else SOURCE_QUALITY)
+        )
+    if encoded is None:
+        return '<p class="bad">cannot be shown</p>', False
+    style = "small" if small else ""
+    image = _img(*encoded, alt, style)
+    drawn = marks(picture, SHOWN) if picture.has_objects else None
+    if drawn is not None:
+        image = (
+            "<div "
+            f'class="stack">{image}{_img(*small_file(drawn, MARKS_EFFORT), f"annotations of {alt}", "drawn")}</div>'
+        )
+    return image, anew
+
+
+def _img(kind: str, data: bytes, alt: str, style: str) -> str:
+    shown = base64.b64encode(data).decode("ascii")
+    return f'<img class="{style}" src="data:image/{kind};base64,{shown}" alt="{text(alt)}">'
+
+
+def _stored(picture: Picture) -> tuple[str, bytes] | None:
+    """Return the type and the very bytes of a stored image that a browser can show, pixels without
+    a loss; None if large."""
+    content = picture.content
+    if isinstance(content, np.ndarray):
+        if max(content.shape[:2]) > SIDE:
+            return None
+        encoded = small_file(content, 100, exact=True)
+        return encoded if len(encoded[1]) <= MOST_BYTES else None
+    facts = facts_of(content)
+    kind = _TYPES.get(str(facts["format"]))
+    if kind is None or len(content) > MOST_BYTES or max(facts["width"], facts["height"]) > SIDE:
+        return None
+    return kind, content
+
+
+def preview_sheet(preview: Preview) -> bytes:
+    """Return a PNG with a row for each input: it, and the samples that the recipe makes of it. A
+    missing one is crossed out."""
+    columns = 1 + max((len(each.samples) for each in preview.inputs), default=0)
+    return contact_sheet(
+        (cell for each in preview.inputs for cell in _cells(each, columns)), columns, SHEET_SIDE
+    )
+
+
+def _cells(tried: Tried, columns: int) -> Iterator[tuple[Pixels | None, Sequence[str]]]:
+    """Yield the pictures of an input with the lines below each, and blank ones up to the end of the
+    row."""
+    said = tried.key if tried.reject is None else f"{tried.key}: {reject_in_words(tried)}"
+    yield _cell(tried.source, said) if tried.source is not None else (None, (said,))
+    for record in tried.samples:
+        facts = sample_facts(record)
+        yield _cell(record, f"variant {facts.variant}, {size_in_words(facts)}")
+    blank = np.full((1, 1, 3), 255, np.uint8)
+    yield from [(blank, ())] * (columns - 1 - len(tried.samples))
+
+
+def _cell(record: StoredSample, said: str) -> tuple[Pixels | None, Sequence[str]]:
+    picture = main_picture(record)
+    pixels = thumbnail(picture, SHEET_SIDE) if picture is not None else None
+    if picture is None or pixels is None:
+        return None, (said,)
+    return enlarge(pixels, SHEET_SIDE), (*picture.lines[:-1], said)

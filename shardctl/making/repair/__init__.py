@@ -1,0 +1,175 @@
+"""Repair of a damaged dataset: only damaged files are rebuilt, from the sources, and verified by
+their recorded SHA-256.
+
+No code is run only because a dataset names it: the user must name the user functions when
+repairing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
+from shardctl.format.dataset_location import DatasetLocation, open_location
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
+from shardctl.format.on_store import DatasetOnStore
+from shardctl.inspection.verify.tables import check_manifest
+from shardctl.making.commit import publish
+from shardctl.making.options import Options
+from shardctl.making.paths import check_sources
+from shardctl.making.repair.outcomes import Listener, Lost, RepairResult, Unrepaired
+from shardctl.making.repair.repairing import Repair
+from shardctl.making.write.writer import new_folder
+from shardctl.sources.files import in_use
+from shardctl.system import file_lease, store_lease
+from shardctl.system.arguments import instance
+from shardctl.system.files import write_atomically
+from shardctl.system.folders import FolderHere, LocalFolder
+from shardctl.system.locations import is_url
+from shardctl.system.progress import progress_of
+from shardctl.system.store_lease import probe
+from shardctl.system.stores import client_of, forget_clients
+from shardctl.system.text import printable
+
+__all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
+
+
+@explaining_interrupts(CONTINUES)
+def repair(
+    path: str | Path,
+    sources: Sequence[str | Path] = (),
+    transforms: Sequence[str] = (),
+    drop_lost: bool = False,
+    workers: int | str = "auto",
+    listener: Listener | None = None,
+    progress: bool = True,
+) -> RepairResult:
+    """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the
+    order of the conversion.
+
+    `transforms` names the user functions with which it was made; they are run. `drop_lost` removes
+    the samples that are lost in the dataset and in the sources. `path` may be the URL of a dataset
+    on a store: all of it is read, and repaired files are put back. `drop_lost` does not work on a
+    store. `progress` False shows no progress on stderr; a `listener` has callbacks instead. Raises
+    DatasetError if there is no dataset, or too little of it is left for a repair; UsageError,
+    InputError, StorageError, BusyError.
+    """
+    instance("listener", listener, Listener)
+    with in_use(), progress_of(progress, listener) as shown:
+        return _repair(
+            path, sources, transforms, drop_lost, workers, listener or Listener.showing(shown)
+        )
+
+
+def _repair(
+    path: str | Path,
+    sources: Sequence[str | Path],
+    transforms: Sequence[str],
+    drop_lost: bool,
+    workers: int | str,
+    listener: Listener,
+) -> RepairResult:
+    options = Options(workers=workers)
+    options.check()
+    given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
+    if drop_lost and is_url(path):
+        raise UsageError(
+            f"{printable(str(path))}: --drop-lost needs a folder; copy the dataset to one, repair it "
+            "there, and copy it back"
+        )
+    with open_location(path, "blocks") as there:
+        _check_that_it_is_one(there)
+    if not is_url(path):
+        here = LocalFolder(Path(path).resolve())
+        return _repair_in(here, given, tuple(transforms), drop_lost, workers, listener)
+    with _held_on_store(str(path), listener.waiting) as (folder, held):
+        result = _repair_in(folder, given, tuple(transforms), drop_lost, workers, listener)
+        if result.repaired:
+            _put_back(folder, held, result.repaired)
+    return result
+
+
+def _check_that_it_is_one(place: DatasetLocation) -> None:
+    here = place.folder.local
+    if place.lone:
+        raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
+    if here is None or not publish.needs_recovery(here.resolve()):
+        check_manifest(place.folder)  # that there is a dataset at all
+
+
+def _repair_in(
+    dataset: FolderHere,
+    given: tuple[str, ...],
+    transforms: tuple[str, ...],
+    drop_lost: bool,
+    workers: int | str,
+    listener: Listener,
+) -> RepairResult:
+    with file_lease.hold(dataset.work / STAGING, listener.waiting) as held:
+        completed = publish.recover(dataset.work)
+        with new_folder(dataset.work) as new:
+            result = Repair(
+                dataset, new.parent, given, transforms, drop_lost, workers, listener, held
+            ).run()
+    if completed is None:
+        return result
+    return dataclasses.replace(
+        result, notices=("an interrupted replacement of the dataset was completed", *result.notices)
+    )
+
+
+# --- a dataset on a store, whose files are repaired on this machine, and put back ---
+
+
+def _put_back(folder: DatasetOnStore, held: store_lease.Lease, names: Sequence[str]) -> None:
+    """Have the dataset get these files, as they are in the folder; the manifest last, if it is
+    another one."""
+    store = client_of(folder.url)
+    for name in sorted(set(names) - {MANIFEST}):
+        held.check()
+        store.put(folder.key_of(name), folder.path(name))
+    manifest = Manifest.load(folder)
+    if manifest.base != folder.base:  # one that was made anew knows of no folder
+        write_atomically(
+            folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode()
+        )
+    data = folder.read(MANIFEST).to_pybytes()
+    if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
+        return
+    held.check()
+    put = (
+        store.replace(MANIFEST, data, folder.version)
+        if folder.version
+        else store.create(MANIFEST, data)
+    )
+    if put is None:
+        raise BusyError(
+            f"{folder.shown()}: another process has replaced {MANIFEST}; run this again"
+        )
+
+
+@contextlib.contextmanager
+def _held_on_store(
+    url: str, waiting: Callable[[str], None] | None
+) -> Iterator[tuple[DatasetOnStore, store_lease.Lease]]:
+    """Yield a dataset on a store that is to be changed, and its lease.
+
+    If another process has it, call `waiting` with its name and wait. Raises DatasetError,
+    StoreError, BusyError, InstallError.
+    """
+    try:
+        store = client_of(url.rstrip("/"))
+        probe(store)
+        with (
+            store_lease.hold(store, LEASE_KEY, waiting) as held,
+            open_location(url, "whole", listed=True) as there,
+        ):
+            assert isinstance(there.folder, DatasetOnStore), "its URL was given"
+            yield there.folder, held
+    finally:
+        forget_clients()

@@ -1,0 +1,378 @@
+"""A damaged or lost manifest: rebuilt from the tables."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import DatasetError
+from shardctl.format.counts import are_step_counts
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import (
+    Generation,
+    Manifest,
+    are_class_counts,
+    are_object_counts,
+    are_versions,
+    folder_of,
+    generations_of,
+    is_absolute_place,
+    kept_generations,
+)
+from shardctl.format.names import (
+    CHECKSUMS,
+    MANIFEST,
+    SHARDS,
+    STAGING,
+    TABLES,
+    UPDATE,
+    are_file_names,
+    is_shard_name,
+    shard_name,
+)
+from shardctl.format.stretches import MAGIC
+from shardctl.format.tables import ShardTable, read_checksums, read_rejects
+from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.repair.outcomes import LOST
+from shardctl.making.write.writer import splits_of
+from shardctl.system.files import FileFacts
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
+from shardctl.system.machine import usable_cores
+from shardctl.transforms.stored_recipe import samples_per_record
+from shardctl.version import __version__
+
+LOST_PART = ""
+"""The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset
+never looks up to date."""
+
+
+def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
+    """Return whether a file has this hash. Not if it cannot be read."""
+    try:
+        return is_regular_file(folder, name) and hash_file(folder, name) == sha256
+    except OSError:
+        return False
+
+
+def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
+    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the
+    folder.
+
+    SHA256SUMS and shards.arrow each have the SHA-256 of all shards, so that they are those of no
+    other dataset.
+    """
+    ours = any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
+    if not ours and _proven_sums(folder) is not None:
+        raise DatasetError(
+            f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and "
+            f"{CHECKSUMS}; put the right one there, or remove it, so that repair rebuilds it"
+        )
+
+
+def refuse_shard(folder: FolderHere) -> None:
+    """Raise DatasetError if the manifest has the bytes of an Arrow file: a shard of which they may
+    be the only copy."""
+    with contextlib.suppress(OSError):
+        if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
+            raise DatasetError(
+                f"{folder.shown(MANIFEST)}: an Arrow file, not a manifest; give it its own name back, "
+                "then repair again"
+            )
+
+
+def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
+    """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made
+    and what is in it.
+
+    The fingerprint of the inputs is taken from the rest of the old manifest if it can be verified,
+    and the paths of the sources if all are absolute; else they are unknown. If tables are damaged
+    too, their sizes are those of the damaged files, and are corrected once the tables are repaired.
+    Where its history is lost, it follows the last generation that is kept. Raises DatasetError if
+    too little is left.
+    """
+    sums = _proven_sums(folder)
+    if sums is None:
+        raise DatasetError(
+            f"{folder.shown()}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as "
+            "well; convert the sources again with --overwrite"
+        )
+    table = ShardTable(folder)
+    making, entries, left = table.making, list(table), _what_is_left(folder)
+    layout = Layout.loads(making.layout)
+    parts = _parts(left, making.parts)
+    samples, inputs = sum(entry.rows for entry in entries), sum(entry.inputs for entry in entries)
+    kept = kept_generations(folder.work)
+    made = Manifest(
+        kind=layout.kind,
+        samples=samples,
+        shards=len(entries),
+        bytes=sum(entry.bytes for entry in entries),
+        inputs=inputs,
+        rejected=sum(entry.rejected for entry in entries),
+        splits=splits_of(entries),
+        schema=tuple((f.name, str(f.type)) for f in layout.columns),
+        fields=making.fields,
+        recipe=making.recipe,
+        settings=_settings(left, making.settings),
+        fingerprint=fingerprint(parts),
+        fingerprint_parts=parts,
+        sources=sources or _kept(_sources(left)),
+        files=with_sizes(
+            folder,
+            {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)},
+        ),
+        created=_created(left, folder.path(CHECKSUMS)),
+        shardctl_version=__version__,
+        dropped=_dropped(folder) * samples_per_record(making.recipe),
+        seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
+        class_counts=left["class_counts"]
+        if are_class_counts(left.get("class_counts"), layout.classes)
+        else None,
+        environment=left["environment"] if are_versions(left.get("environment")) else None,
+        records=making.records,
+        objects=left["objects"] if are_object_counts(left.get("objects")) else None,
+        jpeg=table.jpegs.counts() if table.jpegs is not None else None,
+        steps=left["steps"] if are_step_counts(left.get("steps")) else None,
+        update=_update(left, folder),
+        history=_history(left, samples, len(entries), sums[CHECKSUMS]),
+        keep=left["keep"] if type(left.get("keep")) is int and left["keep"] > 0 else len(kept),
+    )
+    if made.history or not kept:
+        return made
+    return made.with_generation(
+        Manifest.load(LocalFolder(folder_of(folder.work, kept[-1]))), "repair", 0, 0, 0
+    )
+
+
+def _update(left: dict[str, Any], folder: FolderHere) -> FileFacts | None:
+    """Return the facts of update.arrows that the old manifest has, if it is still that file."""
+    facts = left.get("update")
+    sha256 = facts.get("sha256") if isinstance(facts, dict) else None
+    with contextlib.suppress(OSError):
+        found = folder.stat(UPDATE)
+        if found is not None and hash_file(folder, UPDATE) == sha256:
+            return FileFacts(found.size, sha256)
+    return None
+
+
+def _history(
+    left: dict[str, Any], samples: int, shards: int, digest: str
+) -> tuple[Generation, ...]:
+    """Return the generations that the old manifest has, the last one with what is known of it; none
+    if they are damaged."""
+    try:
+        *earlier, last = generations_of(left.get("history"))
+    except (TypeError, ValueError):
+        return ()
+    return (*earlier, replace(last, samples=samples, shards=shards, digest=digest))
+
+
+def _own_files(sums: dict[str, str]) -> list[str]:
+    """Return the names of the files that the recipe depends on: all that are listed and are no
+    tables and no shards."""
+    return sorted(
+        name for name in sums if name not in (*TABLES, CHECKSUMS) and not is_shard_name(name)
+    )
+
+
+def _proven_sums(folder: FolderHere) -> dict[str, str] | None:
+    """Return what all tables should hash to, SHA256SUMS itself included; None if it does not prove
+    shards.arrow."""
+    try:
+        sums = read_checksums(folder)
+        proven = set(TABLES) <= set(sums) and sums[SHARDS] == hash_file(folder, SHARDS)
+        return {**sums, CHECKSUMS: hash_file(folder, CHECKSUMS)} if proven else None
+    except (DatasetError, OSError):
+        return None
+
+
+def with_sizes(folder: FolderHere, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
+    """Return the same facts with the sizes of the files that are there."""
+    found = {name: folder.stat(name) for name in files}
+    sizes = {
+        name: entry.size
+        for name, entry in found.items()
+        if entry is not None and entry.kind == "file"
+    }
+    return {name: FileFacts(sizes.get(name, 0), facts.sha256) for name, facts in files.items()}
+
+
+def _dropped(folder: FolderHere) -> int:
+    try:
+        return sum(reject.records for reject in read_rejects(folder) if reject.error == LOST)
+    except DatasetError:
+        return 0
+
+
+def _what_is_left(folder: FolderHere) -> dict[str, Any]:
+    try:
+        record = json.loads(folder.read(MANIFEST).to_pybytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
+    """Return the parts of the fingerprint: all of them if the old ones still give the old
+    fingerprint."""
+    old = left.get("fingerprint_parts")
+    if (
+        isinstance(old, dict)
+        and fingerprint(old) == left.get("fingerprint")
+        and known.items() <= old.items()
+    ):
+        return old
+    lost = {} if WRITTEN_PART in known else {"inputs": LOST_PART, "settings": LOST_PART}
+    return {**lost, **known}
+
+
+def _settings(left: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    old = left.get("settings")
+    same = isinstance(old, dict) and {**old, "labels": Path(str(old.get("labels"))).name} == known
+    return old if same and old else known
+
+
+def _sources(left: dict[str, Any]) -> tuple[str, ...]:
+    old = left.get("sources")
+    return (
+        tuple(old)
+        if isinstance(old, list) and all(isinstance(source, str) for source in old)
+        else ()
+    )
+
+
+def named_sources(folder: FolderHere) -> tuple[str, ...]:
+    """Return the sources that a damaged manifest names, if it is JSON: they may be anything."""
+    return _sources(_what_is_left(folder))
+
+
+def _kept(sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return these sources if all are absolute paths. A URL that was never recorded would be asked
+    for by the next repair."""
+    return sources if all(map(is_absolute_place, sources)) else ()
+
+
+def _created(left: dict[str, Any], witness: Path) -> str:
+    if isinstance(left.get("created"), str):
+        return str(left["created"])
+    then = datetime.datetime.fromtimestamp(witness.stat().st_mtime, datetime.timezone.utc)
+    return then.isoformat(timespec="seconds")
+
+
+# --- the state of a dataset's files by SHA-256: which are undamaged, and what the others should be
+# ---
+
+
+def hash_files(
+    folder: FolderHere, progress: Callable[[int, int], None]
+) -> tuple[dict[str, str], dict[str, OSError]]:
+    """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others
+    cannot be read.
+
+    A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be
+    listed.
+    """
+    names = [name for name in list_names(folder) if name != STAGING]
+    hashes: dict[str, str] = {}
+    unreadable: dict[str, OSError] = {}
+    # hashing lets other threads run
+    with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:
+        for done, (name, found) in enumerate(
+            zip(names, pool.map(partial(_hash, folder), names), strict=True), 1
+        ):
+            if isinstance(found, str):
+                hashes[name] = found
+            elif found is not None and not isinstance(found, FileNotFoundError):
+                unreadable[name] = found
+            note(done - 1)
+            progress(done, len(names))
+    return hashes, unreadable
+
+
+def list_names(folder: Folder) -> list[str]:
+    """Return the names in a dataset's folder, sorted. Raises DatasetError."""
+    try:
+        return sorted(folder.names())
+    except OSError as error:
+        raise DatasetError(
+            f"{folder.shown()}: cannot be listed ({error.strerror or error})"
+        ) from error
+
+
+def _hash(folder: Folder, name: str) -> str | OSError | None:
+    try:
+        return hash_file(folder, name) if is_regular_file(folder, name) else None
+    except OSError as fault:
+        return fault
+
+
+def numbered_names(manifest: Manifest) -> list[str]:
+    """Return the file names of all shards, in the order of the dataset, as a conversion numbers
+    them."""
+    return [
+        shard_name(split.name, number)
+        for split in manifest.splits
+        for number in range(split.shards)
+    ]
+
+
+def shard_names(folder: FolderHere, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
+    """Return the file names of all shards, in the order of the dataset, from whatever is intact and
+    knows them."""
+    if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
+        return ShardTable(folder).names
+    numbered = numbered_names(manifest)
+    if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
+        listed = [name for name in read_checksums(folder) if is_shard_name(name)]
+        if set(listed) != set(numbered) and are_file_names(listed):
+            places = {split.name: number for number, split in enumerate(manifest.splits)}
+            return sorted(
+                listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name)
+            )
+    return numbered
+
+
+def expected_hashes(
+    folder: FolderHere, manifest: Manifest, shards: list[str], hashes: dict[str, str]
+) -> dict[str, str]:
+    """Return what every file but the manifest should hash to, as far as that is still known.
+
+    The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both
+    tables are damaged, each shard is assumed to be undamaged: the table rebuilt from all of them
+    shows whether that was right.
+    """
+    expected = {name: facts.sha256 for name, facts in manifest.files.items()}
+    if hashes.get(SHARDS) == expected[SHARDS]:
+        recorded = {entry.path: entry.sha256 for entry in ShardTable(folder)}
+    elif hashes.get(CHECKSUMS) == expected[CHECKSUMS]:
+        recorded = read_checksums(folder)
+    else:
+        recorded = hashes
+    return expected | {name: recorded[name] for name in shards if name in recorded}
+
+
+def refuse_folders(folder: Folder, manifest: Manifest) -> None:
+    """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything,
+    and is not deleted."""
+    for name in (MANIFEST, *manifest.files, *numbered_names(manifest)):
+        found = folder.stat(name)
+        if found is not None and found.kind == "folder":
+            raise DatasetError(
+                f"{folder.shown(name)}: a folder in the place of a file; move it away, then repair "
+                "again"
+            )
+
+
+def damaged_files(
+    expected: dict[str, str], hashes: dict[str, str], names: Iterable[str]
+) -> set[str]:
+    """Return those of the files with these names that are missing or not what they should be."""
+    known = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
+    return {*names} - known

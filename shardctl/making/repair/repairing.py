@@ -1,0 +1,588 @@
+"""One repair of a dataset, from the first look at its files to the last table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
+from shardctl.format.tables import (
+    BRING_BACK,
+    Making,
+    ShardEntry,
+    is_written,
+    open_checked_table,
+    open_table,
+    pruned_reject,
+    read_rejects,
+)
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
+from shardctl.inspection.verify.result import UNREADABLE
+from shardctl.inspection.verify.tables import check_manifest
+from shardctl.making.commit import publish
+from shardctl.making.convert.rejects import hide_pruned, lines_by_key
+from shardctl.making.convert.table_writer import TableWriter, write_final_files
+from shardctl.making.options import INPUT_TIMEOUT
+from shardctl.making.paths import check_sources
+from shardctl.making.plan.labels import write_files
+from shardctl.making.repair.manifest import (
+    damaged_files,
+    expected_hashes,
+    hash_files,
+    named_sources,
+    refuse_folders,
+    refuse_other_manifest,
+    refuse_shard,
+    remake_manifest,
+    shard_names,
+    with_sizes,
+)
+from shardctl.making.repair.outcomes import (
+    Listener,
+    Lost,
+    Outcomes,
+    RepairResult,
+    Unrepaired,
+    count_classes,
+    lost_samples,
+    shard_facts,
+    shards_with_rejects,
+)
+from shardctl.making.repair.repair_job import (
+    Made,
+    duplicates_again,
+    find_layout,
+    fresh_job,
+    known_lines,
+    list_again,
+    recorded_job,
+)
+from shardctl.making.shards.engines.local import Engine, local_engine
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.making.shards.marker import WorkDone, read_finished, read_marker
+from shardctl.making.write.writer import now, write_tables
+from shardctl.system import file_lease
+from shardctl.system.files import (
+    FileFacts,
+    copy_file,
+    naming_the_path,
+    sha256_of,
+    sync_folder,
+    write_atomically,
+)
+from shardctl.system.folders import FolderHere, LocalFolder
+from shardctl.system.processes.pool import Limits
+from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.stored_recipe import refuse_unnamed_functions
+
+ANEW = "convert again with --overwrite"
+
+SAY_WHERE = "say where they are with --source SRC, once per source"
+
+SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
+"""The tables that are made from the sources; the others are made from the shards and these."""
+
+
+@dataclasses.dataclass
+class Repair:
+    """The state of one call of `repair`. `doubtful` are the sources that a damaged manifest
+    names."""
+
+    dataset: FolderHere
+    folder: Path
+    sources: tuple[str, ...]
+    transforms: tuple[str, ...]
+    drop_lost: bool
+    workers: int | str
+    listener: Listener
+    held: file_lease.Lease
+    doubtful: tuple[str, ...] = ()
+    repaired: list[str] = dataclasses.field(default_factory=list)
+    unrepaired: list[Unrepaired] = dataclasses.field(default_factory=list)
+    lost: list[Lost] = dataclasses.field(default_factory=list)
+    notices: list[str] = dataclasses.field(default_factory=list)
+
+    def run(self) -> RepairResult:
+        """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
+        BusyError."""
+        self.manifest = self._whole_manifest()
+        hashes, unreadable = hash_files(self.dataset, self.listener.checking)
+        self.names = shard_names(self.dataset, self.manifest, hashes)
+        if self.drop_lost:
+            self._refuse_unreadable_shards(unreadable)
+        self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
+        self.held.check()
+        self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
+        for name in sorted(self.damaged & set(unreadable)):
+            why = unreadable[name].strerror or unreadable[name]
+            self.notices.append(
+                f"{printable(name)} cannot be read ({why}) and counts as damaged; check its disk"
+            )
+        dropped = False
+        self._tell_of_lost_files()
+        if self.damaged:
+            try:
+                dropped = self._mend()
+            except (DatasetError, InputError, TypesDifferError) as problem:
+                self.unrepaired += [
+                    Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)
+                ]
+        if self.unrepaired and self.pruned:
+            self.notices.append("--overwrite brings pruned samples back; prune them again")
+        self._settle_manifest()
+        sync_folder(self.dataset.work)
+        status = (
+            "damaged"
+            if self.unrepaired
+            else "dropped"
+            if dropped
+            else "repaired"
+            if self.repaired
+            else "whole"
+        )
+        return RepairResult(
+            status,
+            tuple(sorted(self.repaired)),
+            tuple(self.unrepaired),
+            tuple(self.lost),
+            tuple(self.notices),
+        )
+
+    def _mend(self) -> bool:
+        """Repair what is damaged, and return whether that was done by leaving lost samples out."""
+        if is_written(self.manifest.settings):
+            self._mend_written()
+            return False
+        engine = local_engine(self.workers, Limits(seconds=INPUT_TIMEOUT))
+        try:
+            job = self._job(engine)
+            self._build(job, engine)
+        finally:
+            engine.close()
+        dropped = bool(self.lost) and self.drop_lost and self._drop(job)
+        if not dropped:
+            self._mend_tables(lambda: self._commit(job).write_tables()["files"])
+        return dropped
+
+    def _tell_of_lost_files(self) -> None:
+        """Leave out the files that only a person can bring back: those that the recipe depends
+        on."""
+        for name in self.manifest.given_files:
+            if name in self.damaged:
+                sha256 = self.manifest.files[name].sha256
+                what = f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}"
+                self.unrepaired.append(Unrepaired(name, what))
+                self.damaged.discard(name)
+
+    def _mend_written(self) -> None:
+        """Repair a dataset of samples that had no source: its tables can be made from its
+        shards."""
+        for name in sorted(self.damaged & set(self.names)):
+            what = "shardctl.write made its samples, of no source; write the dataset again"
+            self.unrepaired.append(Unrepaired(name, what))
+
+        def write() -> dict[str, FileFacts]:
+            new = self.folder / NEW_FOLDER
+            new.mkdir(exist_ok=True)
+            layout, entries = find_layout(self.dataset, self.manifest, self.intact), []
+            for name in self.names:
+                facts, _ = shard_facts(self.dataset, name)
+                entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
+            manifest = self.manifest
+            making = Making(
+                layout.to_json(),
+                manifest.fields,
+                manifest.recipe,
+                manifest.settings,
+                manifest.fingerprint_parts,
+            )
+            return write_tables(new, entries, making)
+
+        self._mend_tables(write)
+
+    def _refuse_unreadable_shards(self, unreadable: dict[str, OSError]) -> None:
+        """Raise DatasetError if a shard cannot be read: its samples may all be there once its disk
+        or server is back."""
+        for name in sorted(unreadable.keys() & set(self.names)):
+            why = unreadable[name].strerror or unreadable[name]
+            raise DatasetError(
+                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
+                "so that --drop-lost does not remove them; bring back its disk, or move it away"
+            )
+
+    @cached_property
+    def state(self) -> UpdateState | None:
+        """What an update must know; None if that is lost."""
+        return UpdateState.find(self.dataset, self.manifest.update)
+
+    @property
+    def pruned(self) -> Pruned:
+        """The records that a person has taken out."""
+        return self.state.pruned if self.state else NOTHING_PRUNED
+
+    @property
+    def intact(self) -> set[str]:
+        """The undamaged files."""
+        return {*self.manifest.files, *self.names} - self.damaged
+
+    def _whole_manifest(self) -> Manifest:
+        """Return the manifest, repaired first if it is damaged."""
+        manifest, findings = check_manifest(self.dataset)
+        if manifest is not None:
+            refuse_other_manifest(self.dataset, manifest)
+        damaged = manifest is None or bool(findings)
+        for finding in findings:
+            if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
+                raise DatasetError(f"{self.dataset.shown()}: {finding.message}")
+        if manifest is None:
+            refuse_shard(self.dataset)
+            self.doubtful = named_sources(self.dataset)
+            manifest = remake_manifest(self.dataset, self.sources)
+        refuse_folders(self.dataset, manifest)
+        if damaged:
+            self._write_manifest(manifest)
+            self.repaired.append(MANIFEST)
+            if not manifest.sources:
+                named = f" (it named {_listed(self.doubtful)})" if self.doubtful else ""
+                self.notices.append(
+                    f"{MANIFEST} was rebuilt without its sources{named}; --source records them"
+                )
+            if not all(manifest.fingerprint_parts.values()):
+                self.notices.append(
+                    f"{MANIFEST} has lost the fingerprint of the inputs: for convert it is not up to "
+                    "date"
+                )
+        return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
+
+    def _settle_manifest(self) -> None:
+        """Add to the manifest what is known only now: the sizes of tables, and the paths of the
+        sources."""
+        if self.unrepaired:
+            return
+        on_disk = Manifest.load(self.dataset)
+        settled = dataclasses.replace(
+            on_disk,
+            files=with_sizes(self.dataset, on_disk.files),
+            sources=self.sources or on_disk.sources,
+        )
+        if settled != on_disk:
+            self._write_manifest(settled)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the
+        dataset."""
+        self.held.check()
+        write_atomically(self.folder / MANIFEST, manifest.to_json().encode())
+        with naming_the_path(self.dataset.work / MANIFEST):
+            (self.folder / MANIFEST).replace(self.dataset.work / MANIFEST)
+
+    def _job(self, engine: Engine) -> DatasetJob:
+        """Return the job that makes this dataset: from its own plan, or from the sources if tables
+        are lost."""
+        manifest = self.manifest
+        refuse_unnamed_functions(manifest.recipe, self.transforms, self.dataset.shown(), "repair")
+        of_duplicates = set(filter(is_duplicates_table, manifest.own_files)) & self.damaged
+        needed = {*SOURCE_TABLES, *self.names, *of_duplicates} & self.damaged
+        if needed:
+            self._settle_sources()
+        try:
+            recipe = Recipe.from_json(manifest.recipe, self.dataset.work)
+            layout = find_layout(self.dataset, manifest, self.intact)
+            made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.names)
+            if SOURCE_TABLES & self.damaged:
+                check_sources(manifest.sources)
+            if FILES in self.damaged:
+                self._mend_files(made)
+            if of_duplicates:
+                self._mend_duplicates(made, of_duplicates, engine)
+            if PLAN not in self.damaged and (REJECTS not in self.damaged or self._is_changed):
+                job, plan = (
+                    recorded_job(self.dataset, self.folder, made, self.intact),
+                    open_table(self.dataset, PLAN),
+                )
+            else:
+                job, plan = fresh_job(self.dataset, self.folder, made, engine), None
+                self._check_plan(job)
+            if REJECTS not in self.damaged:
+                job.write_known(known_lines(job, read_rejects(self.dataset), plan))
+            else:
+                rejects = [pruned_reject(*each) for each in self.pruned]
+                job.write_known(chain(lines_by_key(self.pruned), known_lines(job, rejects, None)))
+            return job
+        except (
+            UsageError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            pa.ArrowException,
+        ) as error:
+            raise DatasetError(f"its record of how it was made cannot be used ({error})") from error
+
+    def _settle_sources(self) -> None:
+        """Tell where the sources are read that the manifest names. Raises DatasetError where it
+        cannot be relied on.
+
+        A dataset may come from anybody: only a whole manifest is believed, and only a place that a
+        conversion may record.
+        """
+        if self.sources:
+            return
+        if self.doubtful:
+            raise DatasetError(
+                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says: "
+                f"{_listed(self.doubtful)}; {SAY_WHERE}"
+            )
+        if not self.manifest.sources:
+            raise DatasetError(f"the manifest does not say where the sources are; {SAY_WHERE}")
+        if strange := self.manifest.strange_sources():
+            raise DatasetError(
+                "the manifest names sources as no conversion records them: "
+                f"{_listed(strange)}; {SAY_WHERE}"
+            )
+        self.listener.reading(self.manifest.sources)
+
+    def _mend_files(self, made: Made) -> None:
+        """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not
+        come out as it was."""
+        files = self.folder / FILES
+        listing, labelling, _ = list_again(self.folder, made)
+        write_files(files, listing, labelling)
+        hide_pruned(files, self.pruned)
+        final = self.folder / f"final-{FILES}"
+        write_final_files(final, open_table(LocalFolder(files.parent), files.name))
+        if sha256_of(final) != self.manifest.files[FILES].sha256:
+            now, before = (
+                open_table(LocalFolder(files.parent), files.name).num_rows,
+                self.manifest.inputs,
+            )
+            what = f"{counted(now, 'file')} now, {counted(before, 'record')} then"
+            raise DatasetError(
+                f"{FILES} is lost, and the sources give another one ({what}); {ANEW}"
+            )
+        self.held.check()
+        self._put(final, FILES)
+        files.unlink()
+
+    def _mend_duplicates(self, made: Made, names: set[str], engine: Engine) -> None:
+        """Find the duplicates in the sources again. Raises DatasetError if others are found."""
+        for each in duplicates_again(self.folder, made, engine):
+            name = each.table.name
+            if name in names:
+                if sha256_of(each.table) != self.manifest.files[name].sha256:
+                    raise DatasetError(
+                        f"{name} is lost, and the sources give other duplicates: "
+                        f"{self._why_different()}; {ANEW}"
+                    )
+                self.held.check()
+                self._put(each.table, name)
+
+    def _check_plan(self, job: Job) -> None:
+        """Raise DatasetError if the sources do not have as many records as the dataset was made
+        from."""
+        if job.draw is None and job.records != self.manifest.inputs and job.fields is None:
+            raise DatasetError(
+                f"the sources have {job.records} inputs now, and had {self.manifest.inputs}; {ANEW}"
+            )
+
+    def _build(self, job: Job, engine: Engine) -> None:
+        """Rebuild the damaged shards, and those that are needed for tables; put verified files in
+        place."""
+        names = self.names
+        wanted = {number for number, name in enumerate(names) if name in self.damaged}
+        if PLAN in self.damaged:
+            wanted = set(range(len(names)))
+        elif REJECTS in self.damaged:
+            wanted |= shards_with_rejects(open_checked_table(self.dataset, PLAN))
+        if not wanted:
+            return
+        total = sum(job.planned_shard(shard).records for shard in wanted)
+        done = 0
+
+        def report(progress: WorkDone) -> None:
+            nonlocal done
+            done += progress.records
+            self.listener.building(done, total)
+
+        try:
+            engine.run(job, sorted(wanted), report)
+        except SourceGoneError:
+            self._put_all_in_place(job, list(_built_one_by_one(engine, job, sorted(wanted))))
+            raise
+        self._put_all_in_place(job, sorted(wanted))
+
+    def _put_all_in_place(self, job: Job, shards: list[int]) -> None:
+        self.held.check()
+        for shard in shards:
+            self._put_in_place(job, shard)
+
+    def _put(self, made: Path, name: str) -> None:
+        """Put a verified file in its place."""
+        with naming_the_path(self.dataset.work / name):
+            made.replace(self.dataset.work / name)
+        self.damaged.discard(name)
+        self.repaired.append(name)
+
+    def _put_in_place(self, job: Job, shard: int) -> None:
+        """Move a rebuilt shard to its place, if it is the shard that was there."""
+        name = job.planned_shard(shard).name
+        sha256 = read_marker(job.marker_path(shard)).facts.sha256
+        # If its SHA-256 is lost, the table of all shards will show whether it is right.
+        proven = self.expected.get(name, sha256) == sha256
+        if proven and name in self.damaged:
+            self._put(job.shard_path(shard), name)
+        elif not proven:
+            self._tell_why_not(job, shard, name)
+
+    def _tell_why_not(self, job: Job, shard: int, name: str) -> None:
+        known = not {PLAN, REJECTS} & self.damaged
+        lost = list(lost_samples(job, shard, open_table(self.dataset, PLAN))) if known else []
+        self.lost += lost
+        if lost:
+            first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
+            count = sum(entry.samples for entry in lost)
+            what = (
+                f"{count} of its samples cannot be made again, {first}; --drop-lost removes them, "
+                "--source says where the sources are now"
+            )
+        elif name in self.damaged:
+            what = self._differs()
+        else:
+            return  # the shard is undamaged; the state of the sources matters only for tables
+        self.unrepaired.append(Unrepaired(name, what))
+
+    @property
+    def _is_changed(self) -> bool:
+        """Whether commands such as `convert --update` have changed the dataset: then its plan is
+        not that of the sources."""
+        return self.manifest.generation.number > 1
+
+    def _differs(self) -> str:
+        return f"the rebuilt file differs from the recorded one: {self._why_different()}; {ANEW}"
+
+    def _why_different(self) -> str:
+        """Return the possible reasons. Inputs that are read by the recorded plan were verified to
+        be unchanged."""
+        versions = (
+            "other versions of shardctl or of image libraries made it (shardctl "
+            f"{self.manifest.shardctl_version})"
+        )
+        if {PLAN, REJECTS} & self.damaged:
+            update = "an update has ordered it, " if self._is_changed else ""
+            return f"{update}its sources changed, or {versions}"
+        own = ", or your own function has changed" if self.transforms else ""
+        return f"its sources are unchanged, but {versions}{own}"
+
+    def _mend_tables(self, write: Callable[[], dict[str, FileFacts]]) -> None:
+        """Have the damaged tables written into the folder of the repair, and put the verified ones
+        in place."""
+        tables = sorted(self.damaged & set(self.manifest.files))
+        if not tables:
+            return
+        shards = sorted(self.damaged - set(self.manifest.files))
+        if shards:
+            what = f"it lists all shards, and {shards[0]} is not repaired"
+            self.unrepaired += [Unrepaired(name, what) for name in tables]
+            return
+        files = write()
+        self.held.check()
+        for name in tables:
+            if files[name].sha256 == self.manifest.files[name].sha256:
+                self._put(self.folder / NEW_FOLDER / name, name)
+            else:
+                self.unrepaired.append(Unrepaired(name, self._differs()))
+
+    def _commit(self, job: DatasetJob) -> TableWriter:
+        state = self.state
+        outcomes = Outcomes(self.dataset, job, self.intact, state)
+        manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
+        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
+        if state is None:
+            return TableWriter(job, *given)
+        return TableWriter(job, *given, state.files, state.digest_beside, state.pruned)
+
+    def _drop(self, job: DatasetJob) -> bool:
+        """Commit the dataset without the samples that are lost, and return whether that could be
+        done."""
+        beyond_repair = [
+            entry
+            for entry in self.unrepaired
+            if entry.file not in {lost.shard for lost in self.lost}
+        ]
+        if beyond_repair:
+            return False
+        new = self.folder / NEW_FOLDER
+        for name in self.names:
+            if not (new / name).exists():
+                _link(self.dataset.path(name), new / name)
+        self._commit(job).run(
+            lambda facts: self._manifest_without_lost(facts, count_classes(new, job))
+        )
+        self.held.check()
+        publish.publish(new, self.dataset.work)
+        self.repaired += sorted(self.damaged)
+        self.unrepaired, self.damaged = [], set()
+        return True
+
+    def _manifest_without_lost(
+        self, facts: dict[str, Any], class_counts: dict[str, list[int]] | None
+    ) -> Manifest:
+        lost = sum(lost.samples for lost in self.lost)
+        without = dataclasses.replace(
+            self.manifest,
+            created=now(),
+            samples=facts["samples"],
+            bytes=facts["bytes"],
+            rejected=facts["rejected"],
+            splits=facts["splits"],
+            files=facts["files"],
+            dropped=self.manifest.dropped + lost,
+            class_counts=class_counts,
+            jpeg=facts["jpeg"],
+            steps=None,  # they count samples that are no longer there
+            update=facts["update"],
+        )
+        return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a hard link to a file, or a copy if the file system has no links."""
+    with naming_the_path(target):
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            copy_file(source, target)
+
+
+def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[int]:
+    """Yield the shards that can be built though a source does not answer: those of other
+    sources."""
+    for shard in shards:
+        if not read_finished(job, shard):
+            engine.close()  # of the run before, which has ended in an error
+            try:
+                engine.run(job, [shard], lambda progress: None)
+            except SourceGoneError:
+                continue
+        yield shard
+
+
+def _listed(sources: tuple[str, ...]) -> str:
+    return ", ".join(map(printable, sources))
+
+
+def _sentence(problem: Exception) -> str:
+    if isinstance(problem, TypesDifferError):
+        return f"its sources have changed ({problem}); {ANEW}"
+    return str(problem)

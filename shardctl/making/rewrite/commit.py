@@ -1,0 +1,270 @@
+"""The dataset that takes the place of one whose shards were written again: its tables, its
+manifest, and its commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.format.counts import COUNTS, JpegRecord, joined
+from shardctl.format.dataset_tables import DatasetTables
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest, sum_up
+from shardctl.format.names import (
+    FILES,
+    GENERATIONS,
+    MANIFEST,
+    PLAN,
+    PLANNED,
+    REJECTS,
+    SHARDS,
+    STAGING,
+)
+from shardctl.format.shard import Compression
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    Reject,
+    ShardEntry,
+    ShardSpool,
+    is_written,
+    open_checked_table,
+    read_rejects,
+    taken,
+)
+from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
+from shardctl.making.commit import publish
+from shardctl.making.commit.generations import keep, link_or_copy, settle
+from shardctl.making.commit.staging import discard, jobs_in
+from shardctl.making.convert.previous import refuse_damaged_tables
+from shardctl.making.paths import check_writable, refuse_generation
+from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.write.writer import digest_of_shards, new_folder, now, splits_of
+from shardctl.system import file_lease
+from shardctl.system.files import naming_the_path, refuse_link, replacing
+from shardctl.system.folders import LocalFolder
+
+Flags = npt.NDArray[np.bool_]
+
+PLAN_ROWS = 65536
+"""Rows of the plan that are written together."""
+
+
+class SourceDataset:
+    """The dataset whose shards are written again. Raises DatasetError if a table of it is
+    damaged."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.manifest = root, Manifest.load(LocalFolder(root))
+        refuse_damaged_tables(LocalFolder(root), self.manifest)
+        self.stored = DatasetTables(LocalFolder(root))
+        self.table = self.stored.shards
+        self.layout = Layout.loads(self.table.making.layout)
+        self.compression = Compression.parse(str(self.manifest.recipe["compression"]))
+
+    @cached_property
+    def files(self) -> pa.Table:
+        """Its table of files."""
+        return open_checked_table(LocalFolder(self.root), FILES)
+
+    @cached_property
+    def rejects(self) -> list[list[list[Reject]]]:
+        """Its rejects: of every unit that has some, in order, of every shard."""
+        found, reasons = [], read_rejects(LocalFolder(self.root))
+        rejected = self.stored.plan["rejected"].to_numpy()
+        for entry in self.table:
+            counts = rejected[entry.first_unit : entry.first_unit + entry.units]
+            found.append([list(taken(reasons, count)) for count in counts[counts > 0].tolist()])
+        return found
+
+    @cached_property
+    def state(self) -> UpdateState | None:
+        """What an update must know; None if that is lost."""
+        return UpdateState.find(LocalFolder(self.root), self.manifest.update)
+
+    def counts(self, shard: int) -> ShardCounts:
+        """Return what was counted in a shard; nothing, if that is lost."""
+        return NO_COUNTS if self.state is None else self.state.counts(shard)
+
+    def plain(self, shard: int) -> Flags | None:
+        """Return which images of a shard are plain JPEG, (rows,); None where that is not
+        recorded."""
+        record, entry = self.table.jpegs, self.table[shard]
+        return None if record is None else record.only(entry.first, entry.rows)
+
+
+@dataclass(frozen=True)
+class NewShard:
+    """A shard of the new dataset. It is `kept`, with the name that it has, or lies in the new
+    folder already.
+
+    `units` are its rows of plan.arrow, but for the number of the shard; `lines` those of
+    rejects.jsonl; `plain` which of its images are plain JPEG, None where that is not recorded.
+    """
+
+    entry: ShardEntry
+    units: pa.Table
+    lines: Iterable[bytes]
+    counts: ShardCounts
+    plain: Flags | None
+    kept: bool
+
+
+@contextmanager
+def rewriting(
+    dst: str | Path, waiting: Callable[[str], None] | None
+) -> Iterator[tuple[SourceDataset, Path, file_lease.Lease]]:
+    """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that
+    in the end is deleted."""
+    with naming_the_path(Path(dst)):
+        # a link to it, or `..` in its path, would not be its name beside itself
+        root = Path(os.path.realpath(dst))
+    if not publish.needs_recovery(root):
+        # says what this is instead, before anything is written into it
+        Manifest.load(LocalFolder(root))
+    refuse_generation(root)
+    check_writable(root)
+    with file_lease.hold(root / STAGING, waiting) as held:
+        publish.recover(root)
+        with new_folder(root) as new:
+            yield SourceDataset(root), new, held
+
+
+def commit(
+    old: SourceDataset,
+    new: Path,
+    held: file_lease.Lease,
+    shards: Sequence[NewShard],
+    files: pa.Table,
+    totals: dict[str, Any],
+    command: str,
+    removed: int = 0,
+    pruned: Iterable[tuple[str, int]] = (),
+) -> Manifest:
+    """Write the tables and the manifest beside the new shards, and put them in the place of the
+    dataset. Returns the manifest.
+
+    `files` is the new files.arrow, `totals` what the manifest says that is not the sum of its
+    shards. `removed` samples of the records `pruned` are no longer there:
+    then earlier generations go too, as they have them.
+    """
+    making, settings = old.table.making, old.manifest.settings
+    if command == "compact" and PLANNED in settings:  # the shards have new numbers
+        making, settings = (
+            replace(making, settings=_without_planned(making.settings)),
+            _without_planned(settings),
+        )
+    entries = [shard.entry for shard in shards]
+    if is_written(old.manifest.settings):
+        making = replace(making, parts={WRITTEN_PART: digest_of_shards(entries)})
+    for shard in shards:
+        if shard.kept:
+            with naming_the_path(new / shard.entry.path):
+                link_or_copy(old.root / shard.entry.path, new / shard.entry.path)
+    with (
+        replacing(new / FILES) as sink,
+        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer,
+    ):
+        for batch in files.to_batches():
+            writer.write_batch(batch)
+    for name in old.manifest.own_files:
+        with naming_the_path(new / name):
+            link_or_copy(old.root / name, new / name)
+    update = None
+    with ShardSpool(new.parent) as spool:
+        _write_plan_and_rejects(new, shards, spool)
+        if old.state is not None:
+            with writing_update(new, {**dict.fromkeys(pruned), **old.state.pruned}) as (
+                record,
+                file,
+            ):
+                record.write_files(old.state.files, old.state.digest_beside)
+                for shard in shards:
+                    record.add(shard.counts)
+            update = file.facts
+        plain = [shard.plain for shard in shards]
+        jpegs = None
+        if old.table.records_jpegs and totals["jpeg"] is not None:
+            bits = joined([JpegRecord(each, 0, 0, 0) for each in plain if each is not None]).plain
+            jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
+        spool.write_table(new / SHARDS, making, jpegs)
+        facts = sum_up(new, spool.sums(), old.manifest.own_files)
+    splits = splits_of(entries, (split.name for split in old.manifest.splits))
+    changed = replace(
+        old.manifest,
+        created=now(),
+        samples=sum(split.samples for split in splits),
+        shards=len(entries),
+        bytes=sum(split.bytes for split in splits),
+        inputs=sum(entry.inputs for entry in entries),
+        rejected=sum(entry.rejected for entry in entries),
+        splits=splits,
+        settings=settings,
+        files=facts,
+        update=update,
+        **totals,
+    )
+    if is_written(old.manifest.settings):
+        changed = replace(
+            changed, fingerprint_parts=making.parts, fingerprint=fingerprint(making.parts)
+        )
+    manifest = changed.with_generation(old.manifest, command, 0, removed, 0)
+    with replacing(new / MANIFEST) as sink:
+        sink.write(manifest.to_json().encode())
+    held.check()
+    if removed:
+        forget(old.root, new.parent)
+    elif manifest.keep:
+        keep(old.root)
+    publish.publish(new, old.root)
+    settle(old.root)
+    return manifest
+
+
+def _without_planned(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != PLANNED}
+
+
+def forget(root: Path, but: Path | None = None) -> None:
+    """Delete earlier generations, and unfinished conversions: they may have samples that go. The
+    caller holds the lease.
+
+    `but` is the folder of the job that takes them away.
+    """
+    refuse_link(root / GENERATIONS)  # they would stay, with what is to go
+    settle(root, 0)
+    with naming_the_path(root / STAGING):
+        for job in jobs_in(root / STAGING):
+            if job != but:
+                discard(job)
+
+
+def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:
+    with (
+        replacing(new / REJECTS) as rejects,
+        replacing(new / PLAN) as plan,
+        pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
+    ):
+        held: list[pa.Table] = []
+        rows = 0
+        for number, shard in enumerate(shards):
+            numbers = pa.array(np.full(shard.units.num_rows, number, np.int32))
+            place = PLAN_SCHEMA.get_field_index("shard")
+            held.append(shard.units.set_column(place, PLAN_SCHEMA.field(place), numbers))
+            rows += shard.units.num_rows
+            if rows >= PLAN_ROWS:
+                writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=PLAN_ROWS)
+                held, rows = [], 0
+            for line in shard.lines:
+                rejects.write(line)
+            spool.add(shard.entry)
+        if rows:
+            writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=PLAN_ROWS)

@@ -1,0 +1,469 @@
+"""Samples that are taken out of a dataset for good: no byte of them stays in any of its files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
+from shardctl.format.counts import COUNTS
+from shardctl.format.dataset_tables import ShardUnits, possible_names
+from shardctl.format.manifest import folder_of, kept_generations
+from shardctl.format.shard import ShardReader
+from shardctl.format.shard_copy import Copied, Run, copy_shard
+from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
+from shardctl.format.update_state import BY_KEY
+from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.loader.blocks.shards import Shards
+from shardctl.loader.filtering import matching
+from shardctl.loader.stream import Selection
+from shardctl.making.rewrite.commit import (
+    NewShard,
+    SourceDataset,
+    commit,
+    forget,
+    rewriting,
+)
+from shardctl.making.shards.rows import record_of_jpegs
+from shardctl.sources.label_table import hash_names, some
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import here_only
+from shardctl.system.machine import usable_cores
+from shardctl.system.progress import counting
+from shardctl.system.text import printable
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PruneResult:
+    """What `prune` did: how many samples it removed, or would remove; how many there are left in
+    how many shards.
+
+    `shards_rewritten` had such samples. `missing` are keys of which there is no sample,
+    `generations` the numbers of earlier generations that were deleted, since they had the samples
+    too.
+    """
+
+    removed: int
+    samples: int
+    shards: int
+    shards_rewritten: int
+    missing: tuple[str, ...]
+    generations: tuple[int, ...]
+
+
+@explaining_interrupts(CONTINUES)
+def prune(
+    dst: str | Path,
+    where: str | None = None,
+    keys: Iterable[str] | None = None,
+    *,
+    dry_run: bool = False,
+    if_running: str = "wait",
+    progress: bool | Callable[[int, int], None] = True,
+) -> PruneResult:
+    """Remove the samples that match a condition, or that have these keys, from a dataset for good.
+
+    `where` has the syntax of `inspect --where`. If one variant of a record matches, all samples of
+    the record are removed. Shards without such samples do not change; kept generations are deleted.
+    rejects.jsonl lists the records, and no later update brings a sample with such a key back
+    (docs/update.md). `progress` False shows no progress on stderr; a function is called with shards
+    done and shards instead. Raises DatasetError, UsageError for a wrong condition, or if samples
+    cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
+    """
+    here_only(dst, "prune")
+    if where is None and keys is None:
+        raise UsageError("prune needs a condition or keys: give --where or --keys")
+    if isinstance(keys, str):
+        raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
+    if where is not None and keys is not None:
+        raise UsageError("a condition and keys contradict each other; prune twice, once with each")
+    if dry_run:
+        old = SourceDataset(Path(dst))
+        return _result(old, _chosen(old, where, keys))
+    waiting = (lambda owner: None) if if_running == "wait" else None
+    with rewriting(dst, waiting) as (old, new, held):
+        chosen = _chosen(old, where, keys)
+        if chosen.rows:
+            with counting(progress, "shards", "pruning") as report:
+                shards, totals, pruned = _written(old, new, chosen, report)
+            if old.manifest.has_own_keys:
+                pruned = {(BY_KEY, key) for key in hash_names(chosen.keys).view(np.int64).tolist()}
+            commit(
+                old,
+                new,
+                held,
+                shards,
+                _files(old, shards),
+                totals,
+                "prune",
+                chosen.samples,
+                pruned,
+            )
+        elif chosen.generations:
+            forget(old.root, new.parent)
+        return _result(old, chosen)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The rows that go, by shard, increasing, and their keys; keys that no sample has; and earlier
+    generations that go, as they have them."""
+
+    rows: dict[int, Numbers]
+    keys: set[str]
+    missing: tuple[str, ...]
+    generations: tuple[int, ...]
+
+    @property
+    def samples(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+
+def _result(old: SourceDataset, chosen: _Chosen) -> PruneResult:
+    left = old.manifest.samples - chosen.samples
+    return PruneResult(
+        chosen.samples, left, len(old.table), len(chosen.rows), chosen.missing, chosen.generations
+    )
+
+
+def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -> _Chosen:
+    """Find the rows that go. Raises UsageError, InputError."""
+    if old.stored.joins:
+        raise UsageError(
+            f"{printable(str(old.root))}: each sample is made of several records; remove the record "
+            "from the source, and convert again"
+        )
+    kept = kept_generations(old.root)
+    if where is not None:
+        rows, found = _matching(old, where)
+        with_them = (
+            kept
+            if rows
+            else [
+                each
+                for each in kept
+                if _matching(SourceDataset(folder_of(old.root, each)), where)[0]
+            ]
+        )
+        return _Chosen(rows, found, (), tuple(kept if with_them else ()))
+    wanted = set(keys or ())
+    if not wanted:
+        raise UsageError("no key was given")
+    rows, found = _rows_with(old, wanted)
+    before = {
+        pruned_reject(source, record).key
+        for source, record in (() if old.state is None else old.state.pruned)
+    }
+    missing = tuple(sorted(wanted - found - before))
+    if rows or any(
+        _rows_with(SourceDataset(folder_of(old.root, each)), wanted)[0] for each in kept
+    ):
+        return _Chosen(rows, found, missing, tuple(kept))
+    if missing:
+        shown = printable(str(old.root))
+        raise InputError(f"{shown}: no sample has the key {some(missing)}")
+    return _Chosen(rows, found, missing, ())
+
+
+def _matching(old: SourceDataset, where: str) -> tuple[dict[int, Numbers], set[str]]:
+    """Return the rows of records of which a sample matches a condition, by shard; and their
+    keys."""
+    return _rows_with(old, set(_keys_of(old, matching(Selection(Shards(old.root, None)), where))))
+
+
+def _keys_of(old: SourceDataset, samples: Numbers) -> Iterator[str]:
+    """Yield the keys of samples, by their numbers, increasing."""
+    first = 0
+    for _, _, keys in old.stored.blocks_of_keys():
+        here = samples[(samples >= first) & (samples < first + len(keys))] - first
+        if len(here):
+            yield from keys.take(pa.array(here)).to_pylist()
+        first += len(keys)
+
+
+def _rows_with(old: SourceDataset, wanted: set[str]) -> tuple[dict[int, Numbers], set[str]]:
+    """Return the rows that have one of these keys, by shard; and the keys that were found."""
+    rows: dict[int, list[Numbers]] = {}
+    found: set[str] = set()
+    values = pa.array(sorted(wanted), pa.string())
+    for shard, first, keys in old.stored.blocks_of_keys() if wanted else ():
+        here = np.flatnonzero(pc.is_in(keys, value_set=values).to_numpy(zero_copy_only=False))
+        if len(here):
+            rows.setdefault(shard, []).append(first + here)
+            found.update(keys.take(pa.array(here)).to_pylist())
+    return {shard: np.concatenate(parts) for shard, parts in rows.items()}, found
+
+
+# --- the new shards ---
+
+
+def _written(
+    old: SourceDataset, new: Path, chosen: _Chosen, progress: Callable[[int, int], None]
+) -> tuple[list[NewShard], dict[str, Any], set[tuple[str, int]]]:
+    """Write the shards that have rows which go without these. Return all shards of the dataset,
+    what its manifest says of the samples that are left, and the records that go."""
+    labels, all_jpegs = Counter[tuple[str, int]](), Counter[str]()
+    records, objects = set[tuple[str, int]](), 0
+    shards: list[NewShard] = []
+    done = 0
+    with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
+        copies = {
+            shard: pool.submit(_copy, old, new, shard, rows) for shard, rows in chosen.rows.items()
+        }
+        for shard, entry in enumerate(old.table):
+            units = old.stored.plan.slice(entry.first_unit, entry.units)
+            if shard not in copies:
+                lines = (reject.line() for of_unit in old.rejects[shard] for reject in of_unit)
+                shards.append(
+                    NewShard(entry, units, lines, old.counts(shard), old.plain(shard), True)
+                )
+                continue
+            copied = copies[shard].result()
+            jpegs = Counter[str]()
+            _count_gone(old, entry, chosen.rows[shard], labels, jpegs)
+            objects += max(0, old.counts(shard).objects - copied.objects)
+            all_jpegs.update(jpegs)
+            shards.append(_without(old, shard, entry, chosen.rows[shard], copied, jpegs, records))
+            done += 1
+            progress(done, len(copies))
+    return shards, _totals(old, labels, objects, all_jpegs), records
+
+
+def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
+    """Write a shard without some rows."""
+    entry = old.table[shard]
+    ends = np.concatenate([[-1], rows, [entry.rows]])
+    bounds = [(low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1]
+    runs = [
+        Run(old.stored.folder, entry.path, entry.block_rows, first, count)
+        for first, count in bounds
+    ]
+    number = ShardReader(old.stored.folder, entry.path).info["shard"]
+    return copy_shard(new / entry.path, old.layout, entry.split, number, old.compression, runs)
+
+
+def _count_gone(
+    old: SourceDataset,
+    entry: ShardEntry,
+    rows: Numbers,
+    labels: Counter[tuple[str, int]],
+    jpegs: Counter[str],
+) -> None:
+    """Count the labels of rows that go, and what their images are as JPEG."""
+    label, image = old.layout.roles.main_label, old.layout.roles.main_image
+    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
+    for block, count in enumerate(entry.block_rows):
+        here = rows[(rows >= first) & (rows < first + count)] - first
+        first += count
+        if not len(here):
+            continue
+        batch = reader.block(block).take(pa.array(here))
+        if label is not None and old.layout.classes is not None:
+            values = batch.column(label).drop_null().to_pylist()
+            labels.update((entry.split, value) for value in values)
+        if old.table.records_jpegs and image is not None:
+            data = batch.column(image).field("bytes").to_pylist()
+            jpegs.update(record_of_jpegs([jpeg_facts(each) for each in data]).counts())
+
+
+def _without(
+    old: SourceDataset,
+    shard: int,
+    entry: ShardEntry,
+    rows: Numbers,
+    copied: Copied,
+    gone: Counter[str],
+    pruned: set[tuple[str, int]],
+) -> NewShard:
+    """Return a shard without some rows: what becomes of its units and its rejects. `gone` counts the
+    JPEG images that go, and the records are added to `pruned`."""
+    facts, counts, plain = copied.facts, old.counts(shard), old.plain(shard)
+    changed = replace(entry, **vars(facts))
+    if plain is not None:
+        plain = np.delete(plain, rows)
+    jpegs = (
+        None
+        if counts.jpegs is None
+        else tuple(count - gone[name] for name, count in zip(COUNTS, counts.jpegs, strict=True))
+    )
+    counts = replace(counts, labels=dict(copied.labels), objects=copied.objects, jpegs=jpegs)
+    if not entry.units:  # samples without a source: each counts as a record
+        return NewShard(
+            replace(changed, inputs=facts.rows),
+            old.stored.plan.slice(0, 0),
+            (),
+            counts,
+            plain,
+            False,
+        )
+    units = old.stored.units(shard)
+    records = _records(old, entry, units, rows)
+    samples, rejected, digests = (
+        units.samples.copy(),
+        units.rejected.copy(),
+        units.has_digest.copy(),
+    )
+    for place, of_unit in records.items():
+        samples[place] -= sum(number_of for _, _, number_of in of_unit)
+        rejected[place] += len(of_unit)
+        digests[place] &= bool(samples[place])
+        path = old.stored.file(int(units.file[place])).path
+        pruned |= {(path, record) for record, _, _ in of_unit}
+    first_row = units.first_row - np.searchsorted(rows, units.first_row)
+    part = old.stored.plan.slice(entry.first_unit, entry.units)
+    columns = {name: part[name] for name in PLAN_SCHEMA.names}
+    columns |= {
+        "first_row": pa.array(first_row),
+        "samples": pa.array(samples),
+        "rejected": pa.array(rejected),
+    }
+    columns["digest"] = pa.array(units.digest * digests, mask=~digests)
+    table = pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
+    new_entry = replace(changed, rejected=int(rejected.sum()))
+    return NewShard(
+        new_entry, table, list(_lines(old, shard, units, records)), counts, plain, False
+    )
+
+
+Record = tuple[int, str, int]
+"""The number of a record in its file (0: it is the file), its key, and how many samples of it
+go."""
+
+
+def _records(
+    old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers
+) -> dict[int, list[Record]]:
+    """Return the records whose samples go, by the place of their unit in the shard."""
+    found: dict[int, dict[int, list[int]]] = {}
+    if old.manifest.has_own_keys or not units.first.any():
+        places = _by_place(old, units, rows)
+    else:
+        places = _by_key(old, entry, units, rows)
+    for place, record in places:
+        found.setdefault(place, {}).setdefault(record, []).append(1)
+    made: dict[int, list[Record]] = {}
+    for place, records in found.items():
+        path = old.stored.file(int(units.file[place])).path
+        made[place] = [
+            (record, f"{path}#{record}" if record else path, len(each))
+            for record, each in sorted(records.items())
+        ]
+    return made
+
+
+def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
+    """Yield the unit and the record of each row, where rows are in the order of the records. Raises
+    UsageError if not."""
+    if not units.in_order:
+        raise _unknown_records(old, "its records were shuffled")
+    for row, place in zip(rows.tolist(), units.places_in_order(rows).tolist(), strict=True):
+        if not units.first[place]:
+            yield place, 0
+            continue
+        if units.rejected[place] or units.samples[place] != units.records[place]:
+            raise _unknown_records(old, "some records near these samples were left out")
+        yield place, int(units.first[place] + row - units.first_row[place])
+
+
+def _unknown_records(old: SourceDataset, why: str) -> UsageError:
+    return UsageError(
+        f"{printable(str(old.root))}: its keys are values of a field, and {why}; remove the records "
+        "from the source, and convert again"
+    )
+
+
+def _by_key(
+    old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers
+) -> Iterator[tuple[int, int]]:
+    """Yield the unit and the record of each row, as its key names them."""
+    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
+    files = np.unique(units.file)
+    paths = dict(zip(old.stored.paths_of(files).to_pylist(), files.tolist(), strict=True))
+    for block, count in enumerate(entry.block_rows):
+        here = rows[(rows >= first) & (rows < first + count)] - first
+        first += count
+        for key in (
+            reader.block(block).column("key").take(pa.array(here)).to_pylist() if len(here) else ()
+        ):
+            path, record = next(
+                (path, record) for path, record in possible_names(key) if path in paths
+            )
+            of_file = (
+                (units.file == paths[path])
+                & (units.first <= record)
+                & (record < units.first + units.records)
+            )
+            yield int(np.flatnonzero(of_file)[0]), record
+
+
+def _lines(
+    old: SourceDataset, shard: int, units: ShardUnits, records: dict[int, list[Record]]
+) -> Iterator[bytes]:
+    """Yield the lines of the rejects of a shard, in the order of its records."""
+    left = iter(old.rejects[shard])
+    for place in range(len(units)):
+        rejects = list(next(left)) if units.rejected[place] else []
+        if place in records:
+            path = old.stored.file(int(units.file[place])).path
+            rejects += [pruned_reject(path, record) for record, _, _ in records[place]]
+            rejects.sort(key=lambda reject: reject.number)
+        yield from (reject.line() for reject in rejects)
+
+
+# --- the tables ---
+
+
+def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
+    """Return the table of files, without what labels files and annotations say of those of which
+    all samples are gone."""
+    files = old.files
+    hidden = [name for name in ("label", "columns") if name in files.column_names]
+    if not hidden:
+        return files
+    samples, before = np.zeros(files.num_rows, np.int64), np.zeros(files.num_rows, np.int64)
+    for shard in shards:
+        np.add.at(samples, shard.units["file"].to_numpy(), shard.units["samples"].to_numpy())
+    np.add.at(before, old.stored.plan["file"].to_numpy(), old.stored.plan["samples"].to_numpy())
+    stays = pa.array((samples > 0) | (before == 0))
+    for name in hidden:
+        column = files[name].combine_chunks()
+        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        kept = column.take(pa.array(np.arange(len(column)), mask=~np.asarray(stays)))
+        place = files.column_names.index(name)
+        files = files.set_column(place, files.schema.field(name), pa.chunked_array([kept]))
+    return files
+
+
+def _totals(
+    old: SourceDataset, labels: Counter[tuple[str, int]], dropped: int, jpegs: Counter[str]
+) -> dict[str, Any]:
+    """Return what the manifest says of the samples that are left, without these."""
+    manifest = old.manifest
+    counts = manifest.class_counts
+    if counts is not None:
+        counts = {
+            split: [count - labels[split, label] for label, count in enumerate(of_split)]
+            for split, of_split in counts.items()
+        }
+    objects = manifest.objects
+    if objects is not None:
+        objects = {**objects, "kept": objects["kept"] - dropped} if old.state is not None else None
+    jpeg = manifest.jpeg and {name: count - jpegs[name] for name, count in manifest.jpeg.items()}
+    return {
+        "class_counts": counts,
+        "objects": objects,
+        "jpeg": jpeg,
+        "steps": manifest.steps,
+    }

@@ -1,0 +1,289 @@
+"""A few inputs from all over some sources, to try things on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.making.convert import convert
+from shardctl.making.convert.discover import Discovery
+from shardctl.making.convert.sample_kind import settle_kind
+from shardctl.making.options import INPUT_TIMEOUT
+from shardctl.making.plan.list_files import list_files
+from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.plan.plan import Units
+from shardctl.making.shards.engines.local import Engine, local_engine
+from shardctl.making.shards.scan import ByteRange, Found, RecordSampleTask
+from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
+from shardctl.sources.formats import Numbers, Reading
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.types import without_nulls
+from shardctl.system.files import copy_file, naming_the_path
+from shardctl.system.locations import is_stored, name_of
+from shardctl.system.permutation import evenly_spaced
+from shardctl.system.processes.pool import Limits
+from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
+
+PLACE = "__place__"
+"""The field of records that says where they come from: their key in a dataset that is made of
+them."""
+
+UNITS = 16
+"""The largest number of units that records are taken from, where those have enough."""
+
+OF_TEXT = ("record", "encoding", "columns", "schema")
+"""Keys of a recipe that say how text is read, which an Arrow file does not need."""
+
+
+Taken = list[tuple[int, Numbers, pa.RecordBatch]]
+"""Batches of records: the place of their unit among those given, their numbers (n,) int64, and
+their columns."""
+
+Fault = tuple[int, str]
+"""Why a unit, or a record of it, cannot be read: the unit's place among those given, and a
+sentence."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Some inputs in a folder. `count` is the number of all inputs, of which these are a few.
+
+    `recipe` is the one that converts the folder: `kind` may be another one than that of the
+    sources. `faults` are sentences, the first of what cannot be read.
+    """
+
+    count: int
+    recipe: dict[str, Any]
+    faults: tuple[str, ...] = ()
+
+
+def take_inputs(
+    roots: Sequence[SourceRoot],
+    recipe: dict[str, Any],
+    most: int,
+    workers: int | str,
+    scratch: Path,
+) -> Inputs:
+    """Put about `most` inputs from all over the sources into scratch/inputs.
+
+    Files that are one record are linked, or copied from a store. Records of files that have many
+    become one Arrow file. Raises InputError.
+    """
+    reading = Recipe.reading_of(recipe)
+    in_tables = recipe["kind"] == "image" and recipe.get("image_field") is not None
+    in_records = in_tables or (recipe["kind"] == "image" and reading.has_image_records)
+    kind = KINDS["table" if in_tables else recipe["kind"]]
+    listing = list_files(
+        roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None
+    )
+    folder = scratch / "inputs"
+    folder.mkdir()
+    if not listing.whole:
+        placed = not recipe.get("fields") and not recipe.get("key_field")
+        count, faults = _take_records(
+            listing, Recipe.from_json(recipe), most, workers, folder / "records.arrow", placed
+        )
+        kept = {name: recipe[name] for name in recipe if name not in (*OF_TEXT, "frames")}
+        by_place = {"key_field": PLACE} if placed else {}
+        return Inputs(
+            count, {**by_place, **kept, "kind": recipe["kind"] if in_records else "table"}, faults
+        )
+    rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
+    fetch_all(listing.opened(row) for row in rows)
+    for number, row in enumerate(rows):
+        if not row["error"]:
+            file = resolved(listing.opened(row))
+            # The number makes the name unique, and the name is for messages: 60 characters are at
+            # most 240 bytes, of 255.
+            place = folder / f"{number:06d}-{name_of(file)[-60:]}"
+            if is_stored(file):
+                copy_file(Path(local_copy(file)), place)  # what was fetched is not there for long
+            else:
+                place.symlink_to(file)
+    return Inputs(len(listing), recipe)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The dataset at `root`: `samples` of `records` records, in `bytes` bytes on disk."""
+
+    root: Path
+    samples: int
+    records: int
+    bytes: int
+
+
+def settled(
+    recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | str
+) -> dict[str, Any]:
+    """Return a recipe with the kind that convert would find, and for images in tables their field.
+
+    Raises InputError, UsageError.
+    """
+    found, engine = dict(recipe), local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
+    try:
+        settle_kind(found, roots, engine, LabelRule.parse("none"))
+    finally:
+        engine.close()
+    return {
+        **recipe,
+        **{
+            name: found[name]
+            for name in ("kind", "image_field", "format")
+            if found.get(name) is not None
+        },
+    }
+
+
+def convert_some(path: Path, most: int, scratch: Path) -> Tried:
+    """Convert about `most` records from all over the shards at a path, as convert does by itself.
+    Raises InputError."""
+    root = SourceRoot(str(path))
+    inputs = take_inputs([root], settled({}, [root], "auto"), most, "auto", scratch)
+    out = scratch / "dataset"
+    try:
+        made = convert(scratch / "inputs", out, recipe=inputs.recipe, progress=False, labels="none")
+    except TooManyRejectsError as error:
+        # the rest names a file in the scratch folder
+        why = str(error).partition("; nothing was committed")[0]
+        raise InputError(f"none of the records that were tried can be converted: {why}") from error
+    return Tried(out, made.samples, inputs.count, made.bytes)
+
+
+def _take_records(
+    listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path, placed: bool
+) -> tuple[int, tuple[str, ...]]:
+    """Write some records as an Arrow file, `placed` ones with their PLACE; return the number of
+    all, and faults as `Inputs`.
+
+    Raises InputError if none can be read.
+    """
+    folder = path.parent.with_name("taken")
+    folder.mkdir()
+    engine = local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
+    try:
+        discovery = Discovery(listing, recipe.reading, False, engine)
+        units = discovery.find_units()
+        chosen = _some_units(units, most)
+        ranges = discovery.ranges(units, chosen)
+        schema, fault = recipe.typed_fields, None
+        if schema is None:
+            types = discovery.types_of(units, chosen)
+            schema = None if types is None else types.found()
+        taken: Taken = []
+        if schema is not None:
+            share = -(-most // max(1, len(chosen)))
+            wanted = [
+                units.first[unit]
+                + np.array(evenly_spaced(int(units.records[unit]), share), np.int64)
+                for unit in chosen
+            ]
+            taken, fault = take(engine, ranges, recipe.reading, wanted, schema, folder)
+    finally:
+        engine.close()
+    met = [*islice(units.faults.items(), 1), *discovery.untyped.items()]
+    met += [] if fault is None else [(int(chosen[fault[0]]), Rejection("read", "", fault[1]))]
+    sentences = (f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {why}" for unit, why in met)
+    faults = tuple(dict.fromkeys(map(printable, sentences)))
+    if schema is None or not taken:
+        raise InputError(
+            ": ".join(("none of the records that were tried can be read", *faults[-1:]))
+        )
+    _write(
+        path, taken, without_nulls(schema), listing.paths_at(units.file[chosen]) if placed else None
+    )
+    return int(units.records.sum()), faults
+
+
+def _write(path: Path, taken: Taken, written: pa.Schema, paths: list[str] | None) -> None:
+    """Write records as an Arrow file, with their PLACE where the `paths` of their units are
+    given."""
+    if paths is not None:
+        named = zip(_beside_place(written.names), written.types, strict=True)
+        written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
+    with (
+        naming_the_path(path),
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, written) as writer,
+    ):
+        for unit, numbers, batch in taken:
+            if paths is not None:
+                places = pa.array(
+                    [f"{paths[unit]}#{number}" for number in numbers.tolist()], pa.string()
+                )
+                batch = batch.append_column(PLACE, places).rename_columns(written.names)
+            writer.write_batch(batch)
+
+
+def _beside_place(names: list[str]) -> list[str]:
+    """Return what fields are called beside PLACE, which becomes the key: one that is called so is
+    set apart, as by convert."""
+    taken = {"key", PLACE}
+    for place, name in enumerate(names):
+        while name in taken:
+            name = f"__{name}__"
+        names[place] = name
+        taken.add(name)
+    return names
+
+
+def _some_units(units: Units, most: int) -> Numbers:
+    """Return the numbers of units from all over the files: at least UNITS, and as many as have
+    `most` records."""
+    whole = units.readable()
+    of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
+    chosen: Numbers = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
+    return chosen
+
+
+def take(
+    engine: Engine,
+    ranges: Sequence[ByteRange],
+    reading: Reading,
+    wanted: Sequence[Numbers],
+    schema: pa.Schema,
+    folder: Path,
+) -> tuple[Taken, Fault | None]:
+    """Return the wanted records of units, and the first fault. `folder` is one for scratch, which
+    keeps the records."""
+    outs = [str(folder / f"{place}.arrow") for place in range(len(ranges))]
+    looks = [
+        RecordSampleTask(byte_range, reading, tuple(numbers.tolist()), out, schema)
+        for byte_range, numbers, out in zip(ranges, wanted, outs, strict=True)
+    ]
+    found: dict[int, dict[str, Any]] = {}
+
+    def on_found(place: int, answers: Found) -> None:
+        [found[place]] = answers
+
+    engine.examine(looks, on_found)
+    taken: Taken = []
+    for place, out in enumerate(outs):
+        if found[place].get("rows"):
+            reader = pa.ipc.open_file(pa.memory_map(out))
+            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            last = len(batches[0].schema) - 1
+            taken += [
+                (place, batch.column(last).to_numpy(), batch.remove_column(last))
+                for batch in batches
+            ]
+    faults = [
+        (place, str(answer["fault"][2]))
+        for place, answer in sorted(found.items())
+        if "fault" in answer
+    ]
+    rejects = [
+        (place, str(answer["reject"]))
+        for place, answer in sorted(found.items())
+        if answer.get("reject")
+    ]
+    return taken, next(iter(faults + rejects), None)

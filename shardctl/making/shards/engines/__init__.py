@@ -1,0 +1,71 @@
+"""The engines by the names that --engine takes: a new one is a file and a line in ENGINES. Each is
+imported when it starts."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from shardctl.making.shards.engines.local import Engine
+    from shardctl.system.processes.pool import Limits, OnLine
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """What starts an engine: `start(address, workers, limits, on_line)` of a `module` here.
+
+    `here` says that it works on this machine: it sees the same devices as this process, and has no
+    address.
+    """
+
+    module: str
+    here: bool = False
+
+
+ENGINES = {
+    LOCAL: EngineKind("local", here=True),
+    "ray": EngineKind("ray"),
+}
+
+
+def check(text: str, workers: int | str) -> None:
+    """Raise UsageError if there is no such engine, or none without worker processes."""
+    name, colon, address = text.partition(":") if isinstance(text, str) else (text, "", "")
+    if name not in ENGINES or (colon and (ENGINES[name].here or not address)):
+        *others, last = (text for name in ENGINES for text in _spellings(name))
+        raise UsageError(f"the engine is {', '.join(others)} or {last}; it is {text!r}")
+    if not ENGINES[name].here and workers == 0:
+        raise UsageError(
+            f"the engine {name} works in processes of other machines; give 1 worker or more, or "
+            "the engine local"
+        )
+
+
+def start(text: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
+    """Start an engine that `check` has passed. Raises UsageError for its address, InstallError if
+    its package is missing."""
+    name, _, address = text.partition(":")
+    module = importlib.import_module(f"shardctl.making.shards.engines.{ENGINES[name].module}")
+    engine: Engine = module.start(address, workers, limits, on_line)
+    return engine
+
+
+def is_here(text: str) -> bool:
+    """Return whether an engine that `check` has passed works on this machine, and sees the same
+    devices as this process."""
+    return ENGINES[text.partition(":")[0]].here
+
+
+def metavar() -> str:
+    """Return what --engine takes, as its help says it: local|ray[:ADDRESS]."""
+    return "|".join(name if kind.here else f"{name}[:ADDRESS]" for name, kind in ENGINES.items())
+
+
+def _spellings(name: str) -> list[str]:
+    return [name] if ENGINES[name].here else [name, f"{name}:ADDRESS"]

@@ -1,0 +1,492 @@
+"""Shard tasks on the machines of a Ray cluster.
+
+A task of Ray builds one shard through the agent of its process (agent.py), and yields the agent's
+messages. So a fatal input is found and rejected on the node, as on this machine; Ray tells of
+processes and nodes that are gone, and their shards are built anew. What is looked at before there
+is a plan, and the probe, is small work, and are done on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
+from shardctl.making.plan.fingerprint import deciding_versions
+from shardctl.making.shards.engines.agent import BuildOrder
+from shardctl.making.shards.engines.local import Engine, LocalPool, OnFound, Report
+from shardctl.making.shards.job import Job
+from shardctl.making.shards.marker import WorkDone
+from shardctl.making.shards.scan import PrePlanTask, Probe
+from shardctl.making.shards.upload import SIGN
+from shardctl.system.packages import to_install
+from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
+from shardctl.system.text import counted, printable
+from shardctl.version import __version__
+
+FATAL_LOSSES = 4
+"""Times that a shard is lost with the process or node that builds it, after which the conversion is
+given up."""
+
+WAITING_PER_CPU = 2
+"""Shards that Ray has at a time for each CPU: the next one is there when one is done."""
+
+MESSAGES_PER_SECOND = 200
+"""Messages that all nodes together may send: each takes this process about 1 ms."""
+
+LOOK_SECONDS = 1.0
+"""The longest wait for a message, after which other things are looked at."""
+
+CLUSTER_SECONDS = 5.0
+"""How often the cluster is asked for its CPUs: nodes come and go."""
+
+NODES_SECONDS = 30.0
+"""How often it is told what each node has done."""
+
+NO_NODE_SECONDS = 300.0
+"""How long a cluster may be without any CPU: as long as clouds take to start a machine."""
+
+END_SECONDS = 3.0
+"""How long tasks may take to end that are cancelled."""
+
+ANSWER_SECONDS = 10.0
+"""How long the head of a cluster may take to answer."""
+
+OBJECT_STORE_BYTES = 100 << 20
+"""For a cluster that is started on this machine: messages are small, and shards do not travel."""
+
+
+def start(
+    address: str, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None
+) -> RayCluster:
+    """Return an engine that builds up to `workers` shards at a time ("auto": one per CPU) on the
+    cluster at an address.
+
+    "" is the cluster that RAY_ADDRESS or this machine names, or else one of this machine alone,
+    started for this. `on_line` gets the lines that workers print, and what each node has done.
+    Raises UsageError, InstallError.
+    """
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    if "://" in address or address.startswith("//"):  # --engine ray://HOST
+        raise UsageError(
+            f"{printable(address)}: Ray Client cannot be used; run this on a machine of the cluster, "
+            "with the address of its head (ray:HOST:6379)"
+        )
+    try:
+        import ray  # noqa: F401 - an extra
+    except ImportError:
+        raise InstallError(f"the engine ray needs Ray: pip install {to_install('ray')}") from None
+    return RayCluster(address, workers, limits, on_line)
+
+
+class RayCluster(Engine):
+    """Builds shards on a Ray cluster. It connects to it when work is coming; a connection that is
+    there already is used."""
+
+    def __init__(self, address: str, workers: int | str, limits: Limits, on_line: OnLine) -> None:
+        self._address, self._workers, self._limits, self._on_line = (
+            address,
+            workers,
+            limits,
+            on_line,
+        )
+        here = most_workers()
+        self._here = LocalPool(
+            here if workers == "auto" else min(here, int(workers)), limits, on_line
+        )
+        self._ours = False
+        self._run: _Run | None = None
+
+    def prepare(self) -> None:
+        """Have the workers' modules imported on this machine, and connect. Raises WorkerError,
+        UsageError."""
+        self._here.prepare()
+        self._connect()
+
+    def at_once(self) -> int:
+        """Return the number of CPUs of the cluster, or of shards that may be built at a time if
+        they are fewer."""
+        self._connect()
+        cpus = max(1, _cpus())
+        return cpus if self._workers == "auto" else min(cpus, int(self._workers))
+
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
+        """Look at files on this machine."""
+        self._here.examine(tasks, on_found)
+
+    def probe(self, job: Job) -> Probe:
+        """Probe the records on this machine."""
+        return self._here.probe(job)
+
+    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
+        """Build the shards."""
+        self._here.close()
+        self._connect()
+        self._run = _Run(
+            job, shards, self._workers, self._limits, report, self._on_line, self._ours
+        )
+        try:
+            self._run.until_done()
+        except BaseException:
+            self.close()
+            raise
+        self._run = None
+
+    def let_go(self) -> None:
+        """Have the processes of this machine end. Those of the cluster end by themselves."""
+        self._here.let_go()
+
+    def close(self) -> None:
+        """Cancel what is being built, and leave the cluster if this engine has connected to it."""
+        try:
+            if self._run is not None:
+                self._run.cancel()
+                self._run = None
+        finally:
+            self._here.close()
+            if self._ours:
+                import ray
+
+                self._ours = False
+                ray.shutdown()
+
+    def _connect(self) -> None:
+        """Connect to the cluster, unless this process is connected. Raises WorkerError,
+        UsageError."""
+        import ray
+
+        if not ray.is_initialized():
+            # before it is so: what was begun is ended, also where it is interrupted
+            self._ours = True
+            _connect(
+                self._address, most_workers() if self._workers == "auto" else int(self._workers)
+            )
+        elif self._address and not self._ours:
+            there = ray.get_runtime_context().gcs_address
+            if there != self._address:
+                raise UsageError(
+                    f"this process already uses the Ray cluster at {there}, not the one at "
+                    f"{printable(self._address)}; use the engine ray, without an address"
+                )
+
+
+def _connect(address: str, cpus: int) -> None:
+    """Connect to the cluster at an address, or to one that is found, or start one. Raises
+    WorkerError."""
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    with _keeping_handlers():
+        try:
+            if address:
+                _look_for(address)
+                ray.init(address, **quiet)
+                return
+            try:
+                ray.init("auto", **quiet)
+            except ConnectionError:
+                os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+                sizes = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES}
+                ray.init("local", include_dashboard=False, **sizes, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = f" at {printable(address)}" if address else ""
+            # some of Ray's take several lines
+            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
+            raise WorkerError(
+                f"the Ray cluster{where} cannot be used ({why}); check its address and versions"
+            ) from error
+
+
+def _look_for(address: str) -> None:
+    """Make sure that something answers at HOST:PORT: Ray itself tries for minutes. Raises
+    OSError."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+
+
+@contextlib.contextmanager
+def _keeping_handlers() -> Iterator[None]:
+    """Put the handler of SIGTERM back: Ray sets one that ends the process where the command line
+    tidies up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass
+class _Flight:
+    """A shard that Ray has, what was told of it, and the id of the node that it is on."""
+
+    shard: int
+    told: WorkDone = field(default_factory=WorkDone)
+    node: str = ""
+
+
+@dataclass
+class _Node:
+    """What a node has done since it was first heard of, at the time `since`."""
+
+    name: str
+    since: float
+    shards: int = 0
+    records: int = 0
+
+    def __str__(self) -> str:
+        rate = self.records / max(time.monotonic() - self.since, 1e-6)
+        return (
+            f"{self.name}: {counted(self.shards, 'shard')}, {counted(self.records, 'input')}, "
+            f"{rate:,.0f} inputs/s"
+        )
+
+
+class _Run:
+    """Shards on their way through the cluster: as many as it has use for at a time."""
+
+    def __init__(
+        self,
+        job: Job,
+        shards: Sequence[int],
+        workers: int | str,
+        limits: Limits,
+        report: Report,
+        on_line: OnLine,
+        ours: bool,
+    ) -> None:
+        import ray
+
+        self._ray = ray
+        self._shards, self._workers, self._report, self._on_line = shards, workers, report, on_line
+        self._next, self._again = 0, deque[int]()
+        self._flights: dict[Any, _Flight] = {}
+        self._losses: Counter[int] = Counter()
+        self._nodes: dict[str, _Node] = {}
+        self._cpus, self._cpus_at, self._counted_at = 0, time.monotonic(), 0.0
+        self._nodes_due = time.monotonic() + NODES_SECONDS
+        every = max(1, _cpus()) / MESSAGES_PER_SECOND
+        order = BuildOrder(
+            secrets.token_hex(8),
+            str(job.folder),
+            job.url,
+            (job.folder / SIGN).read_text() if job.url else "",
+            -1,
+            deciding_versions(job.recipe),
+            limits.memory,
+            limits.seconds,
+            every,
+        )
+        self._order = {
+            **asdict(order),
+            "shardctl": __version__,
+            "path": _path(),
+            "astray": _astray() if ours else [],
+        }
+        options = {
+            "num_cpus": 1,
+            "max_retries": 0,
+            "scheduling_strategy": "SPREAD",
+            "num_returns": "streaming",
+        }
+        self._build = ray.remote(**options)(_builder())
+
+    def until_done(self) -> None:
+        """Build all shards. Raises WorkerError, or what stopped a shard."""
+        ray = self._ray
+        while self._hand_out():
+            flights = list(self._flights)
+            ready, _ = ray.wait(flights, num_returns=1, timeout=LOOK_SECONDS)
+            if ready:
+                ready, _ = ray.wait(flights, num_returns=len(flights), timeout=0)
+            for each in ready:
+                self._attend(each)
+            if time.monotonic() >= self._nodes_due:
+                self._tell_nodes()
+        self._tell_nodes()
+
+    def cancel(self) -> None:
+        """Stop all that is being built, and wait until it has ended, for END_SECONDS at most."""
+        ray = self._ray
+        flights, self._flights = list(self._flights), {}
+        for each in flights:
+            ray.cancel(each, force=True)
+        due = time.monotonic() + END_SECONDS
+        while flights and (left := due - time.monotonic()) > 0:
+            ready, _ = ray.wait(flights, num_returns=1, timeout=left)
+            for each in ready:
+                try:
+                    ray.get(next(each))
+                except (StopIteration, ray.exceptions.RayError):
+                    flights.remove(each)
+
+    def _hand_out(self) -> bool:
+        """Give Ray as many shards as it has use for, and return whether it has any. Raises
+        WorkerError."""
+        most = self._most()
+        while len(self._flights) < most and (self._again or self._next < len(self._shards)):
+            if self._again:
+                shard = self._again.popleft()
+            else:
+                shard = self._shards[self._next]
+                self._next += 1
+            self._flights[self._build.remote({**self._order, "shard": shard})] = _Flight(shard)
+        return bool(self._flights)
+
+    def _most(self) -> int:
+        """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing
+        that builds them."""
+        now = time.monotonic()
+        if now >= self._counted_at + CLUSTER_SECONDS:
+            self._counted_at, self._cpus = now, _cpus()
+        if self._cpus:
+            self._cpus_at = now
+        elif now - self._cpus_at > NO_NODE_SECONDS:
+            raise WorkerError(
+                f"the Ray cluster has had no CPU for {NO_NODE_SECONDS:g} s; add a node, run this again"
+            )
+        most = WAITING_PER_CPU * max(1, self._cpus)
+        return most if self._workers == "auto" else min(most, int(self._workers))
+
+    def _attend(self, messages: Any) -> None:
+        """Take in the messages of a task that have arrived, or that it is gone."""
+        ray, flight = self._ray, self._flights[messages]
+        try:
+            told = ray.get(next(messages))
+        except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
+            raise WorkerError(
+                f"a node of the Ray cluster cannot build shards ({printable(_cause(error))}); "
+                f"install shardctl {__version__} on"
+                " all nodes"
+            ) from error
+        except (StopIteration, ray.exceptions.RayError) as error:
+            self._lose(messages, error)
+            return
+        for message in told:
+            self._take(message, flight)
+            if "done" in message:
+                del self._flights[messages]
+                self._losses.pop(flight.shard, None)
+                self._nodes[flight.node].shards += 1
+
+    def _take(self, message: dict[str, Any], flight: _Flight) -> None:
+        """Take in one message. Raises what stopped the shard."""
+        if "node" in message:
+            flight.node = message["node"]
+            if flight.node not in self._nodes:
+                self._nodes[flight.node] = _Node(_name(flight.node), time.monotonic())
+            return
+        node = self._nodes[flight.node]
+        try:
+            raise_faults(message)
+        except ShardctlError as error:
+            raise type(error)(f"node {node.name}: {error}") from None
+        if "line" in message:
+            self._on_line(f"node {node.name}: {message['line']}")
+        if "progress" in message:
+            progress: WorkDone = message["progress"]
+            flight.told += progress
+            node.records += progress.records
+            self._report(progress)
+
+    def _lose(self, messages: Any, error: BaseException) -> None:
+        """Have a shard built again whose process or node is gone. Raises WorkerError if that
+        happens too often."""
+        flight = self._flights.pop(messages)
+        self._report(-flight.told)
+        if flight.node:
+            self._nodes[flight.node].records -= flight.told.records
+        self._losses[flight.shard] += 1
+        where = f"node {self._nodes[flight.node].name}" if flight.node else "a node"
+        what = f"{type(error).__name__}: {printable(first_line(error))}"
+        if self._losses[flight.shard] >= FATAL_LOSSES:
+            raise WorkerError(
+                f"shard {flight.shard} was lost {FATAL_LOSSES} times with what built it, the last time "
+                f"on {where} ({what}); nothing was committed. Try fewer --workers"
+            )
+        self._on_line(f"{where}: shard {flight.shard} is lost and built again ({what})")
+        self._again.append(flight.shard)
+
+    def _tell_nodes(self) -> None:
+        """Tell what each node has done."""
+        self._nodes_due = time.monotonic() + NODES_SECONDS
+        for node in self._nodes.values():
+            self._on_line(f"node {node}")
+
+
+def _builder() -> Any:
+    """Return the function that nodes run. It is sent to them: they may have another shardctl, or
+    none."""
+
+    def build(order: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        import sys
+
+        import ray
+
+        yield [{"node": ray.get_runtime_context().get_node_id()}]
+        # Ray has put the folders of the command first: one may be a dataset with a file that is
+        # called as a module of ours.
+        astray, path, version = order.pop("astray"), order.pop("path"), order.pop("shardctl")
+        sys.path[:] = [entry for entry in sys.path if entry not in astray]
+        sys.path += [entry for entry in path if entry not in sys.path]
+        try:
+            from shardctl.version import __version__ as here
+        except ImportError:
+            here = "none"
+        if here != version:
+            said = f"it has shardctl {here}, and this machine {version}; install the same one"
+            yield [{"failed": ["InstallError", said]}]
+            return
+        from shardctl.making.shards.engines.agent import AGENT, BuildOrder
+
+        yield from AGENT.build(BuildOrder(**order))
+
+    return build
+
+
+def _path() -> list[str]:
+    """Return where this process finds modules, and users' functions: nodes look there too, last of
+    all."""
+    return list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path))
+
+
+def _astray() -> list[str]:
+    """Return the folders that Ray has its processes look for modules in first: that of the program,
+    and the current one."""
+    return [str(Path(sys.argv[0]).resolve().parent), str(Path.cwd())]
+
+
+def _cpus() -> int:
+    """Return how many CPUs the cluster has."""
+    import ray
+
+    return int(ray.cluster_resources().get("CPU", 0))
+
+
+def _name(node: str) -> str:
+    """Return how a node is called: by its name, which is its address where it was given none, and
+    the beginning of its id."""
+    import ray
+
+    names = {each["NodeID"]: each["NodeName"] for each in ray.nodes()}
+    return f"{printable(names.get(node, 'unknown'))} ({node[:8]})"
+
+
+def _cause(error: BaseException) -> str:
+    """Return what a task failed of, without Ray's account of where."""
+    cause = getattr(error, "cause", None)
+    return first_line(cause if isinstance(cause, BaseException) else error)

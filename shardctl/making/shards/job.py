@@ -1,0 +1,621 @@
+"""What a worker must know to build any shard of a conversion: a folder with job.json, the tables,
+and what is made of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import DatasetError, Rejection
+from shardctl.format.arrays import rows_at
+from shardctl.format.layout import Layout
+from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name
+from shardctl.format.roles import RESERVED_FIELDS, Objects
+from shardctl.format.tables import UNIT_FIELDS, open_table
+from shardctl.making.plan.plan import SplitPlan
+from shardctl.making.plan.splits import Draw
+from shardctl.making.shards.planned import File, PlannedShard, PlannedUnit, Root
+from shardctl.making.shards.previous_samples import REUSED, PreviousSamples
+from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.formats import Choose, Unit
+from shardctl.sources.image_columns import (
+    BOXES,
+    FRAME,
+    KEPT,
+    MAIN,
+    marked_columns,
+    marked_masks,
+    said_of,
+)
+from shardctl.system.files import naming_the_path, replacing, write_atomically
+from shardctl.system.folders import LocalFolder
+from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
+from shardctl.transforms.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What records and samples cost, as the probe measured it or as the dataset before shows it.
+
+    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
+    becomes `samples_per_record` and takes `record_seconds`. Of the `probed` records `probe_rejects`
+    were rejected.
+    """
+
+    sample_bytes: float = 0.0
+    samples_per_record: float = 1.0
+    record_seconds: float = 0.0
+    shard_bytes: int = 0
+    probed: int = 0
+    probe_rejects: int = 0
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What identifies the dataset of a job, and how it differs from the dataset before."""
+
+    parts: dict[str, str]
+    """The parts of the fingerprint."""
+
+    beside: str = ""
+    """The digest of files that decide how other files are read; "" for none."""
+
+    updates: str = ""
+    """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
+
+    kept_records: int = 0
+    """The number of records in the shards that an update keeps."""
+
+    changes: dict[str, Any] | None = None
+    """What an update changes; None for a new dataset."""
+
+    warnings: tuple[str, ...] = ()
+    """Warnings of the plan, which the result has too."""
+
+
+@dataclass(frozen=True)
+class RecordReading:
+    """How files of many records are read. The defaults are for files of one record."""
+
+    fields: pa.Schema | None = None
+    """The columns of the records; None for files of one record."""
+
+    by_field: bool = False
+    """Whether the field `label` of the records names the classes."""
+
+    draw: Draw | None = None
+    """Decides the split of each record; None where a unit belongs to one split."""
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any] | None) -> RecordReading:
+        """Build what a dataset records. Raises KeyError, TypeError, ValueError, ArrowException."""
+        if record is None:
+            return cls()
+        draw = record["draw"]
+        return cls(
+            fields=decode_schema(record["schema"]),
+            by_field=bool(record["by_field"]),
+            draw=Draw.from_json(draw) if draw else None,
+        )
+
+
+def encode_schema(schema: pa.Schema | None) -> str | None:
+    """Return a schema as text, None for none."""
+    return None if schema is None else base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def decode_schema(text: str | None) -> pa.Schema | None:
+    """Return the schema that `encode_schema` gave as text. Raises ValueError, ArrowException."""
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+NEW_FOLDER = "new"
+"""The folder that becomes the dataset: finished shards, and in the end the tables and the
+manifest."""
+
+KNOWN = "known.jsonl"
+"""Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
+
+KnownLine = tuple[int, int | None, str, str, str]
+"""A line of it: the row of the plan, the record (None: all of them), and the reason."""
+
+ANY_UNIT = -1
+"""In known.jsonl, the row of the plan of records that are known by their own keys: the number of
+each is a hash of that."""
+
+KEY = "key"
+"""The field that shardctl gives to every sample."""
+
+PLAN_ROWS = 2048
+"""Rows of the plan that are Python objects at a time."""
+
+J = TypeVar("J", bound="Job")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to build any shard. `folder` holds everything of it until the commit.
+
+    `fields`, `by_field` and `draw` say how files of many records are read (RecordReading).
+    `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
+    the plan is that of a finished dataset. `url` is the dataset's where that is on an object store,
+    with its files in the folder `base` there; then `folder` holds a copy of the job.
+    """
+
+    folder: Path
+    roots: tuple[Root, ...]
+    recipe: Recipe
+    layout: Layout
+    splits: tuple[SplitPlan, ...]
+    fields: pa.Schema | None = None
+    by_field: bool = False
+    draw: Draw | None = None
+    shuffle: int | None = None
+    recorded: bool = False
+    url: str = ""
+    base: str = ""
+
+    def write_files(self) -> None:
+        """Write the files that the recipe depends on into the folder that becomes the dataset."""
+        new = self.folder / NEW_FOLDER
+        for name, data in self.recipe.files.items():
+            new.mkdir(exist_ok=True)  # a probe comes before the folders of the plan
+            write_atomically(new / name, data)
+
+    def save(self) -> None:
+        """Write job.json, which says that the job is ready: its tables and its folders come
+        before."""
+        JobFolder(self.folder).save(self._record())
+
+    def _record(self) -> dict[str, Any]:
+        """Return the job as the keys of job.json."""
+        own = {f.name: getattr(self, f.name) for f in fields(Job) if f.name != "folder"}
+        return {
+            **own,
+            "roots": [asdict(root) for root in self.roots],
+            "recipe": self.recipe.to_json(),
+            "layout": self.layout.to_json(),
+            "splits": [asdict(split) for split in self.splits],
+            "fields": encode_schema(self.fields),
+            "draw": self.draw.to_json() if self.draw else None,
+        }
+
+    def with_layout(self: J, layout: Layout, fields: pa.Schema | None = None) -> J:
+        """Return the same job with another layout, and where they are given with other marks of its
+        fields."""
+        return replace(self, layout=layout, fields=self.fields if fields is None else fields)
+
+    def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
+        """Return the same job with some of its shards, (n,) int64: each has the units from those of
+        shard `starts` on, up to those of the next."""
+        table = self._shards.take(pa.array(chosen))
+        for name in ("units", "records"):
+            sums = np.add.reduceat(self._shards[name].to_numpy(), starts)
+            table = table.set_column(
+                table.column_names.index(name), table.schema.field(name), pa.array(sums)
+            )
+        first = self._shards["first_unit"].take(pa.array(starts))
+        table = table.set_column(
+            table.column_names.index("first_unit"), table.schema.field("first_unit"), first
+        )
+        counts = np.bincount(table["split"].to_numpy(), minlength=len(self.splits)).tolist()
+        job = replace(
+            self,
+            splits=tuple(
+                replace(split, shards=n) for split, n in zip(self.splits, counts, strict=True)
+            ),
+        )
+        vars(job).update(_shards=table)
+        return job
+
+    def write_shards(self) -> None:
+        """Write the table of its shards into its folder."""
+        table = self._shards.combine_chunks()
+        with (
+            replacing(self.folder / SHARDS) as sink,
+            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer,
+        ):
+            writer.write_table(table)
+
+    @property
+    def working(self) -> LocalFolder:
+        """Its folder, which has the URL that it has where the dataset is on a store."""
+        return LocalFolder(
+            self.folder, f"{self.url}/{STAGING}/{self.folder.name}" if self.url else ""
+        )
+
+    @classmethod
+    def load(cls: type[J], folder: LocalFolder, recipe: Recipe | None = None) -> J:
+        """Read job.json. A process that has the `recipe` passes it: then no function is imported
+        because the file names it.
+
+        Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write
+        it, or for another recipe.
+        """
+        try:
+            return cls._of_record(JobFolder(folder.root).record(), folder.root, recipe)
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            pa.ArrowException,
+        ) as error:
+            raise DatasetError(
+                f"{folder.shown(JOB)}: not a job of this version of shardctl ({error})"
+            ) from error
+
+    @classmethod
+    def _of_record(cls: type[J], record: dict[str, Any], folder: Path, recipe: Recipe | None) -> J:
+        """Build the job that `_record` gave, untrusted. Raises what `load` makes a DatasetError
+        of."""
+        if unknown := record.keys() - _KEYS:
+            raise ValueError(f"it has {', '.join(sorted(unknown))}")
+        return cls(**cls._arguments(record, folder, recipe))
+
+    @classmethod
+    def _arguments(
+        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
+    ) -> dict[str, Any]:
+        """Return what the constructor is given for a record."""
+        draw, splits = record["draw"], tuple(SplitPlan(**split) for split in record["splits"])
+        if not all(is_file_name(split.name) for split in splits):
+            raise ValueError("a split has a name that leads out of the dataset's folder")
+        url, base = record.get("url", ""), record.get("base", "")
+        if (
+            bool(url) != bool(base)
+            or not isinstance(url, str)
+            or (base and not (is_file_name(base[:-1]) and base[-1] == "/"))
+        ):
+            raise ValueError("its shards would be put outside of the dataset's folder")
+        if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
+            raise ValueError("it has another recipe")
+        return {
+            **{f.name: record[f.name] for f in fields(Job) if f.name in record},
+            "folder": folder,
+            "roots": tuple(Root(**root) for root in record["roots"]),
+            "recipe": recipe or Recipe.from_json(record["recipe"], folder / NEW_FOLDER),
+            "layout": Layout.loads(record["layout"]),
+            "splits": splits,
+            "fields": decode_schema(record["fields"]),
+            "draw": Draw.from_json(draw) if draw else None,
+        }
+
+    @property
+    def records_read(self) -> dict[str, Any] | None:
+        """How files of many records are read, as plain data that a dataset records; None where a
+        file is one record."""
+        if self.fields is None:
+            return None
+        draw = self.draw.to_json() if self.draw else None
+        joined = {"joined": True} if self.recipe.joins else {}
+        upright = {"upright": True} if self.annotation_rules else {}
+        return {
+            "schema": encode_schema(self.fields),
+            "by_field": self.by_field,
+            "draw": draw,
+            **upright,
+            **joined,
+        }
+
+    @cached_property
+    def main_image(self) -> str | None:
+        """The column of a table whose images the recipe works on; None if there is none."""
+        return next(iter(marked_columns(self.fields, MAIN)), None)
+
+    @cached_property
+    def kept_images(self) -> tuple[str, ...]:
+        """The columns of a table whose images are kept as they are, under their names in the
+        dataset."""
+        return tuple(
+            self.recipe.renames.get(name, name) for name in marked_columns(self.fields, KEPT)
+        )
+
+    @cached_property
+    def annotation_rules(self) -> dict[str, AnnotationRule]:
+        """How the masks and the objects of records are read, by their names in the dataset: the
+        frame, and the rule for boxes.
+
+        Those that an export tells the role of are in the frame of the upright image already, and
+        not among them.
+        """
+        if self.fields is None or self.main_image is None:
+            return {}
+        frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
+        objects = objects_of_records(self.fields, self.recipe)
+        names = [*marked_masks(self.fields), *([] if objects is None else [objects])]
+        return {
+            self.renames.get(name, name): AnnotationRule(
+                boxes.get(name, "keep"), frames.get(name, "auto")
+            )
+            for name in names
+            if not isinstance(self.layout.roles.get(self.renames.get(name, name)), Objects)
+        }
+
+    @property
+    def keeps_sources(self) -> bool:
+        """Whether the original bytes of the images that the recipe works on are kept."""
+        return self.recipe.store is not None and self.recipe.store.name == "source"
+
+    @property
+    def has_images(self) -> bool:
+        """Whether columns of a table hold images."""
+        return bool(self.main_image or self.kept_images)
+
+    @cached_property
+    def renames(self) -> dict[str, str]:
+        """The fields of records that have another name in the dataset."""
+        main = {} if self.main_image in (None, "image") else {str(self.main_image): "image"}
+        return self.set_apart | self.recipe.renames | main
+
+    @property
+    def set_apart(self) -> dict[str, str]:
+        """The fields of records that have a name which shardctl gives to fields itself, and what
+        they are called instead."""
+        names = () if self.fields is None else self.fields.names
+        ours = {
+            self.recipe.key_source and KEY,
+            *marked_columns(self.fields, MAIN),
+            *marked_columns(self.fields, KEPT),
+        }
+        chosen = self.recipe.chosen_fields
+        apart = {
+            name: f"__{name}__"
+            for name in RESERVED_FIELDS
+            if name in names and name not in ours and name not in chosen
+        }
+        return {name: other for name, other in apart.items() if other not in names}
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are in all splits together."""
+        return sum(split.shards for split in self.splits)
+
+    @property
+    def records(self) -> int:
+        """How many records its units have, over all splits."""
+        return sum(split.records for split in self.splits)
+
+    @property
+    def inputs(self) -> int:
+        """How many records are expected to be converted, over all splits."""
+        return sum(split.expected for split in self.splits)
+
+    def write_known(self, lines: Iterable[KnownLine]) -> None:
+        """Have these records rejected."""
+        if found := list(lines):
+            with naming_the_path(self.folder), replacing(self.folder / KNOWN) as sink:
+                for line in found:
+                    sink.write(json.dumps(line).encode() + b"\n")
+
+    @cached_property
+    def known(self) -> dict[int, dict[int | None, Rejection]]:
+        """The rejects of a finished dataset that is made again, by row of the plan and record;
+        record None: the whole unit.
+
+        What is rejected here is not tried again: it may end the process. Empty for a new
+        conversion.
+        """
+        known: dict[int, dict[int | None, Rejection]] = {}
+        if (self.folder / KNOWN).exists():
+            with open(self.folder / KNOWN, encoding="utf-8") as lines:
+                for line in lines:
+                    unit, record, *reason = json.loads(line)
+                    known.setdefault(unit, {})[record] = Rejection(*reason)
+        return known
+
+    @cached_property
+    def previous(self) -> PreviousSamples | None:
+        """What is taken from the dataset that the job brings up to date; None for nothing."""
+        path = self.folder / REUSED
+        of_dataset = self.folder.parent.parent  # the job is in its staging folder
+        return PreviousSamples(path, of_dataset) if path.exists() else None
+
+    @cached_property
+    def plan(self) -> pa.Table:
+        """The plan, memory-mapped."""
+        return open_table(self.working, PLAN)
+
+    @cached_property
+    def files(self) -> pa.Table:
+        """The table of files, memory-mapped."""
+        return open_table(self.working, FILES)
+
+    @cached_property
+    def first_units(self) -> npt.NDArray[np.int64]:
+        """The first row of the plan of every shard, (shards,)."""
+        return self._shards["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def kept(self) -> npt.NDArray[np.int32]:
+        """For every shard the number of the shard before that it is, NOT_KEPT where it is built:
+        (shards,)."""
+        return self._shards["kept"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def _shards(self) -> pa.Table:
+        return open_table(self.working, SHARDS)
+
+    def planned_shard(self, shard: int) -> PlannedShard:
+        """Return what the plan says of shard `shard`, counted over all splits."""
+        if not 0 <= shard < self._shards.num_rows:
+            raise IndexError(f"no shard {shard}")
+        (row,) = self._shards.slice(shard, 1).to_pylist()
+        return PlannedShard(split_name=self.splits[row["split"]].name, **row)
+
+    def shard_path(self, shard: int) -> Path:
+        """Path of the finished shard until the commit."""
+        return self.folder / NEW_FOLDER / self.planned_shard(shard).name
+
+    def marker_path(self, shard: int) -> Path:
+        """Path of the marker of a finished shard, with what became of each of its units."""
+        return marker_path(self.folder, shard)
+
+    def rejects_path(self, shard: int) -> Path:
+        """Path of the rejects of a finished shard; there is no such file if there are none."""
+        return self.folder / DONE_FOLDER / f"{shard:07d}.jsonl"
+
+    def units(self, first: int, count: int) -> Iterator[PlannedUnit]:
+        """Yield rows of the plan with their files, some thousands in memory at a time."""
+        return self.units_at(range(first, first + count))
+
+    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[PlannedUnit]:
+        """Yield these rows of the plan, which are in order, as `units` does."""
+        for start in range(0, len(numbers), PLAN_ROWS):
+            part = np.asarray(numbers[start : start + PLAN_ROWS])
+            first = int(part[0])
+            rows = self.plan.slice(first, int(part[-1]) + 1 - first)
+            if rows.num_rows > len(part):
+                rows = rows.take(pa.array(part - first))
+            yield from _planned_units(part.tolist(), rows, self._files_at(rows["file"].to_numpy()))
+
+    def planned_at(self, number: int) -> PlannedUnit:
+        """Return one row of the plan."""
+        return next(self.units(number, 1))
+
+    def path_of(self, file: File) -> str:
+        """Return the path or the URL by which a file is opened."""
+        return f"{self.roots[file.root].path}/{file.path}"
+
+    @cached_property
+    def on_store(self) -> bool:
+        """Whether some of its sources are on a store."""
+        return any(root.is_stored for root in self.roots)
+
+    def version_of(self, file: File) -> int:
+        """Return which version of a file on a store is to be read, 0 for whichever is there."""
+        return 0 if self.recorded else file.mtime_ns
+
+    def check_root(self, file: File) -> None:
+        """Make sure that the source of a file is still there. Raises SourceGoneError."""
+        self.roots[file.root].check()
+
+    def roots_of(self, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the number of the root of each of these files."""
+        roots: npt.NDArray[np.int32] = self.files["root"].to_numpy()[files]
+        return roots
+
+    def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
+        """Return what tells which records of a unit are in a split, by their numbers; None: all of
+        them.
+
+        Where records have keys of their own, these decide instead: records.choice_of.
+        """
+        if self.draw is None:
+            return None
+        draw, hashed = self.draw, xxhash.xxh3_64_intdigest(planned.file.path.encode())
+        if draw.group is not None:
+            return lambda numbers: draw.of_keys(map(planned.key, numbers.tolist())) == split
+        return lambda numbers: draw.of_records(hashed, numbers) == split
+
+    def _files_at(self, rows: npt.NDArray[np.int32]) -> list[File]:
+        """Return rows of the table of files. Batch by batch: a take from the whole table would
+        first copy it together."""
+        starts, batches = self._file_batches
+        batch_of = np.searchsorted(starts, rows, side="right") - 1
+        found: list[File | None] = [None] * len(rows)
+        for number in sorted(set(batch_of.tolist())):
+            here = np.flatnonzero(batch_of == number)
+            taken = rows_at(batches[number], rows[here] - starts[number])
+            for place, file in zip(here.tolist(), self._files_of(taken), strict=True):
+                found[place] = file
+        return found  # type: ignore[return-value]  # every place has been filled
+
+    @cached_property
+    def _file_batches(self) -> tuple[npt.NDArray[np.int64], list[pa.RecordBatch]]:
+        batches = self.files.to_batches()
+        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
+
+    def _files_of(self, batch: pa.RecordBatch) -> Iterator[File]:
+        """Yield the rows of a batch of the table of files."""
+        given = _lists(
+            batch, "path", "root", "size", "mtime_ns", "label", "columns", "error", "message"
+        )
+        for path, root, size, mtime_ns, label, columns, error, message in zip(*given, strict=True):
+            fault = Rejection("plan", error, message) if error else None
+            if self.recorded and (not 0 <= root < len(self.roots) or ".." in path.split("/")):
+                fault = Rejection("read", "astray", "the plan names a file outside of the sources")
+            yield File(path, root, size, mtime_ns or 0, label, columns, fault)
+
+
+def _planned_units(numbers: list[int], rows: pa.Table, files: list[File]) -> Iterator[PlannedUnit]:
+    """Yield rows of the plan with these numbers, given the file of each."""
+    units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
+    others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
+    for number, unit, (file_number, digest, error, message), file in zip(
+        numbers, units, others, files, strict=True
+    ):
+        fault = Rejection("plan", error, message) if error else file.fault
+        yield PlannedUnit(number, Unit._make(unit), file_number, file, fault, digest)
+
+
+def _lists(table: pa.Table | pa.RecordBatch, *names: str) -> list[list[Any]]:
+    """Return columns of a table as lists, of None for one that it does not have. Rows as dicts take
+    twice as long."""
+    there = table.schema.names
+    return [
+        table.column(name).to_pylist() if name in there else [None] * table.num_rows
+        for name in names
+    ]
+
+
+def marker_path(folder: Path, shard: int) -> Path:
+    """Return the path of the marker of a finished shard, below the folder of its job."""
+    return JobFolder(folder).marker(f"{shard:07d}", ".arrow")
+
+
+def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
+    """Return the field of records that is the column of objects in the dataset and goes by its
+    image; None if none does."""
+    name: str | None = next(
+        (f.name for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS), None
+    )
+    if (
+        name is None
+        or OBJECTS in recipe.unmoved
+        or not has_objects(pa.schema([fields.field(name).with_name(OBJECTS)]))
+    ):
+        return None
+    return name
+
+
+_KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)) - {"folder"}
+"""The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave
+alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetJob(Job):
+    """A job with what its planner and its commit need, and no worker does. All of it is in
+    job.json, side by side."""
+
+    lineage: Lineage
+    costs: Costs = field(default_factory=Costs)
+
+    def _record(self) -> dict[str, Any]:
+        return {**super()._record(), **vars(self.lineage), **vars(self.costs)}
+
+    @classmethod
+    def _arguments(
+        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
+    ) -> dict[str, Any]:
+        lineage = {f.name: record[f.name] for f in fields(Lineage) if f.name in record}
+        costs = {f.name: record[f.name] for f in fields(Costs) if f.name in record}
+        return {
+            **super()._arguments(record, folder, recipe),
+            "lineage": Lineage(**{**lineage, "warnings": tuple(lineage.get("warnings", ()))}),
+            "costs": Costs(**costs),
+        }

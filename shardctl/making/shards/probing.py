@@ -1,0 +1,328 @@
+"""A few records pushed through the recipe before anything is written: what the columns are, and
+what it will all cost.
+
+This is done where shards are built, since any of the records may be fatal to the process that
+decodes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.shard import Compression, ShardWriter, shard_schema
+from shardctl.format.tables import Reject, count_reasons
+from shardctl.format.token_columns import packed_column
+from shardctl.images.codecs.deep_gray import warnings_on_gray
+from shardctl.images.codecs.image import look_at_gray
+from shardctl.making.shards.builder import ShardBuilder
+from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
+from shardctl.making.shards.inputs import prefetched_units
+from shardctl.making.shards.job import Job
+from shardctl.making.shards.planned import BuildAgain, PlannedShard, PlannedUnit, RetryHints
+from shardctl.making.shards.record_images import TableImages
+from shardctl.making.shards.records import records_of, sample_of
+from shardctl.making.shards.scan import Probe
+from shardctl.making.shards.shard_build import ShardBuild
+from shardctl.system.processes.worker_state import WorkerProgress
+from shardctl.system.text import counted
+from shardctl.transforms.pipeline.functions import MadeSample
+from shardctl.transforms.pipeline.samples import SamplePipeline
+from shardctl.transforms.values import (
+    UnfitValue,
+    array_type,
+    check_fit,
+    column_type,
+    describe,
+    for_column,
+    plain_value,
+    python_value,
+)
+
+READ_AGAIN_SECONDS = 0.01
+"""No more units are read again, to see what that takes, once it has taken so long: a row group may
+have a gigabyte."""
+
+
+def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Probe:
+    """Push every record of the plan of a small job through its recipe, into a shard in memory.
+
+    The job's layout is what is known without looking at any sample. Raises UsageError for images,
+    places and masks that the recipe would leave behind where it moves the pixels of others,
+    InputError if user functions return no sample for any of them, or fields without a type,
+    SourceGoneError if a source does not answer.
+    """
+    units = list(job.units(0, job.plan.num_rows))
+    notices: list[str] = []
+    job, frames, first, warnings = inspect_first_records(job, units, progress, hints)
+    beside = refuse_unmoved(job, units, progress, hints)
+    if job.recipe.sample_transforms:
+        samples, setters, notices = _own_samples(job, units, progress, hints)
+        layout = _with_own_fields(job, samples, setters)
+        notices += _notices_on_roles(job.layout, layout, setters)
+        job = job.with_layout(layout)
+    sink = pa.BufferOutputStream()
+    rejects: list[Reject] = []  # the conversion meets them again, and writes them
+    gray = list[tuple[float, float] | None]()
+    build = ShardBuild(
+        job,
+        PlannedShard(0, "probe", 0, 0, 0, 0),
+        progress,
+        hints,
+        sink,
+        rejects.append,
+        partial(look_at_gray, found=gray),
+    )
+    builder, output = ShardBuilder(build), build.output
+    added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
+    started = time.monotonic()
+    done = builder.finish()
+    rows = done.facts.rows
+    finishing = time.monotonic() - started
+    records = max(1, output.inputs)
+    # more are padding in the blocks of a few records than in those of a shard
+    padding = sum(step.get("padding", 0) for step in done.steps)
+    full = rows - padding / _block_length(job.layout)
+    record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
+    empty = _empty_shard_bytes(job.layout)
+    reasons, examples = count_reasons(rejects)
+    return Probe(
+        layout=job.layout,
+        sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
+        record_bytes=sum(planned.unit.size for planned in units) / len(units)
+        if job.fields is None
+        else 0.0,
+        shard_bytes=empty,
+        record_seconds=record_seconds + finishing / records,
+        unit_seconds=unit_seconds,
+        samples_per_record=full / max(1, records - output.rejected),
+        records=records,
+        rejected=output.rejected,
+        notices=[*first, *beside, *notices],
+        warnings=[*warnings, *warnings_on_gray(gray)],
+        frames=frames,
+        reasons=reasons,
+        examples=examples,
+    )
+
+
+def _block_length(layout: Layout) -> int:
+    """Return the tokens of a block; 1 where samples are no blocks."""
+    packed = packed_column(layout.roles)
+    return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
+
+
+def _seconds(
+    builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool
+) -> tuple[float, float]:
+    """Return what a record and what a unit of many records take, given what all of each unit took
+    that was tried.
+
+    The first one is left out where there are others: it also loaded the decoders.
+    """
+    some = slice(1 if len(units) > 1 else 0, None)
+    if not of_many:
+        return sum(added[some]) / len(added[some]), 0.0
+    read: list[float] = []
+    for planned in units[some]:
+        if sum(read) < READ_AGAIN_SECONDS:
+            read.append(_timed(partial(builder.records.read_only, planned)))
+    rest = zip(added[some], read, units[some], strict=False)  # strict: some may not be read again
+    each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
+    return median(each), median(read)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Return how long work on a unit took that may be rejected, or would have its shard built
+    again."""
+    started = time.monotonic()
+    with suppress(Rejection, BuildAgain):  # what it gave before counts all the same
+        work()
+    return time.monotonic() - started
+
+
+def _empty_shard_bytes(layout: Layout) -> int:
+    """Return the size of a shard without samples: names of classes and columns are in every one,
+    twice."""
+    sink = pa.BufferOutputStream()
+    ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
+    return int(sink.getvalue().size)
+
+
+def _own_samples(
+    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> tuple[list[MadeSample], dict[str, str], list[str]]:
+    """Return what a user's functions make of a few records, by field the function that set it, if
+    one did, and notices."""
+    pipeline, samples = (
+        SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules),
+        list[MadeSample](),
+    )
+    setters: dict[str, str] = {}
+    images = TableImages(job, progress)
+    reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
+    for planned in prefetched_units(job, units):
+        progress.begin(planned.number)
+        try:
+            for record, fields in records_of(job, planned, progress, hints):
+                try:
+                    if job.has_images:
+                        fields = images.take(fields, planned)
+                    made = pipeline.make(sample_of(job, planned, record, fields))
+                except Rejection as rejection:
+                    reason = rejection
+                    continue
+                samples += made
+                for each in made:
+                    setters = {**pipeline.setters(each), **setters}
+        except (Rejection, MemoryError) as rejection:
+            reason = rejection
+    progress.leave()
+    notices = [
+        f"{who} changes pixels and not {name}: what moves pixels must move {name} too"
+        for name, who in pipeline.unmoved.items()
+    ]
+    if not samples:
+        count = sum(planned.unit.records for planned in units)
+        why = f", the last one because: {reason}" if reason else ""
+        raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
+    return samples, setters, notices
+
+
+def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str]) -> Layout:
+    """Return the layout after a user's functions: fields that they dropped are gone, those that
+    they made are added."""
+    fields, image = list(job.layout.columns), job.layout.image
+    models = {step.settings()["target"] for step in job.recipe.models}
+    if image is not None:
+        shape = samples[0].fields["image"].shape if image.store == "raw" else None
+        image = replace(image, shape=shape)
+    if image is not None and image.shape is not None:
+        fields = [
+            pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields
+        ]
+    known = {f.name: f for f in fields}
+    names = dict.fromkeys(name for sample in samples for name in sample.fields)
+    result = {f.name: f for f in fields if f.name in names}
+    for name in names:
+        if name == "variant" or (
+            name in known and (name not in setters or name in ("key", "image", "label"))
+        ):
+            continue
+        type_ = (
+            array_type([sample.fields.get(name) for sample in samples])
+            if setters[name] in models and name not in known
+            else None
+        )
+        found = pa.field(
+            name,
+            type_
+            or _own_type(name, samples, setters[name], known[name].type if name in known else None),
+        )
+        result[name] = found
+    if "variant" not in known and any(sample.fields["variant"] for sample in samples):
+        # a function makes several samples of one
+        result["variant"] = pa.field("variant", pa.int32())
+    kept = [
+        f.name
+        for f in result.values()
+        if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)
+    ]
+    roles = {
+        f.name: role
+        for f in result.values()
+        if f.name in known
+        and f.type == known[f.name].type
+        and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
+    }
+    return Layout.by_name(
+        job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles
+    )
+
+
+def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) -> list[str]:
+    """Say which objects and masks a user's function made a field of another type."""
+    notices = []
+    for name, role in before.roles.by_name.items():
+        if (
+            isinstance(role, Mask | Objects)
+            and name in after.columns.names
+            and after.roles.get(name) is None
+        ):
+            found = after.columns.field(name).type
+            what = "a column of objects" if isinstance(role, Objects) else "a mask"
+            notices.append(
+                f"{name} is no longer {what}, because {setters[name]} made it {found}: no loader "
+                "moves it with its image; return the type that it had"
+            )
+    return notices
+
+
+def _own_type(
+    name: str, samples: list[MadeSample], who: str, known: pa.DataType | None
+) -> pa.DataType:
+    """Return the type of a field that the function `who` set: the one that it had if that holds all
+    values, else a new one.
+
+    A value that no column can hold is left out: its sample becomes a reject. Raises InputError if
+    none is left, or if the others have no type in common.
+    """
+    values: list[Any] = []
+    unfit = None
+    for sample in samples:
+        try:
+            plain = plain_value(sample.fields.get(name))
+            if known is None or not _fits(plain, known):
+                check_fit(plain, column_type(pa.array([plain]).type))
+            values.append(plain)
+        except MemoryError:  # Arrow's own is an ArrowException, too
+            raise
+        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
+            unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
+    if not values:
+        raise InputError(f"{who} set {name} to {unfit}; no column can hold that")
+    if known is not None and all(_fits(value, known) for value in values):
+        return known
+    type_ = _common_type(values)
+    if not all(_fits(value, type_) for value in values):
+        type_ = _common_type(list(map(python_value, values)))
+    odd = next((value for value in values if not _fits(value, type_)), None)
+    if odd is not None:
+        other = next(
+            (value for value in values if value is not None and type(value) is not type(odd)),
+            values[0],
+        )
+        raise InputError(
+            f"{who} set {name} to values of several types, such as {describe(other)} and "
+            f"{describe(odd)}"
+        )
+    return type_
+
+
+def _common_type(values: list[Any]) -> pa.DataType:
+    """Return the type of a column that Arrow finds for these values; null if it finds none."""
+    try:
+        return column_type(pa.array(values).type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return pa.null()
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        if isinstance(type_, pa.FixedShapeTensorType):
+            for_column(value, type_)  # which takes lists in the shape of the tensor too
+        else:
+            check_fit(value, type_)
+    except UnfitValue:
+        return False
+    return True

@@ -1,0 +1,303 @@
+"""What is found out about files before there is a plan: their units, the types of their fields, and some records."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import Rejection
+from shardctl.format.layout import Layout
+from shardctl.format.tables import Reject
+from shardctl.making.shards.prefetch import ReadRequest, prefetched
+from shardctl.sources.format_table import PLAIN_TEXTS
+from shardctl.sources.formats import (
+    Misfit,
+    Parsed,
+    Reading,
+    Unit,
+    check_file,
+    copy_to_read,
+    find_format,
+    note_on,
+)
+from shardctl.sources.types import Types
+from shardctl.system.files import naming_the_path, ordinary
+from shardctl.system.locations import is_stored
+from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
+
+
+class PrePlanTask(ABC):
+    """Work on some things, one after the other, that is done before there is a plan."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def reads(self, number: int) -> Sequence[ReadRequest]:
+        """Return the objects on a store that one of them is read from."""
+
+    @abstractmethod
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+        """Look at one of them; `progress`, which has its number, is told the stage where it is not
+        `read`.
+
+        Raises Rejection, OSError, MemoryError.
+        """
+
+    def finish(self, found: Found) -> None:  # noqa: B027 - most have nothing left to do
+        """All have been looked at, but for those that are lost: add to what was found in them, if
+        there is more."""
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    """A range of bytes of a file: a piece to scan, or a unit whose types are wanted (`unit`).
+    `suffix` tells its format.
+
+    `opened` is its path or its URL; `version` is the number of that of an object on a store, 0
+    where it does not matter.
+    """
+
+    opened: str
+    suffix: str
+    offset: int
+    size: int
+    unit: tuple[int, ...] | None = None
+    version: int = 0
+
+    @property
+    def requests(self) -> Sequence[ReadRequest]:
+        """The object that it is read from, if it is on a store."""
+        return (
+            (ReadRequest(self.opened, self.size, self.version, False),)
+            if is_stored(self.opened)
+            else ()
+        )
+
+    def path_to_read(self) -> str:
+        """Return a path at which the file can be read now. Raises as `copy_to_read` does."""
+        return copy_to_read(self.opened, self.suffix, self.version)
+
+
+@dataclass(frozen=True)
+class ScanTask(PrePlanTask):
+    """Work on some ranges: scan them, or find the types of their fields."""
+
+    ranges: tuple[ByteRange, ...]
+    reading: Reading
+    shuffled: bool
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    def reads(self, number: int) -> Sequence[ReadRequest]:
+        """Return the object that a part is of."""
+        return self.ranges[number].requests
+
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+        """Scan a part, or find the types of its fields."""
+        return _scan(self.ranges[number], self)
+
+
+Found = list[Any]
+"""What was found in each part: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of
+files {"hash": …}."""
+
+
+def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rejection]) -> Found:
+    """Look at everything. `lost` are those that end every process that looks at them."""
+    found: Found = []
+    for number in prefetched(range(len(task)), task.reads):
+        progress.begin(number)
+        try:
+            if number in lost:
+                raise lost[number]
+            found.append(task.examine(number, progress))
+        except Rejection as rejection:
+            found.append({"fault": [rejection.stage, rejection.error, rejection.message]})
+        except OSError as error:
+            found.append(
+                {"fault": ["read", "unreadable", f"cannot be read ({error.strerror or error})"]}
+            )
+        except MemoryError:
+            found.append({"fault": ["read", "out-of-memory", OUT_OF_MEMORY_MESSAGE]})
+        progress.leave()
+    task.finish(found)
+    return found
+
+
+def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
+    path = part.path_to_read()
+    form = find_format(part.suffix, task.reading, task.shuffled)
+    if part.unit is None and part.offset == 0 and part.suffix in PLAIN_TEXTS:
+        # it imports compressions, which few files need
+        from shardctl.sources.formats.content import refuse_other_content
+
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
+            refuse_other_content(file.read(16))
+    if part.unit is None:
+        return {"scan": form.scan(path, part.offset, part.size, task.reading)}
+    types: Types = form.types(path, Unit(*part.unit), task.reading)
+    return {"types": types.packed()}
+
+
+MOST_REJECTS = 1000
+"""Rejected records of a unit that are named; the others are counted."""
+
+
+@dataclass(frozen=True)
+class FullScanTask(PrePlanTask):
+    """Work on some units. Found is {"records": …, "rejects": […], "more": …, "note": …} of each.
+
+    A reject is [number, error, message], `more` counts those that are not named, `note` is [kind,
+    message] or None.
+    """
+
+    ranges: tuple[ByteRange, ...]
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    def reads(self, number: int) -> Sequence[ReadRequest]:
+        """Return the object that a unit is of."""
+        return self.ranges[number].requests
+
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+        """Read a unit, each record with the types that its own unit needs. Raises Rejection,
+        OSError."""
+        part = self.ranges[number]
+        assert part.unit is not None, "units are read, and not pieces"
+        path = part.path_to_read()
+        reading, unit = Reading(), Unit(*part.unit)
+        note = None
+        if unit.first == 1:
+            check_file(part.suffix, path)
+            note = note_on(part.suffix, path)
+        form = find_format(part.suffix, reading)
+        schema = form.types(path, unit, reading).found()
+        records, rejects = 0, list[list[Any]]()
+        try:
+            for parsed in form.read(path, unit, reading, schema, None, xxhash.xxh3_64()):
+                records += len(parsed.numbers) + len(parsed.rejects)
+                rejects += [
+                    [number, rejection.error, rejection.message]
+                    for number, rejection in parsed.rejects
+                ]
+        except Misfit as misfit:
+            rejects.append([unit.first + records, "other-type", str(misfit)])
+        named, more = rejects[:MOST_REJECTS], max(0, len(rejects) - MOST_REJECTS)
+        return {"records": unit.records, "rejects": named, "more": more, "note": note}
+
+
+@dataclass(frozen=True)
+class RecordSampleTask(PrePlanTask):
+    """Work on a unit: its wanted records, as the new Arrow file `out`.
+
+    `wanted` are their numbers, increasing, `schema` their columns, as `Types.found` gives them. The
+    file has one column more, with the numbers of the records (int64). Found is {"rows": …,
+    "reject": …}, the first reject being a sentence or None.
+    """
+
+    byte_range: ByteRange
+    reading: Reading
+    wanted: tuple[int, ...]
+    out: str
+    schema: pa.Schema
+
+    def __len__(self) -> int:
+        return 1
+
+    def reads(self, number: int) -> Sequence[ReadRequest]:
+        """Return the object that the unit is of."""
+        return self.byte_range.requests
+
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+        """Take the records. Raises Rejection, OSError, StorageError."""
+        assert self.byte_range.unit is not None, "units are read, and not pieces"
+        path = self.byte_range.path_to_read()
+        form, wanted = (
+            find_format(self.byte_range.suffix, self.reading),
+            np.array(self.wanted, np.int64),
+        )
+        unit, digest = Unit(*self.byte_range.unit), xxhash.xxh3_64()
+        parts = form.read(
+            path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest
+        )
+        rows, reject = 0, None
+        with _written(Path(self.out)) as write:
+            try:
+                for parsed in _until(parts, len(wanted)):
+                    write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
+                    rows += parsed.batch.num_rows
+                    reject = reject or next(
+                        (str(rejection) for _, rejection in parsed.rejects), None
+                    )
+            except Misfit as misfit:
+                raise Rejection("read", "other-type", str(misfit)) from misfit
+        return {"rows": rows, "reject": reject}
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Yield what writes batches into an Arrow file. Its own faults are StorageErrors: those of the
+    file that is read are others."""
+    with ExitStack() as stack:
+        writers: list[Any] = []
+
+        def write(batch: pa.RecordBatch) -> None:
+            with naming_the_path(path):
+                if not writers:
+                    writers.append(stack.enter_context(pa.ipc.new_file(str(path), batch.schema)))
+                writers[0].write(batch)
+
+        yield write
+        with naming_the_path(path):
+            stack.close()
+
+
+def _until(parts: Iterator[Parsed], wanted: int) -> Iterator[Parsed]:
+    """Yield what is read of a unit, no further than the wanted records are."""
+    for parsed in parts:
+        yield parsed
+        wanted -= len(parsed.numbers) + len(parsed.rejects)
+        if wanted <= 0:
+            return
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few records pushed through the recipe showed: the final layout, and what a sample
+    costs.
+
+    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
+    `record_bytes` (0: not known), becomes `samples_per_record` and takes `record_seconds`, beside
+    the `unit_seconds` that it takes to read a unit of many; a shard without samples has
+    `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
+    counts them by stage and error, and `examples` has the first one of each. `notices` say which
+    fields are no longer what they were, because of a user's function, and what the first records
+    show of masks and objects; `warnings` say it where that should be looked at. `frames` are those
+    of masks and objects, by the names that fields have in records.
+    """
+
+    layout: Layout
+    sample_bytes: float
+    record_bytes: float
+    shard_bytes: int
+    record_seconds: float
+    unit_seconds: float
+    samples_per_record: float
+    records: int
+    rejected: int
+    notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    frames: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()

@@ -1,0 +1,429 @@
+"""The dataset of a training script: made by the first process that needs it, and opened by all.
+docs/snapshot.md."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.remote.open import cache_of
+from shardctl.making.commit import publish
+from shardctl.making.commit.staging import how_far
+from shardctl.making.convert import ConvertResult, Listener, narration
+from shardctl.making.convert.decision import Verdict
+from shardctl.making.convert.listener import ConversionProgress, Estimate
+from shardctl.making.convert.rejects import refuse_many_rejects
+from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.run import run
+from shardctl.making.convert.targets import Target, WriteLease
+from shardctl.making.convert.unchanged import find_unchanged, recipe_if_same
+from shardctl.making.options import convert_options
+from shardctl.making.snapshot.partial_dataset import BuildThread, PartialDataset
+from shardctl.system import file_lease
+from shardctl.system.arguments import instance, truth, whole_number
+from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_url
+from shardctl.system.packages import refuse_while_importing
+from shardctl.system.progress import Lines, Progress
+from shardctl.system.python_names import with_options
+from shardctl.system.text import printable
+
+if TYPE_CHECKING:
+    from shardctl.making.convert.targets.store import StoreTarget
+
+FIRST_RANK_SECONDS = 10.0
+"""How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
+
+QUIET_SECONDS = 1.0
+"""After how long they say that they wait."""
+
+LOOK_SECONDS, LOOK_SECONDS_ON_STORE = 0.25, 1.0
+"""Seconds between looks whether another process has done something."""
+
+NOT_HERE = ("append", "copy_rejects", "dry_run", "explain", "if_running")
+"""Options of `convert` that are for a person at a terminal, or say what is always so here."""
+
+
+@overload
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: Literal[True] = True,
+    cache: str | Path | bool | None = None,
+    cache_limit: int | str | None = None,
+    **options: Any,
+) -> Dataset: ...
+
+
+@overload
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: Literal[False],
+    **options: Any,
+) -> PartialDataset: ...
+
+
+@with_options({name: each for name, each in convert_options().items() if name not in NOT_HERE})
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: bool = True,
+    update: bool = True,
+    overwrite: bool = False,
+    trust: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+    progress: bool = True,
+    listener: Listener | None = None,
+    cache: str | Path | bool | None = None,
+    cache_limit: int | str | None = None,
+    **options: Any,
+) -> Dataset | PartialDataset:
+    """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up
+    to date if it is old.
+
+    All processes of a training job, and all jobs, may call this at once. One of them converts, and
+    the others wait. If it is killed, another one goes on.
+
+    `recipe` and `options` are the same as in `convert`. `update` follows inputs that came, went or
+    changed; False: they are an error. Another recipe, other settings or other code are an error too,
+    unless `overwrite` is true. With `trust` the inputs of a dataset are not looked at. With
+    `wait=False` the first epoch reads each shard when it is finished; not on a store. `cache` and
+    `cache_limit` are the same as in `open`. docs/snapshot.md explains all of them. Raises the errors
+    of `convert`, and DatasetError for another dataset.
+    """
+    refuse_while_importing("snapshot")
+    instance("listener", listener, Listener)
+    unfit = next((name for name in NOT_HERE if name in options), None)
+    if unfit is not None:
+        raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
+    if is_url(dst) and not wait:
+        raise UsageError("wait=False needs a folder: a dataset on a store must be complete")
+    moved_from = options.get("moved_from", ())
+    request = ConvertRequest.of(
+        source, dst, recipe, {**options, "update": bool(moved_from)}
+    ).changed(update=False, moved_from=())
+    if is_url(dst) and request.options.keep_generations is not None:
+        raise UsageError(
+            "keep_generations= is for folders; on a store the dataset that was replaced last stays"
+        )
+    if is_url(dst):
+        cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
+    there = dst if is_url(dst) else request.folder.root
+    log = ProgressLog(
+        str(dst) if is_url(dst) else request.folder.text, progress and listener is None
+    )
+    policy = Policy(
+        truth("update", update),
+        truth("overwrite", overwrite),
+        truth("trust", trust),
+        rank_of(rank, world_size),
+        moved_from,
+    )
+
+    def made_in(target: Target, store: StoreTarget | None) -> _Snapshot:
+        given = replace(request, folder=target.folder)
+        return _Snapshot(given, policy, log, listener or log.listener(), target, store)
+
+    if is_url(dst):
+        from shardctl.making.convert.targets.store import on_store_without_jobs  # an extra
+
+        with on_store_without_jobs(str(dst)) as store:
+            made_in(store, store).settle()
+    else:
+        made = made_in(Target(LocalFolder(request.folder.root)), None)
+        if wait:
+            made.settle()
+        elif made.manifest() is None:
+            return PartialDataset(request.folder.root, BuildThread(made.settle))
+        else:
+            made.settle()  # one that may have to be brought up to date is not read before it is
+            return PartialDataset(request.folder.root, BuildThread(lambda: None))
+    return open_dataset(there, cache=cache, cache_limit=cache_limit)
+
+
+class _ReplacedError(Exception):
+    """Another process has made the dataset, or brought it up to date, while this one waited for the
+    right to do so."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What `snapshot` may do with a dataset that is not what a conversion would make, and the rank
+    of this process."""
+
+    update: bool
+    overwrite: bool
+    trust: bool
+    rank: int
+    moved_from: Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """One call of `snapshot`. `target` is `store` where that is an object store, None: a folder.
+
+    Many processes on many machines may wait for a store: they ask for little, and not often.
+    """
+
+    request: ConvertRequest
+    policy: Policy
+    log: ProgressLog
+    listener: Listener
+    target: Target
+    store: StoreTarget | None
+
+    @property
+    def _staging(self) -> Path:
+        return self.target.folder.path(STAGING)
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest of the dataset that is there now; None if there is none."""
+        if self.store is not None and self.store.is_replaced():
+            self.store.look_at_dataset()
+        folder = self.target.folder
+        return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
+
+    def settle(self) -> None:
+        """Return once the dataset is there, and up to date."""
+        while True:
+            before = self.manifest()
+            verdict: Verdict = "anew" if before is None else self._verdict(before)
+            if before is not None and verdict == "up-to-date":
+                refuse_many_rejects(self.request.folder, before, self.request.options.max_rejects)
+                return
+            if self._make(before, verdict):
+                return
+
+    def _verdict(self, manifest: Manifest) -> Verdict:
+        """Return what is to be done with the dataset that is there: `up-to-date` (nothing),
+        `update`, or make it `anew`.
+
+        Raises DatasetError if what is to be done was not allowed.
+        """
+        if self.policy.trust:
+            if recipe_if_same(self.request, manifest) is not None:
+                return "up-to-date"
+            verdict: Verdict = "anew"
+            parts = "recipe, settings or code"
+        elif self._needs_recovery():
+            return "update"
+        elif self._is_surely_unchanged(manifest):
+            return "up-to-date"
+        else:
+            request = self.request.changed(explain=True, metrics=())
+            explanation = run(request, Listener(), self.target).explanation
+            assert explanation is not None, "it was asked for"
+            verdict, parts = explanation.verdict, " and ".join(explanation.parts)
+        allowed = self.policy.overwrite or (verdict == "update" and self.policy.update)
+        if not allowed and verdict != "up-to-date":
+            remedy = (
+                "update=True brings it up to date"
+                if verdict == "update"
+                else "overwrite=True makes it again, `shardctl convert --explain` shows the difference"
+            )
+            shown = self.request.folder.shown()
+            raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
+        return "anew" if verdict == "update" and not self.policy.update else verdict
+
+    def _needs_recovery(self) -> bool:
+        """Return whether a dataset has begun to take its place; one on a read-only disk is left
+        alone. On a store, the next conversion tidies up."""
+        root = self.target.folder.root
+        return (
+            self.store is None and publish.needs_recovery(root) and os.access(root.parent, os.W_OK)
+        )
+
+    def _is_surely_unchanged(self, manifest: Manifest) -> bool:
+        if self.store is not None:
+            self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
+        return find_unchanged(self.request, manifest) is not None
+
+    def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
+        """Make the dataset, or bring it up to date, and return whether this process has done so.
+
+        If not, another one has done something while this one waited: what is to be done now must be
+        seen anew, as inputs may have changed after that one has looked at them.
+        """
+        try:
+            self.target.check_writable()
+        except StorageError as error:
+            what = "is not there" if before is None else "is not up to date with its sources"
+            raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
+        if self.policy.rank:
+            self._leave_to_first_rank(before)
+        try:
+            with self._lease() as held:
+                if self.manifest() != before:
+                    return False
+                if before is None or verdict == "anew":
+                    made = self._run(held, overwrite=before is not None)
+                else:
+                    made = self._update(before, held)
+                self.log.ended(made)
+                return True
+        except _ReplacedError:
+            return False
+
+    def _lease(self) -> AbstractContextManager[WriteLease]:
+        """Be the only writer. While this process waits for that, it says how far the other one
+        is."""
+        store, waiting = self.store, self.log.waiting
+        if store is None:
+            return file_lease.hold(
+                self._staging, waiting, lambda: self.log.looking(lambda: how_far(self._staging), 10)
+            )
+        due = 0.0
+
+        def looking() -> None:
+            nonlocal due
+            self.log.looking(store.how_far, 60)
+            # to get the lease one after the other would take many processes long
+            if time.monotonic() >= due:
+                if store.is_replaced():
+                    raise _ReplacedError
+                due = time.monotonic() + LOOK_SECONDS_ON_STORE
+
+        return store.lease(waiting, looking)
+
+    def _run(self, held: WriteLease, **changed: Any) -> ConvertResult:
+        return run(self.request.changed(**changed), self.listener, self.target, held)
+
+    def _update(self, manifest: Manifest, held: WriteLease) -> ConvertResult:
+        """Bring the dataset up to date. In a folder it is kept as it was, for jobs that are reading
+        it, unless `keep_generations` says otherwise."""
+        keep = self.request.options.keep_generations
+        if keep is None and self.store is None:
+            keep = max(1, manifest.keep)
+        try:
+            return self._run(
+                held, update=True, keep_generations=keep, moved_from=self.policy.moved_from
+            )
+        except DatasetError:
+            if not self.policy.overwrite:
+                raise
+            return self._run(held, overwrite=True)
+
+    def _leave_to_first_rank(self, before: Manifest | None) -> None:
+        """Wait a little, until another process has begun."""
+        until, announced = time.monotonic() + FIRST_RANK_SECONDS, False
+        is_leased = (
+            self.store.is_leased if self.store else partial(file_lease.is_leased, self._staging)
+        )
+        while time.monotonic() < until and not is_leased() and self.manifest() == before:
+            time.sleep(LOOK_SECONDS if self.store is None else LOOK_SECONDS_ON_STORE)
+            if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
+                self.log.leaving()
+                announced = True
+
+
+# --- which of the processes of a training job this one is ---
+
+LAUNCHERS = (
+    # torchrun, accelerate, deepspeed: https://docs.pytorch.org/docs/stable/elastic/run.html
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_NTASKS"),  # srun; last, since torchrun may run inside of it
+)
+"""The environment variables in which launchers say the rank and the world size."""
+
+
+def rank_of(rank: int | None, world_size: int | None) -> int:
+    """Return the rank: as given, else as the environment says it, else 0. Raises UsageError for one
+    that cannot be."""
+    if rank is None and world_size is not None:
+        raise UsageError("world_size needs a rank; give both, or neither")
+    if rank is None:
+        return _of_environment()
+    whole_number("rank", rank, 0)
+    ranks = rank + 1 if world_size is None else whole_number("world_size", world_size, 1)
+    if rank >= ranks:
+        raise UsageError(f"rank {rank} must be below world_size ({ranks})")
+    return rank
+
+
+def _of_environment() -> int:
+    for name, size in LAUNCHERS:
+        rank, ranks = os.environ.get(name), os.environ.get(size)
+        if rank is not None and ranks is not None:
+            if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
+                raise UsageError(
+                    f"the environment says {name}={rank!r} and {size}={ranks!r}; give rank="
+                )
+            return int(rank)
+    return 0
+
+
+LINE_SECONDS = 10.0
+"""Seconds between lines."""
+
+
+class ProgressLog(ConversionProgress):
+    """Writes lines about the dataset at a place that is `shown` so, at a terminal too: a job has
+    many processes.
+
+    With `show` False it says nothing.
+    """
+
+    def __init__(self, shown: str, show: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._show, self._printed = show, tuple[str, ...]()
+        self._lines = Lines(
+            clock=clock, every=LINE_SECONDS, prefix=f"shardctl {printable(shown)}: "
+        )
+        super().__init__(self._lines if show else Progress())
+
+    def listener(self) -> Listener:
+        """Return the callbacks for a conversion in this process."""
+        return replace(super().listener(), resuming=self._resuming)
+
+    def waiting(self, owner: str) -> None:
+        """Say for whom this process waits."""
+        self._say([narration.waiting_log_line(owner)])
+        self._lines.postpone()
+
+    def leaving(self) -> None:
+        """Say that this process leaves it to another rank to begin."""
+        self._say(["waiting for rank 0 to begin; if it does not, this process makes the dataset"])
+
+    def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
+        """Say how far another process is, which `how_far` finds out: once in so many seconds."""
+        if self._show and self._lines.is_due(every):
+            self._say([narration.watching_log_line(how_far())])
+
+    def ended(self, result: ConvertResult) -> None:
+        """Say what was made, and of what there are no samples: nothing is left out without a
+        word."""
+        self._say(narration.result_log_lines(result, self._printed))
+
+    def announce(self, estimate: Estimate) -> None:
+        """The work is planned."""
+        super().announce(estimate)
+        self._printed = narration.notices_of(estimate)
+        self._say(narration.estimate_log_lines(estimate))
+        self._lines.postpone()
+
+    def _resuming(self, done: int, shards: int) -> None:
+        self._say([narration.resuming_log_line(done, shards)])
+
+    def _say(self, lines: Iterable[str]) -> None:
+        if self._show:
+            for line in lines:
+                self._lines.write(printable(line))

@@ -1,0 +1,516 @@
+"""A dataset that can be read while it is made: each shard as soon as it is finished, in the order
+of the dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Indices
+from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.names import MANIFEST, STAGING, shard_name
+from shardctl.format.shard import Opener, ShardFacts, ShardReader
+from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
+from shardctl.loader.options import LoaderOptions
+from shardctl.loader.stream import Selection
+from shardctl.making.shards.job import NEW_FOLDER, marker_path
+from shardctl.making.shards.marker import read_marker
+from shardctl.system.arguments import truth, whole_number
+from shardctl.system.files import is_file
+from shardctl.system.folders import LocalFolder
+from shardctl.system.job_folder import JOB, JobFolder
+from shardctl.system.text import lacks, printable
+from shardctl.version import __version__
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.05
+"""Seconds between looks whether another shard is finished."""
+
+
+FinishedShard = tuple[str, int, ShardFacts]
+"""A shard that is finished: the path that it had then, its inode, by which it is known where it is
+moved to, its facts."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The shards of a split that are finished, from the first one on without a gap, and whether
+    these are all."""
+
+    shards: tuple[FinishedShard, ...]
+    recipe: dict[str, Any]
+    are_all: bool
+
+    @property
+    def rows(self) -> Indices:
+        """The samples of each shard, (shards,)."""
+        return np.array([facts.rows for _, _, facts in self.shards], np.int64)
+
+
+def _again_if_moved(call: Callable[[], T]) -> T:
+    """Do something with a shard, and once more if that fails: the file moves when the dataset takes
+    its place, once."""
+    try:
+        return call()
+    except DatasetError:
+        return call()
+
+
+class FinishedPart(Shards):
+    """Finished shards of a dataset that need not be complete, from some shard on."""
+
+    def __init__(self, target: Path, split: str | None, finished: Finished, first: int) -> None:
+        shards = finished.shards[first:]
+        reader = _again_if_moved(lambda: _reader_of(Path(_found(target, shards[0][0]))))
+        layout = reader.layout
+        rows, size = int(finished.rows[first:].sum()), sum(facts.bytes for _, _, facts in shards)
+        self._inodes = [inode for _, inode, _ in shards]
+        self.root, self._place, self.split = target, target, split
+        self.manifest = Manifest(
+            kind=layout.kind,
+            samples=rows,
+            shards=len(shards),
+            bytes=size,
+            inputs=rows,
+            rejected=0,
+            splits=(
+                SplitFacts(
+                    reader.info["split"] if split is None else split, rows, len(shards), size
+                ),
+            ),
+            schema=tuple((field.name, str(field.type)) for field in layout.columns),
+            fields=layout.fields(),
+            recipe=finished.recipe,
+            settings={},
+            fingerprint="",
+            fingerprint_parts={},
+            sources=(),
+            files={},
+            created="",
+            shardctl_version=__version__,
+        )
+        self._take(
+            FinishedShards.of([(path, facts) for path, _, facts in shards]), range(len(shards))
+        )
+
+    @property
+    def _is_in_place(self) -> bool:
+        """It is known of each file by itself: `_open_now`."""
+        return True
+
+    def _path(self, shard: int) -> str:
+        return _found(self.root, self._table.names[shard])
+
+    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
+        opening = super()._open_now
+        opened = _again_if_moved(lambda: opening(shard, opener, fields))
+        if opened.identity[0] != self._inodes[shard]:
+            raise DatasetError(
+                f"{printable(str(self.root))}: replaced while it was read; open it again"
+            )
+        return opened
+
+    def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
+        """Raise DatasetError for a file that is not what it was when it was opened, wherever it is
+        now."""
+        try:
+            super().check_unchanged(shard, opened, since)
+        except DatasetError:
+            opened.checked = -math.inf
+            super().check_unchanged(shard, opened, since)
+
+
+def _reader_of(path: Path) -> ShardReader:
+    return ShardReader(LocalFolder(path.parent), path.name)
+
+
+def _found(target: Path, path: str) -> str:
+    """Return where a shard is: it moves when the dataset takes its place."""
+    return path if os.path.exists(path) else os.path.join(target, os.path.basename(path))  # noqa: PTH110, PTH119 - per block
+
+
+class ShardWatcher:
+    """Looks for finished shards of a split, or of all."""
+
+    def __init__(self, target: Path, split: str | None) -> None:
+        self._target, self._split = target, split
+        self._job: tuple[Path, int] | None = None
+        self._places: list[tuple[int, str]] = []
+        self._known: list[FinishedShard] = []
+        self._looked_at = 0
+        self._recipe: dict[str, Any] = {}
+
+    def look(self) -> Finished | Dataset | None:
+        """Return the finished shards, or the dataset if it is complete; None if nothing is there
+        yet.
+
+        Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose
+        shards were looked at before.
+        """
+        if (self._target / MANIFEST).exists():
+            opened = open_dataset(self._target, self._split)
+            if self._job is not None and opened.manifest.fingerprint != self._job[0].name:
+                raise DatasetError(
+                    f"{printable(str(self._target))}: was updated while it was read; start the epoch "
+                    "again"
+                )
+            return opened
+        for found in filter(is_file, (self._target / STAGING).glob(f"*/{JOB}")):
+            try:
+                return self._of_job(found)
+            except (OSError, ValueError, KeyError, TypeError):
+                # it has just taken its place, or given way to another
+                return None
+        return None
+
+    def _of_job(self, path: Path) -> Finished | None:
+        job = (path.parent, path.stat().st_ino)
+        # a job may begin anew, as it does where a late record has another type
+        if job != self._job:
+            record = JobFolder(path.parent).record()
+            self._refuse_unknown([split["name"] for split in record["splits"]])
+            self._places, first = [], 0
+            for split in record["splits"]:
+                if self._split in (None, split["name"]):
+                    self._places += [
+                        (first + number, shard_name(split["name"], number))
+                        for number in range(split["shards"])
+                    ]
+                first += split["shards"]
+            self._job, self._known, self._recipe, self._looked_at = job, [], record["recipe"], 0
+        for number, name in islice(self._places, self._looked_at, None):
+            marker, shard = marker_path(path.parent, number), path.parent / NEW_FOLDER / name
+            if not marker.exists():
+                break
+            facts = read_marker(marker).facts
+            status = shard.stat()
+            if status.st_size != facts.bytes:
+                break
+            self._looked_at += 1
+            if facts.rows:  # the dataset leaves out the others
+                self._known.append((str(shard), status.st_ino, facts))
+        return Finished(tuple(self._known), self._recipe, self._looked_at == len(self._places))
+
+    def _refuse_unknown(self, names: Sequence[str]) -> None:
+        if self._split is not None and self._split not in names:
+            raise UsageError(
+                f"{printable(str(self._target))}: {lacks('split', self._split, names)}"
+            )
+
+
+class BuildThread:
+    """The thread in which the dataset is made, or waited for. What it raises is raised where the
+    dataset is read."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="shardctl.snapshot")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._settle()
+        except BaseException as error:  # noqa: BLE001 - raised again by `check`
+            self._error = error
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the dataset is there, or cannot be made."""
+        return not self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raise what ended it."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self) -> None:
+        """Return once the dataset is there. Raises what ended it."""
+        while self._thread.is_alive():
+            self._thread.join(1.0)  # not without a limit: Ctrl-C is to be heard
+        self.check()
+
+
+class PartialDataset:
+    """What `snapshot(…, wait=False)` returns: a dataset whose first epoch can be read while it is
+    made."""
+
+    def __init__(self, target: Path, making: BuildThread, split: str | None = None) -> None:
+        self._target, self._making, self._split = target, making, split
+        self._opened: Dataset | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it is there."""
+        return self._making.has_ended and (self._target / MANIFEST).exists()
+
+    def wait(self) -> Dataset:
+        """Return the dataset once it is complete. Raises what `snapshot` raises."""
+        self._making.wait()
+        return open_dataset(self._target, self._split)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the dataset has, once it is complete. Raises UsageError before."""
+        if name.startswith("_") or not hasattr(Dataset, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._whole(name), name)
+
+    def __len__(self) -> int:
+        """Return the number of samples, once the dataset is complete. Raises UsageError before."""
+        return len(self._whole("len()"))
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a sample, once the dataset is complete. Raises UsageError before."""
+        return self._whole("a sample by its number")[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples, once the dataset is complete. Raises UsageError before."""
+        return iter(self._whole("iteration"))
+
+    def _whole(self, what: str) -> Dataset:
+        if not self.is_complete:
+            self._making.check()
+            raise UsageError(f"{what} needs the complete dataset: use wait() first")
+        if self._opened is None:
+            self._opened = self.wait()
+        return self._opened
+
+    def in_split(self, split: str) -> PartialDataset:
+        """Return the samples of one split. Raises UsageError where one was chosen before."""
+        if self._split is not None:
+            raise UsageError(f"the split {self._split} is chosen already")
+        return PartialDataset(self._target, self._making, split)
+
+    def loader(
+        self,
+        batch_size: int,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> PartialLoader:
+        """Return a loader of batches, with the options of `Dataset.loader` (but `repeat`,
+        `processes` and `bucket`).
+
+        Its first epoch reads each shard when it is finished, in the order of the dataset; with
+        `shuffle` the blocks of a shard and the samples of a block are in a random order. Where its
+        last batch is filled up, it is with samples of the last shards. Every later epoch is one of
+        `Dataset.loader`. Raises UsageError.
+        """
+        for name in ("repeat", "processes", "bucket"):
+            if options.get(name) not in (None, 1):
+                raise UsageError(f"{name}= needs the complete dataset: use wait() first")
+        given = {"rank": rank, "world_size": world_size, **options}
+        dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
+        LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()
+        # an unknown option is a TypeError at once
+        inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)
+        return PartialLoader(self, batch_size, shuffle, seed, dropped, given)
+
+
+class PartialLoader:
+    """An iterable of batches, as shardctl's Loader. One iteration is one epoch; the first one needs
+    no complete dataset."""
+
+    def __init__(
+        self,
+        dataset: PartialDataset,
+        batch_size: int,
+        shuffle: bool | str,
+        seed: int,
+        drop_last: bool,
+        options: dict[str, Any],
+    ) -> None:
+        self._dataset, self._batch_size, self._shuffle, self._seed = (
+            dataset,
+            batch_size,
+            shuffle,
+            seed,
+        )
+        self._drop_last, self._options = drop_last, options
+        self._consumed = 0
+        self._shards: list[tuple[int, str]] = []
+        self._content: str | None = None
+        self._later: Loader | None = None
+        self._now: Loader | None = None
+        self._read: LoaderStats | None = None
+        self._is_first = True
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
+        self._now = self._read = None
+        if self._is_first:
+            yield from self._first_epoch()
+            return
+        self._now = self._complete()
+        yield from self._now
+
+    def _complete(self) -> Loader:
+        """Return the loader of the later epochs, which needs the complete dataset."""
+        if self._later is None:
+            ds = self._dataset.wait()
+            options = {**self._options, "seed": self._seed, "drop_last": self._drop_last}
+            self._later = ds.loader(self._batch_size, self._shuffle, **options)
+            self._later.set_epoch(1)
+        return self._later
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as plain data. That of the first epoch counts the samples that all
+        ranks have consumed."""
+        if not self._is_first:
+            return self._complete().state_dict()
+        return {"epoch": 0, "samples": self._consumed, "order": self._order()}
+
+    def _order(self) -> dict[str, Any]:
+        return {
+            "arriving": True,
+            "split": self._dataset._split,
+            "shuffle": bool(self._shuffle),
+            "seed": self._seed,
+            "content": self._consumed_content(),
+        }
+
+    def _begin_with(self, shards: Iterable[tuple[int, str]]) -> None:
+        """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were
+        consumed."""
+        before = self._order()
+        self._shards, self._content = list(shards), None
+        refuse_other_order(before, self._order())
+
+    def _consumed_content(self) -> str:
+        """Return a digest of the shards of which samples are consumed."""
+        if self._content is not None:
+            return self._content
+        ends = np.cumsum([rows for rows, _ in self._shards])
+        begun = self._shards[: np.searchsorted(ends, self._consumed) + 1] if self._consumed else []
+        return hashlib.sha256("".join(sha256 for _, sha256 in begun).encode()).hexdigest()[:16]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state. Raises UsageError for that of another order."""
+        order = state.get("order", {})
+        if not isinstance(order, dict) or not order.get("arriving"):
+            self._is_first = False
+            self._complete().load_state_dict(state)
+        else:
+            content = order.get("content", "")
+            refuse_other_order(order, {**self._order(), "content": content})
+            self._is_first, self._consumed = True, whole_number("samples", state.get("samples"), 0)
+            self._content = content
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return int(self._consumed > 0) if self._is_first else self._complete().next_epoch
+
+    def stats(self) -> LoaderStats | None:
+        """Return the statistics since the start of the last iteration, as those of Loader; None
+        before the first batch."""
+        now = self._now.stats() if self._now is not None else None
+        return now if now is None or self._read is None else _together(self._read, now)
+
+    def _first_epoch(self) -> Iterator[Batch]:
+        """Yield batches of the shards that are finished, and wait for more of them, until all are
+        read."""
+        arrivals = ShardWatcher(self._dataset._target, self._dataset._split)
+        while True:
+            found = arrivals.look()
+            if isinstance(found, Dataset):
+                self._begin_with(found._selection.shards.rows_and_digests())
+                yield from self._batches_of(found._selection.shards, 0, 0, self._drop_last)
+                break
+            if found is None or not self._is_enough(found):
+                if self._dataset._making.has_ended:
+                    self._dataset._making.check()
+                time.sleep(LOOK_SECONDS)
+                continue
+            self._begin_with((facts.rows, facts.sha256) for _, _, facts in found.shards)
+            ends = np.cumsum(found.rows)
+            first = int(np.searchsorted(ends, self._consumed, side="right"))
+            if first < len(found.shards):
+                part = FinishedPart(self._dataset._target, self._dataset._split, found, first)
+                before = int(ends[first] - found.rows[first])
+                yield from self._batches_of(
+                    part, first, before, self._drop_last or not found.are_all
+                )
+            if found.are_all:
+                break
+        self._dataset.wait()
+        self._is_first, self._consumed = False, 0
+
+    def _is_enough(self, finished: Finished) -> bool:
+        """Return whether there is a batch for every rank, or all that there will be."""
+        return finished.are_all or int(finished.rows.sum()) - self._consumed >= self._global_batch
+
+    @property
+    def _global_batch(self) -> int:
+        return self._batch_size * (self._options["world_size"] or 1)
+
+    def _batches_of(
+        self, shards: Shards, first: int, before: int, drop_last: bool
+    ) -> Iterator[Batch]:
+        """Yield the batches of some shards that are not consumed; the first of these is the `first`
+        of the split, and `before` samples come before it."""
+        chosen = _shuffled(shards, self._seed, first) if self._shuffle else None
+        options = {**self._options, "seed": self._seed, "drop_last": drop_last}
+        if drop_last:
+            # it is for the end of the epoch, and this is not there yet
+            options.pop("remainder", None)
+        self._read = self.stats()
+        self._now = Dataset(Selection(shards, chosen)).loader(self._batch_size, False, **options)
+        skipped = self._consumed - before
+        self._now.load_state_dict({**self._now.state_dict(), "samples": skipped})
+        end = (
+            len(shards) - (len(shards) - skipped) % self._global_batch if drop_last else len(shards)
+        )
+        for batch in self._now:
+            at = self._now.state_dict()
+            self._consumed = before + (end if at["epoch"] else at["samples"])
+            yield batch
+
+
+NOT_SUMMED = ("threads", "processes", "samples_per_s", "stages")
+"""Figures of LoaderStats that are no sums; `stages` has a sum for each of them."""
+
+
+def _together(before: LoaderStats, now: LoaderStats) -> LoaderStats:
+    """Return the statistics of two loaders, one after the other, as those of one."""
+    names = [field.name for field in fields(LoaderStats) if field.name not in NOT_SUMMED]
+    sums = {name: getattr(before, name) + getattr(now, name) for name in names}
+    stages = {
+        name: before.stages.get(name, 0.0) + now.stages.get(name, 0.0)
+        for name in {**before.stages, **now.stages}
+    }
+    rate = sums["samples"] / sums["seconds"] if sums["seconds"] else 0.0
+    return replace(now, **sums, stages=stages, samples_per_s=rate)
+
+
+def _shuffled(shards: Shards, seed: int, first: int) -> Indices:
+    """Return the samples in the order in which they are read: the blocks of each shard in a random
+    order, and the samples of each block. It depends on the seed and the number of the shard
+    alone."""
+    order = []
+    for number in range(shards.count):
+        rng = np.random.Generator(
+            np.random.Philox(key=np.array([seed % 2**64, first + number], np.uint64))
+        )
+        for block in rng.permutation(shards.blocks_of(number)).tolist():
+            order.append(int(shards.starts[block]) + rng.permutation(shards.rows_of(block)))
+    return np.concatenate(order) if order else np.empty(0, np.int64)

@@ -1,0 +1,413 @@
+"""Samples into the shards of their splits."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import secrets
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
+from shardctl.format.roles import Sample
+from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
+from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
+from shardctl.making.commit import publish
+from shardctl.making.commit.staging import REPAIR_PREFIX, discard
+from shardctl.making.options import check_shards
+from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.plan.splits import Draw, SplitRule
+from shardctl.making.shards.job import NEW_FOLDER
+from shardctl.making.write.fields import Fields, WriteSchema
+from shardctl.sources.label_table import hash_names
+from shardctl.sources.splits import is_split_name
+from shardctl.system.files import (
+    FileFacts,
+    StreamedFile,
+    naming_the_path,
+    replacing,
+    write_atomically,
+)
+from shardctl.system.folders import LocalFolder
+from shardctl.system.text import printable
+from shardctl.transforms.values import row_size
+from shardctl.version import __version__
+
+SHARD_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class ShardLimits:
+    """When a shard is full."""
+
+    bytes: int
+    samples: int
+
+    @classmethod
+    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> ShardLimits:
+        """Read the arguments of `write`. Raises UsageError."""
+        check_shards(shard_size, samples_per_shard)
+        if samples_per_shard is not None:
+            return cls(1 << 62, samples_per_shard)
+        return cls(shard_size or SHARD_BYTES, 1 << 62)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The splits that samples may be in, and what draws them where there are several."""
+
+    names: tuple[str, ...]
+    draw: Draw | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Splits:
+        """Read the name of a split, or shares such as train=0.9,val=0.1. Raises UsageError."""
+        if not isinstance(text, str) or "=" not in text:
+            refuse_bad_names([text])
+            return cls((text,))
+        rule = SplitRule.parse(text)
+        return cls(tuple(name for name, _ in rule.shares), Draw.of(rule, 0))
+
+    def of(self, key: str) -> str:
+        """Return the split of a sample: that of a file of this name in a conversion with seed 0."""
+        return (
+            self.names[int(self.draw.of_files(hash_names([key]))[0])]
+            if self.draw
+            else self.names[0]
+        )
+
+
+def refuse_bad_names(names: Sequence[object]) -> None:
+    """Raise UsageError for what cannot be the name of a split."""
+    bad = [name for name in names if not isinstance(name, str) or not is_split_name(name)]
+    if bad:
+        raise UsageError(f"split name {bad[0]!r} must be made of letters, digits, _ and .")
+
+
+class SampleWriter:
+    """Writes samples into a folder: each split has shards of its own, and one block in memory."""
+
+    def __init__(
+        self,
+        folder: Path,
+        fields: Fields,
+        given: WriteSchema,
+        limits: ShardLimits,
+    ) -> None:
+        self._folder, self._fields, self._limits = folder, fields, limits
+        self._compression = given.compression_of(fields)
+        self._classes = len(given.classes or ())
+        self._series: dict[str, ShardSeries] = {}
+        self._keys: dict[str, Keys] = {}
+        self._labels: dict[str, npt.NDArray[np.int64]] = {}
+
+    def add(self, sample: Sample, number: int, splits: Splits) -> None:
+        """Write a sample, the `number`-th of the caller's. Raises InputError, StorageError."""
+        values = self._fields.values(sample, number)
+        split = splits.of(values[0])
+        if split not in self._series:
+            self._begin(split)
+        self._keys[split].add(values)
+        self._series[split].add(values, row_size(values))
+        if self._classes and (label := values[self._fields.label]) is not None:
+            self._labels[split][label] += 1
+
+    def _begin(self, split: str) -> None:
+        layout = self._fields.layout
+        self._series[split] = ShardSeries(
+            self._folder, layout, split, self._compression, self._limits
+        )
+        self._keys[split] = new_keys(self._fields)
+        self._labels[split] = np.zeros(self._classes, np.int64)
+
+    def finish(self) -> Iterator[WrittenSplit]:
+        """End the shards, and yield what was written of each split, in the order in which they
+        came. Raises StorageError."""
+        for split, series in self._series.items():
+            series.close()
+            yield WrittenSplit(
+                split, tuple(series.entries), self._keys[split].hashes, self._labels[split]
+            )
+
+    def abandon(self) -> None:
+        """Close the files, which are of no use."""
+        for series in self._series.values():
+            series.abandon()
+
+
+@dataclass(frozen=True)
+class WrittenSplit:
+    """The shards of one split, a hash of each key (samples,) uint64, and the samples of each class
+    (classes,) int64."""
+
+    split: str
+    entries: tuple[ShardEntry, ...]
+    hashes: npt.NDArray[np.uint64]
+    labels: npt.NDArray[np.int64]
+
+
+def in_order(written: Iterable[WrittenSplit], names: Sequence[str]) -> list[WrittenSplit]:
+    """Return what was written in the order of the splits' names."""
+    return sorted(written, key=lambda each: list(names).index(each.split))
+
+
+def new_keys(fields: Fields) -> Keys:
+    """Return what takes the keys of samples with these fields."""
+    return Keys(fields.layout.columns.get_field_index("variant"))
+
+
+# --- the keys of samples that are written: none may come twice ---
+
+_FEW = 1000
+"""Hashes of several samples whose keys are compared at a time."""
+
+
+class Keys:
+    """The keys of all samples, 8 bytes each: ten million are 80 MB. `variant` is the place of that
+    column in a row, or -1.
+
+    Samples that are variants of one record have the same key.
+    """
+
+    def __init__(self, variant: int) -> None:
+        self._variant = variant
+        self._hashes = array("Q")
+
+    def add(self, values: tuple[Any, ...]) -> None:
+        """Take the key of the next sample, whose row is `values`."""
+        self._hashes.append(xxhash.xxh3_64_intdigest(self._name(values[0], values[self._variant])))
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """A hash of every key, (samples,) uint64."""
+        return np.frombuffer(self._hashes, np.uint64)
+
+    def extend(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """Take keys that come after these, given what `hashes` gave of them."""
+        self._hashes.frombytes(hashes.tobytes())
+
+    def _name(self, key: str, variant: Any) -> bytes:
+        name = key if self._variant < 0 else f"{variant!r} {key}"
+        return name.encode("utf-8", "surrogatepass")
+
+    def refuse_repeated(self, shards: Sequence[Path]) -> None:
+        """Raise InputError if two samples have the same key.
+
+        Equal hashes prove nothing: such keys are read from the shards and compared.
+        """
+        ordered = np.sort(self.hashes)
+        again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        for start in range(0, len(again), _FEW):
+            self._compare(shards, again[start : start + _FEW])
+
+    def _compare(self, shards: Sequence[Path], wanted: npt.NDArray[np.uint64]) -> None:
+        """Compare the keys that have some hashes; the rows of the shards are in the order of the
+        samples."""
+        hashes, first = self.hashes, 0
+        seen: dict[bytes, int] = {}
+        for block in chain.from_iterable(
+            ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards
+        ):
+            for row in np.flatnonzero(
+                np.isin(hashes[first : first + block.num_rows], wanted)
+            ).tolist():
+                key = block.column("key")[row].as_py()
+                name = self._name(
+                    key, None if self._variant < 0 else block.column("variant")[row].as_py()
+                )
+                if name in seen:
+                    raise InputError(
+                        f"the samples {seen[name]:,} and {first + row:,} have the key "
+                        f"{printable(key)}; give each a key of its own"
+                    )
+                seen[name] = first + row
+            first += block.num_rows
+
+
+# --- the shards of one split, written one after the other ---
+
+
+class ShardSeries:
+    """Writes the rows of one split into one shard after the other; one block is in memory.
+    `entries` are the shards so far."""
+
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        split: str,
+        compression: Compression,
+        limits: ShardLimits,
+    ) -> None:
+        self._folder, self._layout, self._split = folder, layout, split
+        self._compression, self._limits = compression, limits
+        self._sink: StreamedFile | None = None
+        self._writer: ShardWriter | None = None
+        self._rows = self._raw_bytes = 0
+        self.entries: list[ShardEntry] = []
+
+    def add(self, values: tuple[Any, ...], size: int) -> None:
+        """Append one row: `values` in the order of the columns, `size` about their bytes. Raises
+        StorageError."""
+        with naming_the_path(self._path):
+            if self._writer is None or self._sink is None:
+                self._sink = StreamedFile(self._path)
+                schema = shard_schema(self._layout, self._split, len(self.entries))
+                self._writer = ShardWriter(self._sink, schema, self._compression)
+            self._writer.add(values, size)
+            self._rows += 1
+            self._raw_bytes += size
+            # a shard may be smaller than a block
+            waiting = self._raw_bytes - self._writer.raw_bytes
+            full = (
+                self._rows >= self._limits.samples
+                or max(self._sink.tell(), waiting) >= self._limits.bytes
+            )
+        if full:
+            self.close()
+
+    def close(self) -> None:
+        """End the shard that is being written, if there is one. Raises StorageError."""
+        if self._writer is None or self._sink is None:
+            return
+        with naming_the_path(self._path):
+            blocks = self._writer.finish()
+            self._sink.sync()
+            self._sink.close()
+        facts = ShardFacts(
+            sum(blocks), self._sink.tell(), self._writer.raw_bytes, self._sink.sha256, blocks
+        )
+        self.entries.append(ShardEntry.of_written(self._split, self._path.name, facts))
+        self._writer, self._sink, self._rows, self._raw_bytes = None, None, 0, 0
+
+    def abandon(self) -> None:
+        """Close the file of the shard that is being written, which is of no use."""
+        if self._sink is not None:
+            with contextlib.suppress(OSError):
+                self._sink.close()
+            self._writer, self._sink = None, None
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / shard_name(self._split, len(self.entries))
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder for a dataset that is to take the place of the one at `target`: `new` in a
+    folder of its staging folder. Nothing is left of that in the end. The caller holds the lease."""
+    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+    try:
+        with naming_the_path(folder):
+            (folder / NEW_FOLDER).mkdir(parents=True)
+        yield folder / NEW_FOLDER
+    finally:
+        # otherwise it may hold the only copy of some data
+        if folder.exists() and not publish.is_committing(folder):
+            with contextlib.suppress(OSError):  # the next one that writes deletes it
+                discard(folder)
+
+
+def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
+    """Return what stands for the samples of a dataset without a source in its fingerprint."""
+    return hashlib.sha256(
+        json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()
+    ).hexdigest()[:32]
+
+
+def write_tables(
+    folder: Path, entries: Sequence[ShardEntry], making: Making
+) -> dict[str, FileFacts]:
+    """Write all tables of a dataset without a source, of whose shards are the `entries`, and return
+    what they are."""
+    empty = ((FILES, pa.schema(FILE_FIELDS)), (PLAN, PLAN_SCHEMA))
+    for name, schema in empty:
+        with (
+            replacing(folder / name) as sink,
+            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema),
+        ):
+            pass
+    write_atomically(folder / REJECTS, b"")
+    with ShardSpool(folder.parent) as shards:
+        for entry in entries:
+            shards.add(entry)
+        shards.write_table(folder / SHARDS, making)
+        return sum_up(folder, shards.sums())
+
+
+def finish(
+    folder: Path,
+    layout: Layout,
+    entries: Sequence[ShardEntry],
+    compression: Compression,
+    settings: dict[str, Any],
+    class_counts: dict[str, list[int]] | None = None,
+) -> Manifest:
+    """Complete the folder of a dataset whose shards are there: write its tables, and its manifest
+    last."""
+    recipe: dict[str, Any] = {
+        "kind": layout.kind,
+        "store": layout.image.store if layout.image else None,
+        "compression": str(compression),
+        "transform": [],
+    }
+    parts = {WRITTEN_PART: digest_of_shards(entries)}
+    files = write_tables(
+        folder, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
+    )
+    samples = sum(entry.rows for entry in entries)
+    manifest = Manifest(
+        kind=layout.kind,
+        samples=samples,
+        shards=len(entries),
+        bytes=sum(entry.bytes for entry in entries),
+        inputs=samples,
+        rejected=0,
+        splits=splits_of(entries),
+        schema=tuple((f.name, str(f.type)) for f in layout.columns),
+        fields=layout.fields(),
+        recipe=recipe,
+        settings=settings,
+        fingerprint=fingerprint(parts),
+        fingerprint_parts=parts,
+        sources=(),
+        files=files,
+        created=now(),
+        shardctl_version=__version__,
+        class_counts=class_counts,
+    )
+    write_atomically(folder / MANIFEST, manifest.to_json().encode())
+    return manifest
+
+
+def splits_of(
+    entries: Sequence[ShardEntry], names: Iterable[str] | None = None
+) -> tuple[SplitFacts, ...]:
+    """Return what a manifest says of the splits with these names (None: all there are)."""
+    if names is None:
+        names = dict.fromkeys(entry.split for entry in entries)
+    found = []
+    for name in names:
+        own = [entry for entry in entries if entry.split == name]
+        rows, size = sum(entry.rows for entry in own), sum(entry.bytes for entry in own)
+        found.append(SplitFacts(name, rows, len(own), size))
+    return tuple(found)
+
+
+def now() -> str:
+    """Return the time as a manifest has it."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

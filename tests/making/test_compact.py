@@ -1,0 +1,223 @@
+"""After many updates, `compact` gives the layout of a fresh conversion, by copying rows alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples_of import samples_of
+from stopping import some_changes, stopped_at
+from token_samples import packed_blocks, write_packed
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.tables import ShardTable, read_checksums
+from shardctl.making.rewrite import compact
+from shardctl.system.files import sha256_of
+from shardctl.system.folders import LocalFolder
+
+
+def convert(source: Path, out: Path, **options: Any) -> Any:
+    return shardctl.convert(source, out, **{"workers": 0, "samples_per_shard": 6, **options})
+
+
+def files_of(source: Path) -> list[Path]:
+    return sorted(path for path in source.rglob("*") if path.is_file())
+
+
+def layout_of(out: Path) -> list[tuple[str, list[str]]]:
+    """The shards, each with its keys in their order."""
+    opened, first, found = shardctl.open(out), 0, []
+    for entry in ShardTable(LocalFolder(out)):
+        found.append((entry.path, opened.take(range(first, first + entry.rows), ["key"])["key"]))
+        first += entry.rows
+    return found
+
+
+def change(source: Path, out: Path, held: Path, **options: Any) -> None:
+    """Take most files away and bring them back in several updates, in a random order; one stays
+    away."""
+    rng, files = random.Random(7), files_of(source)
+    away = [file for number, file in enumerate(files) if number % 6 > 1]
+    rng.shuffle(away)
+    held.mkdir()
+    for number, file in enumerate(away):
+        shutil.move(file, held / str(number))
+    convert(source, out, **options)
+    for number, file in enumerate(away[:-1]):
+        shutil.move(held / str(number), file)
+        if number % 15 == 14:
+            convert(source, out, update=True, **options)
+    convert(source, out, update=True, **options)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"split": "train=0.6,val=0.4"},
+    {"shuffle": 5},
+    {"recipe": {"store": "raw", "variants": 2, "transform": [{"name": "random_crop", "size": 16}]}},
+    {
+        "recipe": {
+            "store": "png",
+            "compression": "zstd:1",
+            "transform": [{"name": "resize", "size": 16}],
+        }
+    },
+]
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_layout_is_that_of_a_fresh_conversion(
+    source: Path, tmp_path: Path, cli: Any, options: dict[str, Any]
+) -> None:
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    change(source, out, tmp_path / "held", **options)
+    convert(source, fresh, **options)
+    assert layout_of(out) != layout_of(fresh)
+    before = samples_of(out)
+    dry = cli("compact", out, "--dry-run", "--json").json
+    result = shardctl.compact(out)
+    assert (result.status, result.samples, result.shards) == (
+        "compacted",
+        len(before),
+        dry["shards"],
+    )
+    assert layout_of(out) == layout_of(fresh)
+    assert samples_of(out) == before == samples_of(fresh)
+    assert shardctl.verify(out, level="deep").findings == ()
+    assert shardctl.compact(out).status == "up-to-date"
+    assert convert(source, out, **options).status == "up-to-date"
+    assert shardctl.open(out).generation.command == "compact"
+    one, other = (json.loads((root / "manifest.json").read_text()) for root in (out, fresh))
+    for name in ("samples", "inputs", "rejected", "class_counts", "fields", "jpeg", "fingerprint"):
+        assert one.get(name) == other.get(name), name
+
+
+def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(
+    source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    change(source, out, tmp_path / "held")
+    shardctl.compact(out)
+    shards = {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
+    for name in list(shards)[::2]:
+        (out / name).unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert {name: sha256_of(out / name) for name in shards} == shards
+    files_of(source)[11].unlink()
+    os.utime(files_of(source)[40])
+    convert(source, out, update=True)
+    convert(source, tmp_path / "fresh")
+    assert samples_of(out) == samples_of(tmp_path / "fresh")
+    assert shardctl.verify(out).findings == ()
+
+
+def test_lines_are_put_into_the_order_of_their_files(tmp_path: Path) -> None:
+    source, out, fresh = tmp_path / "in", tmp_path / "out", tmp_path / "fresh"
+    source.mkdir()
+    for number in (5, 2, 8, 1, 9):
+        rows = [{"text": f"{number} {n}"} for n in range(25)]
+        lines = [json.dumps(row) for row in rows]
+        lines[7] = "no JSON"
+        (source / f"day-{number}.jsonl").write_text("\n".join(lines) + "\n\n")
+        convert(source, out, update=True, samples_per_shard=10)
+    assert len(ShardTable(LocalFolder(out))) > 13
+    before = samples_of(out)
+    shardctl.compact(out)
+    convert(source, fresh, samples_per_shard=10)
+    assert samples_of(out) == before == samples_of(fresh)
+    assert [key for _, keys in layout_of(out) for key in keys] == [
+        key for _, keys in layout_of(fresh) for key in keys
+    ]
+    assert shardctl.verify(out).findings == ()
+    assert (out / "rejects.jsonl").read_text() == (fresh / "rejects.jsonl").read_text()
+    for shard in ShardTable(LocalFolder(out)):
+        (out / shard.path).unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+
+
+def test_samples_without_a_source_fill_their_shards_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shardctl.write(out, [{"key": f"k{n:03}", "n": n} for n in range(100)], samples_per_shard=10)
+    shardctl.prune(out, where="n < 70 and n > 5")
+    shardctl.compact(out)
+    assert [entry.rows for entry in ShardTable(LocalFolder(out))] == [9, 9, 9, 9]
+    assert shardctl.verify(out).findings == ()
+    assert shardctl.open(out).take(range(36), ["n"])["n"].tolist() == [*range(6), *range(70, 100)]
+
+
+def test_a_dataset_without_samples_is_in_order_after_that(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    shardctl.prune(out, keys=[sample["key"] for sample in shardctl.open(out)])
+    assert [shardctl.compact(out).status for _ in range(2)][1] == "up-to-date"
+    assert shardctl.verify(out).findings == ()
+
+
+def test_damage_is_not_copied(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    change(source, out, tmp_path / "held")
+    name = next(iter(ShardTable(LocalFolder(out)))).path
+    data = bytearray((out / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (out / name).write_bytes(data)
+    with pytest.raises(
+        DatasetError, match="is damaged; run `shardctl repair` first, then this again"
+    ):
+        shardctl.compact(out)
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert shardctl.compact(out).status == "compacted"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    out, before = tmp_path / "out", tmp_path / "before"
+    for file in files_of(source)[8:]:
+        file.unlink()
+    shutil.move(files_of(source)[0], tmp_path / "first")
+    convert(source, before, samples_per_shard=3, labels="none")
+    shutil.move(tmp_path / "first", source / "0.jpg")
+    convert(source, before, samples_per_shard=3, labels="none", update=True)
+    expected = samples_of(before)
+    for change in some_changes(how == "kill", 4):
+        shutil.copytree(before, out)
+        again = partial(shardctl.compact, out)
+        if not stopped_at(change, how, compact, "_written", again, monkeypatch):
+            break
+        assert samples_of(out) == expected
+        again()
+        assert samples_of(out) == expected
+        sums = read_checksums(LocalFolder(out))
+        assert sums == {name: sha256_of(out / name) for name in sums}
+        assert [
+            path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")
+        ] == []
+        shutil.rmtree(out)
+    assert layout_of(out)[0][1][0] == "0.jpg"
+
+
+def test_what_cannot_be_moved_is_refused(tmp_path: Path, cli: Any) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text('{"text": "a"}\n' * 50)
+    convert(source, out, shuffle=1)
+    with pytest.raises(UsageError, match="its records were shuffled within their shards"):
+        shardctl.compact(out)
+    packed = write_packed(
+        tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"})
+    )
+    with pytest.raises(UsageError, match="its samples are packed shard by shard"):
+        shardctl.compact(packed)
+    assert cli("compact", tmp_path / "nothing").code == 3
+    (tmp_path / "folder").mkdir()
+    assert "not a dataset (it has no manifest.json)" in cli("compact", tmp_path / "folder").err
+    assert not list((tmp_path / "folder").iterdir())

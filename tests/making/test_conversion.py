@@ -1,0 +1,995 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import CROP
+from dataset_facts import sums
+from forged_datasets import signed
+from image_files import image, images
+from PIL import Image
+from places import file_at
+
+import shardctl
+from shardctl.errors import (
+    DatasetError,
+    InputError,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+    UsageError,
+)
+from shardctl.format.tables import open_table, read_rejects
+from shardctl.making.convert import Listener
+from shardctl.making.plan.fingerprint import fingerprint
+from shardctl.making.shards import inputs
+from shardctl.making.shards.marker import WorkDone
+from shardctl.system.folders import LocalFolder
+from shardctl.system.permutation import evenly_spaced
+
+RANDOM = {
+    "store": "jpeg:85",
+    "seed": 5,
+    "variants": 2,
+    "transform": [{"name": "random_resized_crop", "size": 24}, {"name": "hflip", "p": 0.5}],
+}
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("recipe", [CROP, RANDOM, {}], ids=["raw", "random", "source"])
+def test_the_same_bytes_whoever_converts(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Any
+) -> None:
+    options = {"recipe": recipe, "shuffle": 3, "split": "train=0.8,val=0.2"}
+    for workers in (0, 1, 2):
+        shardctl.convert(photos, tmp_path / f"out{workers}", workers=workers, **options)
+    assert sums(tmp_path / "out0") == sums(tmp_path / "out1") == sums(tmp_path / "out2")
+    copied = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(photos, copied, copy_function=shutil.copyfile)  # other times of change
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    shardctl.convert("copy", "out", workers=0, **options)
+    assert sums(tmp_path / "elsewhere" / "out") == sums(tmp_path / "out0")
+
+
+def test_the_same_again_is_up_to_date_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
+    first = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    again = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    assert (first.status, again.status) == ("created", "up-to-date")
+    assert (again.samples, again.shards, again.bytes, again.fingerprint) == (
+        first.samples,
+        first.shards,
+        first.bytes,
+        first.fingerprint,
+    )
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "a/1.png", "b/2.png")
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    old = sums(tmp_path / "out")
+    with pytest.raises(DatasetError, match="that differs in its recipe \\(store: source → png\\);"):
+        shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
+    image(source / "a" / "3.png")
+    with pytest.raises(DatasetError, match="that differs in its inputs;"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+    assert sums(tmp_path / "out") == old
+    result = shardctl.convert(
+        source, tmp_path / "out", workers=0, overwrite=True, samples_per_shard=1
+    )
+    assert (result.status, result.samples) == ("updated", 3)
+    assert sorted(path.name for path in (tmp_path / "out").glob("train-*")) == [
+        f"train-{n:05d}.arrow" for n in range(3)
+    ]
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_a_dry_run_tells_the_truth_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
+    planned = shardctl.convert(photos, tmp_path / "out", recipe=CROP, dry_run=True)
+    assert not (tmp_path / "out").exists()
+    made = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    assert planned.status == "planned"
+    assert (planned.samples, planned.shards, planned.fingerprint) == (
+        made.samples,
+        made.shards,
+        made.fingerprint,
+    )
+    assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
+
+
+def noise(folder: Path, sides: list[int]) -> Path:
+    """Make images of noise, whose files are about as large as their pixels."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for number, side in enumerate(sides):
+        Image.fromarray(rng.integers(0, 255, (side, side, 3), np.uint8)).save(
+            folder / f"{number:02d}.png"
+        )
+    return folder
+
+
+def test_the_size_of_a_copy_is_estimated_from_the_sizes_of_all_inputs(tmp_path: Path) -> None:
+    """32 inputs are tried. Here those are all of the large ones, as chance had it with the photos
+    of `shardctl demo`."""
+    tried = set(evenly_spaced(99, 32))
+    source = noise(tmp_path / "in", [40 if number in tried else 10 for number in range(99)])
+    planned = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True)
+    made = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
+
+
+def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path: Path) -> None:
+    source = noise(tmp_path / "in", [40] * 8)
+    for number in range(8):
+        (source / f"bad{number}.png").write_bytes(b"bad")
+    planned = shardctl.convert(
+        source, tmp_path / "out", recipe={"store": "png"}, workers=0, dry_run=True
+    )
+    made = shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
+    assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_too_little_disk_is_said_before_anything_is_written(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    monkeypatch.setattr("shardctl.making.convert.targets.free_bytes", lambda path: 10_000)
+    with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
+        shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0, dry_run=dry_run)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_destination_that_cannot_be_made_is_said_by_a_dry_run_too(
+    tmp_path: Path, dry_run: bool
+) -> None:
+    source = images(tmp_path / "in", "1.png")
+    (tmp_path / "file").write_text("")
+    for out, message in (
+        ("file/out", "is not a folder"),
+        ("x" * 300, "name too long"),
+        ("loop", "cannot be a destination|link"),
+    ):
+        if out == "loop":
+            (tmp_path / "loop").symlink_to("loop")
+        with pytest.raises(StorageError, match=f"(?i){message}"):
+            shardctl.convert(source, tmp_path / out, workers=0, dry_run=dry_run)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "file/in"])
+def test_a_source_that_cannot_be_looked_at_is_said(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot be read|no such file"):
+        shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
+
+
+def unfinished(source: Path, out: Path, **options: Any) -> None:
+    """Leave a conversion of which some shards are done."""
+
+    def stop(progress: WorkDone) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="1 of 3 shards are done"):
+        shardctl.convert(
+            source, out, workers=0, samples_per_shard=1, listener=Listener(progress=stop), **options
+        )
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(
+    tmp_path: Path, dry_run: bool
+) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    unfinished(source, tmp_path / "out")
+    with pytest.raises(
+        DatasetError,
+        match="holds an unfinished conversion that differs in its recipe: 1 of 3 shards",
+    ):
+        shardctl.convert(
+            source,
+            tmp_path / "out",
+            recipe={"store": "png"},
+            workers=0,
+            samples_per_shard=1,
+            dry_run=dry_run,
+        )
+
+
+def test_a_dry_run_leaves_an_unfinished_conversion_as_it_is(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    unfinished(source, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    planned = shardctl.convert(
+        source, tmp_path / "out", workers=0, samples_per_shard=1, dry_run=True
+    )
+    assert (planned.status, planned.samples, planned.shards) == ("planned", 3, 3)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+def test_the_rate_of_a_resumed_conversion_counts_what_it_made_itself(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    unfinished(source, tmp_path / "out")
+    result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
+    assert (result.status, result.samples) == ("resumed", 3)
+    assert result.samples_per_s == pytest.approx(2 / result.seconds)
+
+
+def other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.making.plan.fingerprint.__version__", "9.9.9")
+    monkeypatch.setattr(
+        "shardctl.making.plan.fingerprint.backend.libraries",
+        lambda: ["libjpeg-turbo 99.1", "zlib 9"],
+    )
+
+
+def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its shards would be mixed with those of other code and other decoders."""
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    unfinished(source, tmp_path / "out")
+    other_versions(monkeypatch)
+    with pytest.raises(
+        DatasetError,
+        match=r"that differs in its versions \(shardctl \S+ → 9.9.9, libjpeg-turbo \S+ → 99.1, "
+        r"zlib",
+    ):
+        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
+    result = shardctl.convert(
+        source, tmp_path / "out", workers=0, samples_per_shard=1, overwrite=True
+    )
+    assert (result.status, result.samples) == ("created", 3)
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize(
+    "change",
+    [{"more": 1}, {"roots": [{"path": "/", "device": 1, "more": 2}]}, {"recipe": {"new": 1}}],
+)
+def test_a_job_that_another_version_wrote_is_no_crash(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    unfinished(source, tmp_path / "out")
+    (path,) = (tmp_path / "out").glob(".shardctl/*/job.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(
+        DatasetError, match="holds an unfinished conversion of another version of shardctl: 1 shard"
+    ):
+        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
+    result = shardctl.convert(
+        source, tmp_path / "out", workers=0, samples_per_shard=1, overwrite=True
+    )
+    assert (result.status, result.samples) == ("created", 3)
+    assert shardctl.verify(tmp_path / "out").ok
+
+
+def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = images(tmp_path / "in", "1.png")
+    first = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (
+        "shardctl "
+        in json.loads((tmp_path / "out" / "manifest.json").read_text())["fingerprint_parts"][
+            "versions"
+        ]
+    )
+    other_versions(monkeypatch)
+    again = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (again.status, again.fingerprint) == ("up-to-date", first.fingerprint)
+    (notice,) = again.notices
+    assert "made by other versions (shardctl " in notice
+    assert "libjpeg-turbo 2" not in notice.partition("→")[0]
+    assert "; overwrite=True converts it again" in notice
+    with pytest.raises(DatasetError, match="that differs in its recipe \\(store: source → png\\);"):
+        shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
+    next((tmp_path / "out").glob("train-*")).unlink()
+    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired", (
+        "proven by SHA-256, by whichever version"
+    )
+
+
+def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    record = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    del record["fingerprint_parts"]["versions"]
+    record["fingerprint"] = fingerprint(record["fingerprint_parts"])
+    (tmp_path / "out" / "manifest.json").write_text(signed(record))
+    again = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert again.status == "up-to-date"
+    assert "made by other versions (not recorded → shardctl " in again.notices[0]
+    record["fingerprint_parts"]["versions"] = "\x1b[31mred 1"
+    (tmp_path / "out" / "manifest.json").write_text(signed(record))
+    assert (
+        "\\x1b[31mred 1 → none" in shardctl.convert(source, tmp_path / "out", workers=0).notices[0]
+    )
+    record["fingerprint_parts"]["versions"] = ["no", "text"]
+    (tmp_path / "out" / "manifest.json").write_text(signed(record))
+    with pytest.raises(DatasetError, match=r"not as `shardctl help format` describes a manifest"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png")
+    (source / "bad.png").write_bytes(b"bad")
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    with pytest.raises(
+        TooManyRejectsError,
+        match="the dataset is complete, with 1 input of 3 rejected, more than max_rejects",
+    ):
+        shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="0")
+    assert (
+        shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="1").status
+        == "up-to-date"
+    )
+
+
+def test_rejects_that_were_not_copied_are_told(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png")
+    (source / "bad.png").write_bytes(b"bad")
+    with pytest.raises(
+        TooManyRejectsError, match=r"\(no rejected input was copied: copy_rejects needs a complete"
+    ):
+        shardctl.convert(
+            source, tmp_path / "out", workers=0, max_rejects="0", copy_rejects=tmp_path / "copies"
+        )
+    assert not (tmp_path / "copies").exists()
+
+
+def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.png").write_bytes(b"bad")
+    with pytest.raises(TooManyRejectsError, match="no input could be converted"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects="100%")
+    with pytest.raises(
+        DatasetError,
+        match="run the same command or script again: it completes it, or says why it cannot",
+    ):
+        shardctl.open(tmp_path / "out")
+
+
+def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", *(f"{number}.png" for number in range(19)))
+    (source / "bad.png").write_bytes(b"bad")
+    assert shardctl.convert(source, tmp_path / "few", workers=0).warnings == ()
+    (source / "worse.png").write_bytes(b"bad")
+    for _ in ("created", "up-to-date"):
+        (warning,) = shardctl.convert(source, tmp_path / "out", workers=0).warnings
+        assert warning.startswith(
+            "2 of 21 inputs (9.5%) could not be converted. Most frequent (2): decode: not-an-image,"
+        )
+        assert "for instance bad.png: not an image" in warning
+        assert warning.endswith(
+            "rejects.jsonl of the dataset lists all of them; max_rejects='5%' makes this an error"
+        )
+
+
+def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "a/1.png", "a/2.png", "b/3.png", "b/4.png")
+    (source / "a" / "cut.png").write_bytes((source / "a" / "1.png").read_bytes()[:60])
+    (source / "a" / "empty.jpg").write_bytes(b"")
+    (source / "b" / "drawing.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n")
+    (source / "b" / "loose").symlink_to("nowhere")
+    (source / "b" / "notes.txt").write_text("no image, and not meant as one")
+    image(source / "b" / "5.png").rename(source / "b" / os.fsdecode(b"caf\xe9.png"))
+    result = shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="100%")
+    assert (result.samples, result.rejected) == (4, 5)
+    found = {
+        reject.source: (reject.stage, reject.error)
+        for reject in read_rejects(LocalFolder(tmp_path / "out"))
+    }
+    assert found == {
+        "a/cut.png": ("decode", "truncated"),
+        "a/empty.jpg": ("decode", "empty"),
+        "b/drawing.eps": ("decode", "format-not-allowed"),
+        "b/loose": ("plan", "unreachable"),
+        "b/caf\\xe9.png": ("plan", "name-not-utf8"),
+    }
+    plan = open_table(*file_at(tmp_path / "out" / "plan.arrow"))
+    assert (sum(plan["samples"].to_pylist()), sum(plan["rejected"].to_pylist())) == (4, 5)
+    assert shardctl.verify(tmp_path / "out").ok
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+        "a/1.png",
+        "a/2.png",
+        "b/3.png",
+        "b/4.png",
+    ]
+
+
+def test_too_many_rejects_fail_and_nothing_looks_complete(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(8)))
+    for number in range(4):
+        (source / f"bad{number}.png").write_bytes(b"bad")
+    for limit in ("3", "25%"):
+        with pytest.raises(TooManyRejectsError, match="rejected"):
+            shardctl.convert(source, tmp_path / "out", workers=0, max_rejects=limit)
+        assert not (tmp_path / "out" / "manifest.json").exists()
+        with pytest.raises(DatasetError, match="unfinished conversion"):
+            shardctl.open(tmp_path / "out")
+    assert shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="34%").rejected == 4
+
+
+def test_when_every_input_is_rejected_nothing_is_committed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(b"bad")
+    with pytest.raises(
+        TooManyRejectsError,
+        match=r"no input could be converted \(1 rejected\), for instance a.jpg: not",
+    ):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects="100%")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("vanishes", "vanished"),
+        ("grows", "changed"),
+        ("shrinks", "changed"),
+        ("is swapped", "changed"),
+        ("becomes a pipe", "unreadable"),
+        ("becomes a folder", "unreadable"),
+    ],
+)
+def test_a_file_that_changes_between_plan_and_read_is_rejected(
+    tmp_path: Path, what: str, error: str
+) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    victim = source / "2.png"
+
+    def meddle(_: object) -> None:
+        data = victim.read_bytes()
+        victim.unlink()
+        if what == "becomes a pipe":
+            os.mkfifo(victim)
+        elif what == "becomes a folder":
+            victim.mkdir()
+        elif what != "vanishes":
+            victim.write_bytes(
+                {"grows": data + b"more", "shrinks": data[:-9], "is swapped": data[::-1]}[what]
+            )
+
+    shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    assert (reject.source, reject.stage, reject.error) == ("2.png", "read", error)
+
+
+def test_a_file_that_is_written_while_it_is_read_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written after it was opened and looked at: its bytes may be a mixture."""
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
+    fstat = os.fstat
+
+    def look(descriptor: int) -> os.stat_result:
+        status = fstat(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == source / "2.png":
+            os.utime(source / "2.png", ns=(0, 0))
+        return status
+
+    def meddle(estimate: object) -> None:
+        monkeypatch.setattr(os, "fstat", look)
+
+    shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    assert (reject.source, reject.stage, reject.error) == ("2.png", "read", "changed")
+
+
+def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some network file systems give them, and Linux those of more than 2 GiB."""
+
+    class Slow(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 0, 7))
+
+    source = images(tmp_path / "in", "1.png")
+    monkeypatch.setattr(
+        inputs,
+        "open",
+        lambda path, mode, buffering, opener: Slow(path, mode, opener=opener),
+        raising=False,
+    )
+    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (1, 0)
+
+
+def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+
+    def remove(_: WorkDone) -> None:
+        shutil.rmtree(tmp_path / "out")
+        raise KeyboardInterrupt
+
+    with pytest.raises(
+        KeyboardInterrupt,
+        match=r"interrupted; shardctl cannot read what is done \(.*: No such file or directory\)",
+    ):
+        shardctl.convert(source, tmp_path / "out", listener=Listener(progress=remove), workers=0)
+
+
+def test_a_source_that_goes_away_as_a_whole_stops_the_job_and_rejects_nothing(
+    tmp_path: Path,
+) -> None:
+    """As when it is unmounted: the folder may stay, empty. Nothing is lost, and the same command
+    goes on."""
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(8)))
+    hidden = tmp_path / "hidden"
+
+    def unmount(_: object) -> None:
+        shutil.copytree(source, hidden)
+        shutil.rmtree(source)
+        source.mkdir()
+
+    with pytest.raises(
+        SourceGoneError, match=r"has gone away; bring it back .* 0 of 1 shards are done"
+    ):
+        shardctl.convert(source, tmp_path / "out", listener=Listener(announce=unmount), workers=0)
+    source.rmdir()
+    hidden.rename(source)
+    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (result.status, result.samples, result.rejected) == ("resumed", 8, 0)
+
+
+def test_truncated_images_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (64, 64, 3), np.uint8)).save(source / "2.jpg")
+    (source / "2.jpg").write_bytes((source / "2.jpg").read_bytes()[:2000])
+    with pytest.raises(UsageError, match="truncated must be reject or keep"):
+        shardctl.convert(source, tmp_path / "out", workers=0, recipe={"truncated": "maybe"})
+    rejecting = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert rejecting.reasons == {"decode: truncated": 1}
+    for name, recipe in (("source", {}), ("png", {"store": "png"})):
+        shardctl.convert(source, tmp_path / name, workers=0, recipe={**recipe, "truncated": "keep"})
+        assert shardctl.open(tmp_path / name)[1]["image"].shape == (64, 64, 3)
+
+
+def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "a/1.png", "b/2.png")
+    (source / "b" / "bad.png").write_bytes(b"bad")
+    for _ in ("created", "up-to-date"):
+        result = shardctl.convert(
+            source, tmp_path / "out", workers=0, copy_rejects=tmp_path / "quarantine"
+        )
+        assert result.copied == 1
+        assert (tmp_path / "quarantine" / "b" / "bad.png").read_bytes() == b"bad"
+        shutil.rmtree(tmp_path / "quarantine" / "b")
+    (rejected,) = read_rejects(LocalFolder(tmp_path / "quarantine"))
+    assert rejected.key == "b/bad.png"
+    for folder in (source / "rejects", tmp_path / "out"):
+        with pytest.raises(UsageError, match="a folder of their own"):
+            shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=folder)
+
+
+def test_copies_of_rejects_never_write_into_the_source(tmp_path: Path) -> None:
+    """An earlier copy may have become a hard link to it, or its folder a symbolic link."""
+    source = images(tmp_path / "in", "a/1.png")
+    (source / "a" / "bad.png").write_bytes(b"bad")
+    copies = tmp_path / "quarantine"
+    (copies / "a").mkdir(parents=True)
+    (copies / "a" / "bad.png").hardlink_to(source / "a" / "bad.png")
+    shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
+    assert (
+        (source / "a" / "bad.png").read_bytes() == (copies / "a" / "bad.png").read_bytes() == b"bad"
+    )
+    assert not (copies / "a" / "bad.png").samefile(source / "a" / "bad.png")
+    (copies / "rejects.jsonl").unlink()
+    (copies / "rejects.jsonl").hardlink_to(tmp_path / "out" / "rejects.jsonl")
+    assert shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies).copied == 1
+    assert not (copies / "rejects.jsonl").samefile(tmp_path / "out" / "rejects.jsonl")
+    shutil.rmtree(copies / "a")
+    (copies / "a").symlink_to(source / "a")
+    with pytest.raises(StorageError, match="quarantine/a: a link to"):
+        shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
+    assert (source / "a" / "bad.png").read_bytes() == b"bad"
+
+
+def test_a_large_reject_is_copied_in_flat_memory(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+    with open(source / "bad.png", "wb") as file:
+        file.truncate(32 << 20)
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    tracemalloc.start()
+    try:
+        assert (
+            shardctl.convert(
+                source, tmp_path / "out", workers=0, copy_rejects=tmp_path / "copies"
+            ).copied
+            == 1
+        )
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "copies" / "bad.png").stat().st_size == 32 << 20
+
+
+def test_copies_of_rejected_lines_never_write_into_the_source(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "quarantine").mkdir()
+    lines = '{"x": 1}\nbad\n'
+    (tmp_path / "in" / "a.jsonl").write_text(lines)
+    (tmp_path / "quarantine" / "a.jsonl").hardlink_to(tmp_path / "in" / "a.jsonl")
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "out", workers=0, copy_rejects=tmp_path / "quarantine"
+    )
+    assert (tmp_path / "in" / "a.jsonl").read_text() == lines
+    assert (tmp_path / "quarantine" / "a.jsonl").read_text() == "bad\n"
+
+
+def test_of_a_file_of_many_inputs_only_the_rejected_ones_are_copied(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n{"x": 2}\n[3]\n')
+    result = shardctl.convert(
+        tmp_path / "in", tmp_path / "out", workers=0, copy_rejects=tmp_path / "quarantine"
+    )
+    assert (result.samples, result.copied) == (2, 2)
+    assert (tmp_path / "quarantine" / "a.jsonl").read_text() == "bad\n[3]\n"
+
+
+def folder_state(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "copies"),
+    [
+        ("data/a.jsonl", "data"),
+        ("data/train", "data"),
+        ("data/a.jsonl", "."),
+        ("data/train", "other"),
+        ("data/train", "out"),
+    ],
+)
+def test_rejects_are_not_copied_over_sources_or_into_datasets(
+    tmp_path: Path, source: str, copies: str
+) -> None:
+    """A source that is a file lies in the folder that its copy would go to."""
+    for name in ("data/a.jsonl", "data/train/a.jsonl", "other.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"x": 1}\nbad\n')
+    shardctl.convert(tmp_path / "other.jsonl", tmp_path / "other", workers=0)
+    before = folder_state(tmp_path)
+    with pytest.raises(UsageError, match="a folder of their own"):
+        shardctl.convert(
+            tmp_path / source, tmp_path / "out", workers=0, copy_rejects=tmp_path / copies
+        )
+    assert folder_state(tmp_path) == before
+
+
+def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n')
+    copies = tmp_path / "copies"
+    copies.mkdir()
+
+    def convert() -> int:
+        return shardctl.convert(
+            tmp_path / "in", tmp_path / "out", workers=0, update=True, copy_rejects=copies
+        ).copied
+
+    for name in ("a.jsonl", "rejects.jsonl"):
+        (copies / name).write_text("mine\n")
+        with pytest.raises(StorageError, match=f"{name}: no copy that copy_rejects has made"):
+            convert()
+        assert (copies / name).read_text() == "mine\n"
+        assert not [path for path in copies.iterdir() if path.suffix == ".partial"]
+        (copies / name).unlink()
+    assert (convert(), convert()) == (1, 1)
+    (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\nworse\n')
+    assert (convert(), (copies / "a.jsonl").read_text()) == (2, "bad\nworse\n")
+    (copies / "a.jsonl").write_text("mended by hand\n")
+    with pytest.raises(
+        StorageError, match=r"a\.jsonl: no copy that copy_rejects has made, or it was changed since"
+    ):
+        convert()
+    assert (copies / "a.jsonl").read_text() == "mended by hand\n"
+
+
+def test_rejects_of_a_file_are_copied_to_a_folder_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\nbad\n')
+    shardctl.convert(
+        tmp_path / "a.jsonl", tmp_path / "out", workers=0, copy_rejects=tmp_path / "copies"
+    )
+    assert (tmp_path / "copies" / "a.jsonl").read_text() == "bad\n"
+
+
+def test_an_image_larger_than_the_limit_is_rejected(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "small.png")
+    image(source / "large.png", (400, 300))
+    result = shardctl.convert(source, tmp_path / "out", recipe={"max_pixels": 100_000}, workers=0)
+    assert (result.samples, result.reasons) == (1, {"decode: too-many-pixels": 1})
+
+
+OWN = """
+import numpy as np
+
+def features(sample, rng):
+    print("noise on stdout")
+    sample["brightness"] = float(sample["image"].mean())
+    sample["tokens"] = np.arange(len(sample["key"]), dtype=np.uint16)
+    sample["luck"] = rng.random()
+    return sample
+
+def picky(sample):
+    if "2" in sample["key"]:
+        return None
+    if "3" in sample["key"]:
+        raise ValueError("three is too many")
+    return sample
+
+def upper(sample):
+    sample["text"] = sample["text"].upper()
+    return sample
+
+def odd_label(sample):
+    if "3" in sample["key"]:
+        sample["label"] = "three"
+    return sample
+
+def rename(sample):
+    sample["key"] = "other"
+    return sample
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_steps.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("own_steps", None)
+
+
+def custom(function: str, **recipe: Any) -> dict[str, Any]:
+    return {
+        **recipe,
+        "transform": [
+            *recipe.get("transform", []),
+            {"name": "custom", "target": f"own_steps:{function}"},
+        ],
+    }
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_function_of_ones_own_adds_columns(tmp_path: Path, workers: int) -> None:
+    source = images(tmp_path / "in", "1.png", "22.png")
+    shardctl.convert(
+        source, tmp_path / "out", recipe=custom("features", store="png"), workers=workers
+    )
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.schema.field("tokens").type == pa.list_(pa.uint16())
+    assert [sample["tokens"].tolist() for sample in ds] == [list(range(5)), list(range(6))]
+    assert ds[0]["brightness"] == pytest.approx(ds[0]["image"].mean())
+    assert ds[0]["luck"] != ds[1]["luck"]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    shardctl.convert(source, tmp_path / "out", recipe=custom("picky", store="png"), workers=0)
+    reasons = {
+        reject.key: (reject.stage, reject.error, reject.message)
+        for reject in read_rejects(LocalFolder(tmp_path / "out"))
+    }
+    assert reasons == {
+        "2.png": ("transform", "left-out", "own_steps:picky left it out"),
+        "3.png": (
+            "transform",
+            "ValueError",
+            "own_steps:picky raised ValueError: three is too many",
+        ),
+    }
+
+
+@pytest.mark.usefixtures("own")
+def test_a_label_that_a_function_spoils_costs_one_sample(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "a/1.png", "b/3.png")
+    result = shardctl.convert(
+        source, tmp_path / "out", recipe=custom("odd_label", store="png"), workers=1
+    )
+    assert (result.samples, result.reasons) == (1, {"encode: other-type": 1})
+
+
+@pytest.mark.usefixtures("own")
+def test_a_function_works_on_text_and_may_not_change_the_key(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("quiet")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=custom("upper"), workers=0)
+    assert shardctl.open(tmp_path / "out")[0]["text"] == "QUIET"
+    with pytest.raises(InputError, match="changed the key"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out2", recipe=custom("rename"), workers=0)
+
+
+@pytest.mark.usefixtures("own")
+def test_changed_code_is_another_conversion(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+    recipe = custom("features", store="png")
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    (tmp_path / "own_steps.py").write_text(OWN + "# changed\n")
+    with pytest.raises(DatasetError, match="differs in its code"):
+        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+
+
+@pytest.mark.thorough
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """Seen from outside: the pipe that the parent and all its workers hold closes when the last of
+    them is gone."""
+    images(tmp_path / "in", *(f"{n}.png" for n in range(200)))
+    (tmp_path / "slow.py").write_text(
+        "import threading\ndef wait(sample):\n    threading.Event().wait(0.05)\n    return sample\n"
+    )
+    read, write = os.pipe()
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        "in",
+        "out",
+        "--transform",
+        "slow:wait",
+        "--workers",
+        "2",
+    ]
+    with subprocess.Popen(
+        command, cwd=tmp_path, pass_fds=[write], stderr=subprocess.DEVNULL
+    ) as parent:
+        os.close(write)
+        children = _below_when_busy(parent.pid, tmp_path / "out" / ".shardctl")
+        parent.send_signal(signal.SIGKILL)
+    for child in children:
+        _wait_until_gone(child)
+    os.close(read)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def _below_when_busy(pid: int, shards: Path) -> list[int]:
+    """Wait until workers have begun to write, then return their process numbers."""
+    import select
+
+    while not list(shards.glob("*/new/*.partial")):
+        select.select([], [], [], 0.01)
+    return _below(pid)
+
+
+def _below(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children = [
+        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ]
+    return children + [deeper for child in children for deeper in _below(child)]
+
+
+def _wait_until_gone(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    import select
+
+    assert select.select([descriptor], [], [], 20)[0], f"worker {pid} outlives its parent"
+    os.close(descriptor)
+
+
+def test_progress_adds_up(photos: Path, tmp_path: Path) -> None:
+    heard: list[WorkDone] = []
+    for workers in (0, 2):
+        heard.clear()
+        shardctl.convert(
+            photos,
+            tmp_path / f"{workers}",
+            recipe=CROP,
+            workers=workers,
+            listener=Listener(progress=heard.append),
+        )
+        assert sum(progress.records for progress in heard) == 60
+        assert sum(progress.bytes for progress in heard) == sum(
+            p.stat().st_size for p in photos.rglob("*.*")
+        )
+
+
+def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png")
+    assert shardctl.convert(source, tmp_path / "out", workers=5).samples == 2
+
+
+def test_variants_are_drawn_anew_and_named(tmp_path: Path, photos: Path) -> None:
+    shardctl.convert(photos, tmp_path / "out", recipe=RANDOM, workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert len(ds) == 120
+    pair = ds.take([0, 1])
+    assert pair["key"][0] == pair["key"][1]
+    assert list(pair["variant"]) == [0, 1]
+    assert not np.array_equal(pair["image"][0], pair["image"][1])
+
+
+def test_another_seed_draws_other_crops(tmp_path: Path, photos: Path) -> None:
+    shardctl.convert(photos, tmp_path / "a", recipe=RANDOM, workers=0)
+    shardctl.convert(photos, tmp_path / "b", recipe={**RANDOM, "seed": 6}, workers=0)
+    one, other = shardctl.open(tmp_path / "a"), shardctl.open(tmp_path / "b")
+    assert not np.array_equal(one.take(range(8))["image"], other.take(range(8))["image"])
+
+
+def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path: Path) -> None:
+    alike = images(tmp_path / "alike", "1.png", "2.png")
+    shardctl.convert(alike, tmp_path / "out1", workers=0)
+    assert shardctl.open(tmp_path / "out1").take([0, 1])["image"].shape == (2, 20, 30, 3)
+    image(alike / "3.png", (31, 20))
+    shardctl.convert(alike, tmp_path / "out2", workers=0)
+    assert [pixels.shape for pixels in shardctl.open(tmp_path / "out2").take([0, 2])["image"]] == [
+        (20, 30, 3),
+        (20, 31, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard_size": 10}, "at least 4 KiB"),
+        ({"shard_size": 10_000, "samples_per_shard": 5}, "contradict each other"),
+        ({"samples_per_shard": 0}, "at least 1"),
+        ({"workers": -1}, "workers must be"),
+        ({"if_running": "hope"}, "if_running must be"),
+        (
+            {"worker_memory": 1 << 20},
+            "memory limit of a worker must be 256 MiB or more; it is 1.0 MiB",
+        ),
+        ({"worker_memory": 1 << 30, "workers": 0}, "needs worker processes"),
+        ({"input_timeout": 0}, "input timeout of 0 seconds is impossible"),
+        ({"max_rejects": "many"}, "not a number of inputs"),
+        ({"max_rejects": "101%"}, "at most 100%"),
+        ({"split": "train=0.5"}, "add up to 1"),
+        ({"split": "train=0.5,train=0.5"}, "twice"),
+        ({"split": "../x=1"}, "split name"),
+        ({"split": "train"}, "not of the form"),
+    ],
+)
+def test_impossible_options_are_refused_before_the_source_is_looked_at(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        shardctl.convert(tmp_path / "absent", tmp_path / "out", **options)
+
+
+def test_the_settings_are_recorded(raw_dataset: Path) -> None:
+    manifest = json.loads((raw_dataset / "manifest.json").read_text())
+    assert manifest["settings"]["split"] == "train=0.7,val=0.3"
+    assert manifest["settings"]["shuffle"] == 1
+    assert manifest["fields"]["image"] == {"role": "image", "store": "raw", "shape": [32, 32, 3]}
+    assert sum(split["samples"] for split in manifest["splits"]) == manifest["samples"] == 60
+
+
+def test_records_that_each_have_fields_of_their_own_are_refused_until_some_are_named(
+    tmp_path: Path,
+) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(
+        "\n".join(json.dumps({"id": number, f"name {number}": number}) for number in range(5000))
+    )
+    with pytest.raises(InputError, match="fields that the first ones do not have"):
+        shardctl.convert(lines, tmp_path / "out", workers=0)
+    result = shardctl.convert(lines, tmp_path / "out", workers=0, fields="id")
+    assert result.samples == 5000
+    assert sorted(sample["id"] for sample in shardctl.open(tmp_path / "out")) == list(range(5000))

@@ -1,0 +1,157 @@
+"""What a conversion does at its target, decided from facts alone: no file is needed to test it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shardctl.errors import DatasetError, InputError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS
+from shardctl.making.convert.decision import (
+    UPDATING,
+    Action,
+    DatasetReplacedError,
+    NewDataset,
+    decide,
+)
+from shardctl.making.plan.fingerprint import fingerprint
+from shardctl.system.files import FileFacts
+
+PARTS = {
+    "inputs": "i",
+    "labels": "l",
+    "recipe": "r",
+    "settings": "s",
+    "code": "c",
+    "versions": "numpy 2.0, pyarrow 20.0",
+}
+WANTED = NewDataset("out", PARTS, ["/in"], existing="digest")
+NAME = fingerprint(PARTS)
+
+
+def manifest(**parts: str) -> Manifest:
+    """Return the manifest of a dataset that was made of /in, whose fingerprint differs in some
+    parts."""
+    empty: dict[str, Any] = {
+        "kind": "image",
+        "samples": 1,
+        "shards": 1,
+        "bytes": 1,
+        "inputs": 1,
+        "rejected": 0,
+        "splits": (),
+        "schema": (),
+        "fields": {},
+        "recipe": {},
+        "settings": {},
+        "created": "",
+        "shardctl_version": "",
+    }
+    then = {**PARTS, **parts}
+    files = {CHECKSUMS: FileFacts(1, "digest")}
+    return Manifest(
+        **empty,
+        fingerprint=fingerprint(then),
+        fingerprint_parts=then,
+        sources=("/in",),
+        files=files,
+    )
+
+
+def test_a_dataset_is_created_where_there_is_none() -> None:
+    assert decide(WANTED, None, {}) == decide(replace(WANTED, updates=True), None, {})
+    decision = decide(WANTED, None, {})
+    assert (decision.action, decision.job, decision.follows) == (Action.CREATE, NAME, False)
+
+
+def test_its_own_unfinished_job_is_resumed_and_no_other() -> None:
+    assert decide(WANTED, None, {NAME: ""}).action is Action.RESUME
+    assert decide(WANTED, None, {"other": ""}).action is Action.CREATE
+    assert decide(WANTED, None, {NAME: "of another dataset"}).action is Action.CREATE
+
+
+def test_an_update_that_was_begun_is_resumed_only_for_the_same_dataset() -> None:
+    wanted, there = replace(WANTED, updates=True), manifest(inputs="others")
+    assert decide(wanted, there, {}).action is Action.UPDATE
+    resumed = decide(wanted, there, {NAME + UPDATING: "digest"})
+    assert (resumed.action, resumed.job, resumed.follows) == (Action.RESUME, NAME + UPDATING, True)
+    assert decide(wanted, there, {NAME + UPDATING: "the one before"}).action is Action.UPDATE
+
+
+@pytest.mark.parametrize("versions", [PARTS["versions"], "numpy 1.0", ""])
+def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions: str) -> None:
+    assert decide(WANTED, manifest(versions=versions), {}).action is Action.UP_TO_DATE
+
+
+def test_a_dataset_with_a_part_that_is_not_known_is_another_one() -> None:
+    with pytest.raises(DatasetError):
+        decide(WANTED, manifest(filters="of a later version"), {})
+
+
+def test_overwrite_creates_it_anew_also_if_it_is_up_to_date() -> None:
+    assert decide(replace(WANTED, overwrites=True), manifest(), {}).action is Action.CREATE
+
+
+@pytest.mark.parametrize(
+    ("part", "advice"),
+    [
+        ("inputs", "--update"),
+        ("labels", "--update"),
+        ("recipe", "--overwrite"),
+        ("settings", "--overwrite"),
+    ],
+)
+def test_another_dataset_is_refused_with_what_differs(part: str, advice: str) -> None:
+    with pytest.raises(DatasetError, match=f"differs in its {part}; use {advice}"):
+        decide(WANTED, manifest(**{part: "other"}), {})
+
+
+@pytest.mark.parametrize("part", ["recipe", "settings", "code"])
+def test_an_update_follows_inputs_and_nothing_else(part: str) -> None:
+    there = manifest(**{part: "other", "inputs": "others"})
+    with pytest.raises(DatasetError, match=f"differs in its {part}"):
+        decide(replace(WANTED, updates=True), there, {})
+
+
+def test_versions_that_may_give_other_values_are_refused_by_an_update() -> None:
+    there = manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0")
+    with pytest.raises(DatasetError, match="other versions made it"):
+        decide(replace(WANTED, updates=True), there, {})
+    same = decide(
+        replace(WANTED, updates=True),
+        manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0"),
+        {},
+    )
+    assert same.action is Action.UPDATE
+
+
+def test_sources_that_have_moved_must_be_said() -> None:
+    wanted = replace(WANTED, sources=["/new"], updates=True)
+    with pytest.raises(InputError):
+        decide(wanted, manifest(), {})
+    assert decide(replace(wanted, moved=["/in"]), manifest(), {}).action is Action.UPDATE
+    with pytest.raises(InputError):
+        decide(replace(wanted, moved=["/elsewhere"]), manifest(), {})
+
+
+def test_sources_may_be_appended_after_those_that_are_there() -> None:
+    wanted = replace(
+        WANTED, parts={**PARTS, "inputs": "more"}, sources=["/in", "/more"], appends=True
+    )
+    assert decide(wanted, manifest(), {}).action is Action.UPDATE
+    with pytest.raises(InputError):
+        decide(replace(wanted, sources=["/more"]), manifest(), {})
+
+
+@pytest.mark.parametrize("option", ["updates", "appends"])
+def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option: str) -> None:
+    wanted = replace(WANTED, existing="the one before", **{option: True})
+    with pytest.raises(DatasetReplacedError):
+        decide(wanted, manifest(), {})
+    assert (
+        decide(replace(WANTED, existing="the one before"), manifest(), {}).action
+        is Action.UP_TO_DATE
+    )

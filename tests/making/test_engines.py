@@ -1,0 +1,77 @@
+"""An engine of another kind needs nothing but the protocol, and is one file."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardctl
+from shardctl.errors import InstallError, UsageError
+from shardctl.making.shards import inputs
+from shardctl.making.shards.engines import local
+from shardctl.making.shards.engines.local import InProcess
+from shardctl.system.packages import to_install
+
+
+def test_a_disk_error_costs_one_input_where_others_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To tell, other inputs of the plan are tried, also for the probe of a
+    user's functions."""
+    (tmp_path / "same_steps.py").write_text("def same(sample):\n    return sample\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "in").mkdir()
+    for name in "abcd":
+        (tmp_path / "in" / f"{name}.txt").write_text(name)
+    read = inputs.read_file
+
+    def bad_sector(path: str, size: int) -> object:
+        if path.endswith("b.txt"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, size)
+
+    monkeypatch.setattr(inputs, "read_file", bad_sector)
+    monkeypatch.setattr(local, "start", lambda *_: InProcess())
+    steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=steps, workers=0)
+    assert (result.samples, result.rejected) == (3, 1)
+
+
+@pytest.mark.parametrize("engine", ["spark", "ray:", "local:here", "", "Ray"])
+def test_an_unknown_engine_is_refused(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(
+        UsageError, match=f"the engine is local, ray or ray:ADDRESS; it is {engine!r}"
+    ):
+        shardctl.convert(tmp_path / "a.txt", tmp_path / "out", engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"engine": "ray", "workers": 0}, UsageError, "give 1 worker or more, or the engine local"),
+        (
+            {"engine": "ray:ray://head:10001"},
+            UsageError,
+            "^ray://head:10001: Ray Client cannot be used",
+        ),
+        ({"engine": "ray"}, InstallError, re.escape(f"needs Ray: pip install {to_install('ray')}")),
+    ],
+)
+def test_an_engine_that_cannot_be_used_is_refused_before_the_work(
+    tmp_path: Path,
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(error, match=message):
+        shardctl.convert(tmp_path / "a.txt", tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()

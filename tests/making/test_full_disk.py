@@ -1,0 +1,372 @@
+"""A real small file system: filled up, made read-only, unmounted, broken."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CROP
+from dataset_facts import sums
+from small_disk import MIB
+from small_disk import disk as disk
+
+import shardctl
+from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
+from shardctl.format.tables import read_rejects
+from shardctl.making.convert import Listener
+from shardctl.system.folders import LocalFolder
+
+RANDOM = {"name": "random_resized_crop", "size": 24}
+
+
+def fill(disk: Path, leave: int) -> None:
+    with open(disk / "ballast", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free - leave)
+
+
+@pytest.mark.thorough(after=2)
+@pytest.mark.parametrize("left", [0, 20_000, 80_000, 150_000])
+def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(
+    disk: Path, photos: Path, tmp_path: Path, left: int
+) -> None:
+    """Of the 190 kB that it takes: full for the first shard, in the middle, and for the tables at
+    the end."""
+    shardctl.convert(photos, tmp_path / "whole", recipe=CROP, workers=0)
+    with pytest.raises(
+        DiskFullError,
+        match=r"/shardctl-disk-.*/out/.*: the disk is full .*; about .* more are needed\. \d of 7 "
+        r"shards are done",
+    ):
+        shardctl.convert(
+            photos,
+            disk / "out",
+            recipe=CROP,
+            workers=1,
+            listener=Listener(announce=lambda _: fill(disk, left + 32_000)),
+        )
+    with pytest.raises(DatasetError):
+        shardctl.open(disk / "out")
+    (disk / "ballast").unlink()
+    shardctl.convert(photos, disk / "out", recipe=CROP, workers=1)
+    assert sums(disk / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.thorough
+def test_a_full_disk_beside_a_store_is_said(
+    disk: Path, photos: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
+    url, options = f"{bucket}/out", ("--store", "raw", "--resize", "160x160", "--workers", "0")
+    assert cli("convert", photos, url, *options, "--samples-per-shard", "10").code == 0
+    fill(disk, 700_000)  # less than a shard
+    monkeypatch.setenv("TMPDIR", str(disk))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    full = rf"^shardctl: {disk}: the disk is full \(.* free\); "
+    ran = cli("verify", url)
+    assert ran.code == 3
+    assert re.search(
+        full + "shards are downloaded to it: set TMPDIR .*SHARDCTL_SCRATCH_LIMIT to less$",
+        ran.err,
+        re.MULTILINE,
+    )
+    ran = cli("convert", photos, f"{url}2", *options)
+    assert ran.code == 3
+    assert re.search(
+        full + r"a shard for each .* Set TMPDIR .*\. \d of 7 shards are done; run the same",
+        ran.err,
+        re.MULTILINE,
+    )
+
+
+def test_a_disk_that_is_full_from_the_start_is_said(disk: Path, photos: Path) -> None:
+    fill(disk, 0)
+    with pytest.raises(StorageError, match=r"is full|are free; free some space"):
+        shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
+
+
+def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk: Path, photos: Path) -> None:
+    shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
+    old = sums(disk / "out")
+    with pytest.raises(StorageError, match="is full"):
+        shardctl.convert(
+            photos,
+            disk / "out",
+            recipe={**CROP, "seed": 1},
+            overwrite=True,
+            workers=0,
+            listener=Listener(announce=lambda _: fill(disk, 60_000)),
+        )
+    assert sums(disk / "out") == old
+    assert shardctl.verify(disk / "out").ok
+
+
+def test_a_read_only_file_system_is_said(disk: Path, photos: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
+        shardctl.convert(photos, disk / "out", workers=0)
+
+
+def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk: Path, photos: Path) -> None:
+    """Also where a converter was killed right after it had completed the dataset, and what it left
+    cannot be taken away."""
+    made = shardctl.convert(photos, disk / "out", workers=0)
+    (disk / "out" / ".shardctl" / made.fingerprint).mkdir(parents=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert shardctl.convert(photos, disk / "out").status == "up-to-date"
+    with pytest.raises(DatasetError, match="that differs in its recipe"):
+        shardctl.convert(photos, disk / "out", recipe=CROP)
+    with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
+        shardctl.convert(photos, disk / "out", recipe=CROP, workers=0, overwrite=True)
+
+
+def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(
+    disk: Path, source: Path
+) -> None:
+    assert len(shardctl.snapshot(disk / "out", source, CROP, workers=0)) == 60
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert len(shardctl.snapshot(disk / "out", source, CROP)) == 60
+    next(source.rglob("*.jpg")).unlink()
+    with pytest.raises(
+        StorageError,
+        match=r"\(Read-only file system\): the dataset is not up to date with its sources",
+    ):
+        shardctl.snapshot(disk / "out", source, CROP)
+    assert len(shardctl.snapshot(disk / "out", source, CROP, trust=True)) == 60
+    with pytest.raises(StorageError, match=r"\(Read-only file system\): the dataset is not there"):
+        shardctl.snapshot(disk / "other", source, CROP)
+
+
+def test_a_source_that_is_unmounted_stops_the_job(disk: Path, photos: Path, tmp_path: Path) -> None:
+    """Really unmounted, lazily, with the first files read. Mounted again, it goes on."""
+    shutil.copytree(photos, disk / "in")
+
+    def unmount(_: object) -> None:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+    try:
+        with pytest.raises(shardctl.errors.SourceGoneError, match="has gone away; bring it back"):
+            shardctl.convert(
+                disk / "in", tmp_path / "out", workers=1, listener=Listener(announce=unmount)
+            )
+    finally:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
+    shutil.copytree(photos, disk / "in", copy_function=shutil.copy2)
+    assert shardctl.convert(disk / "in", tmp_path / "out", workers=1).rejected == 0
+
+
+@pytest.fixture
+def image(disk: Path, demo: Path, tmp_path: Path) -> Path:
+    """The image of a disk with the demo's inputs, a few photos among empty files, and one photo;
+    `mounted` mounts it."""
+    image, inputs = disk / "image", tmp_path / "inputs"
+    shutil.copytree(demo, inputs)
+    for folder, photos in (("few", 2), ("one", 1)):
+        (inputs / folder).mkdir()
+        for path in sorted(demo.glob("photos/*/*.jpg"))[:photos]:
+            shutil.copy(path, inputs / folder)
+    for number in range(30):
+        (inputs / "few" / f"empty-{number}.jpg").touch()
+    with open(image, "wb") as file:
+        file.truncate(6 * MIB)
+    if (
+        not shutil.which("mkfs.ext4")
+        or subprocess.run(["mkfs.ext4", "-q", "-d", str(inputs), str(image)]).returncode
+    ):
+        pytest.skip("cannot make a file system in a file here")
+    return image
+
+
+@pytest.fixture
+def mounted(image: Path, tmp_path: Path) -> Iterator[Path]:
+    """The inputs on a disk that answers EIO where its image has been cut off."""
+    place = tmp_path / "mounted"
+    place.mkdir()
+    if subprocess.run(
+        ["mount", "-o", "loop,ro", str(image), str(place)], capture_output=True
+    ).returncode:
+        pytest.skip("may not mount an image of a file system here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def is_readable(path: Path) -> bool:
+    """Return whether the disk gives the whole of a file, and leave nothing of it in memory."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                file.readall()
+            finally:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(
+    image: Path, mounted: Path, tmp_path: Path
+) -> None:
+    """The folders are still in memory, so that only reads fail. Repaired, the job goes on."""
+    whole = image.read_bytes()
+
+    # before: the folders themselves may not be readable any more
+    photos = sorted((mounted / "photos").glob("*/*.*"))
+
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(not any(map(is_readable, photos)) for _ in range(100)), (
+            "the system keeps them in memory"
+        )
+
+    said = (
+        r"photos: the source does not respond: .* cannot be read \(Input/output error\); "
+        r".*\. 0 of 7 shards are done"
+    )
+    with pytest.raises(shardctl.errors.SourceGoneError, match=said):
+        shardctl.convert(
+            mounted / "photos",
+            tmp_path / "out",
+            recipe=CROP,
+            workers=1,
+            listener=Listener(announce=destroy),
+        )
+    image.write_bytes(whole)
+    result = shardctl.convert(mounted / "photos", tmp_path / "out", recipe=CROP, workers=1)
+    assert (result.status, result.samples, result.rejected) == ("resumed", 60, 0)
+
+
+def test_a_file_of_lines_on_a_broken_disk_stops_the_job(
+    image: Path, mounted: Path, tmp_path: Path
+) -> None:
+    """There is no other file to try, but other parts of it."""
+
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(not is_readable(mounted / "lines.jsonl") for _ in range(100)), (
+            "the system keeps it in memory"
+        )
+
+    with pytest.raises(
+        shardctl.errors.SourceGoneError,
+        match=r"respond: lines.jsonl cannot be read",
+    ):
+        shardctl.convert(
+            mounted / "lines.jsonl",
+            tmp_path / "out",
+            workers=1,
+            listener=Listener(announce=destroy),
+        )
+
+
+def test_empty_files_do_not_make_a_broken_disk_look_alive(
+    image: Path, mounted: Path, tmp_path: Path
+) -> None:
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(not any(map(is_readable, photos)) for _ in range(100)), (
+            "the system keeps them in memory"
+        )
+
+    photos = [path for path in (mounted / "few").iterdir() if path.stat().st_size]
+    with pytest.raises(shardctl.errors.SourceGoneError, match="the source does not respond"):
+        shardctl.convert(
+            mounted / "few",
+            tmp_path / "out",
+            workers=1,
+            max_rejects="100%",
+            listener=Listener(announce=destroy),
+        )
+
+
+def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(
+    image: Path, mounted: Path, tmp_path: Path
+) -> None:
+    """There is nothing to compare it with."""
+    # before: the folder itself may not be readable any more
+    files = list((mounted / "one").iterdir())
+
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(not any(map(is_readable, files)) for _ in range(100)), (
+            "the system keeps it in memory"
+        )
+
+    options: dict[str, Any] = {
+        "recipe": {"store": "png", "variants": 2, "transform": [RANDOM]},
+        "workers": 1,
+    }
+    with pytest.raises(
+        TooManyRejectsError,
+        match=r"no input could be converted \(1 rejected\), .* \(Input/output error\)",
+    ):
+        shardctl.convert(
+            mounted / "one", tmp_path / "out", listener=Listener(announce=destroy), **options
+        )
+
+
+def test_repair_rebuilds_what_other_sources_still_have(
+    image: Path, mounted: Path, photos: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(photos, tmp_path / "local" / "more")
+    shardctl.convert(
+        [mounted / "photos", tmp_path / "local"],
+        tmp_path / "out",
+        recipe=CROP,
+        workers=1,
+        samples_per_shard=60,
+    )
+    lost = sorted(path.name for path in (tmp_path / "out").glob("train-*.arrow"))
+    assert len(lost) == 2
+    for name in lost:
+        (tmp_path / "out" / name).unlink()
+    # before: the folders themselves may not be readable any more
+    files = sorted((mounted / "photos").glob("*/*.*"))
+    os.truncate(image, 0)
+    assert any(not any(map(is_readable, files)) for _ in range(100)), (
+        "the system keeps them in memory"
+    )
+    result = shardctl.repair(tmp_path / "out", workers=2)
+    assert (result.status, result.repaired) == ("damaged", (lost[1],))
+    assert [(left.file, "does not respond" in left.message) for left in result.unrepaired] == [
+        (lost[0], True)
+    ]
+
+
+@pytest.mark.thorough
+def test_files_on_a_bad_part_of_a_disk_are_rejected(
+    image: Path, mounted: Path, tmp_path: Path
+) -> None:
+    lost: list[str] = []
+    # before: the folders themselves may not be readable any more
+    files = sorted((mounted / "photos").glob("*/*.*"))
+
+    def damage(_: object) -> None:
+        while not lost:
+            os.truncate(image, image.stat().st_size - 16384)
+            lost.extend(
+                path.relative_to(mounted / "photos").as_posix()
+                for path in files
+                if not is_readable(path)
+            )
+
+    copies = tmp_path / "copies"
+    options = {"recipe": CROP, "workers": 1, "copy_rejects": copies}
+    result = shardctl.convert(
+        mounted / "photos", tmp_path / "out", listener=Listener(announce=damage), **options
+    )
+    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
+    assert [reject.key for reject in rejects] == lost
+    assert {(reject.stage, reject.error, reject.message) for reject in rejects} == {
+        ("read", "unreadable", "cannot be read (Input/output error)")
+    }
+    assert (result.samples, result.copied) == (60 - len(lost), 0)
+    assert {path.name for path in copies.rglob("*") if path.is_file()} == {
+        "rejects.jsonl",
+        ".shardctl-copies",
+    }

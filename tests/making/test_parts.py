@@ -1,0 +1,536 @@
+"""Conversions in parts, by real processes: in any order, at the same time, killed and repeated,
+they make the same dataset."""
+
+from __future__ import annotations
+
+import json
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import CROP
+from custom_steps import HELD
+from dataset_facts import sums
+from hypothesis import given
+from hypothesis import strategies as st
+from image_files import images
+
+import shardctl
+from shardctl.cli.conversion import print_result
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    InputError,
+    TooManyRejectsError,
+    UnfinishedError,
+    UsageError,
+)
+from shardctl.making.convert import discover
+from shardctl.making.options import Part
+
+SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def shardctl_command(*words: str, cwd: Path, **given: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shardctl", *words]
+    return subprocess.run(command, cwd=cwd, text=True, capture_output=True, timeout=120, **given)
+
+
+def build(src: Path, out: Path, part: str, **options: Any) -> Any:
+    return shardctl.convert(
+        src, out, recipe=options.pop("recipe", CROP), part=part, **{**SMALL, **options}
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("parts") / "whole"
+    shardctl.convert(photos, out, recipe=CROP, **SMALL)
+    return out
+
+
+@pytest.mark.thorough(after=2)
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("1/3", "2/3", "3/3"),
+        ("2/3", "0/3", "2/3", "1/3"),
+        ("1/1",),
+        (*(f"{n}/40" for n in range(40)),),
+    ],
+)
+def test_parts_in_any_order_make_the_same_dataset(
+    photos: Path,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    order: tuple[str, ...],
+) -> None:
+    out = tmp_path / "out"
+    results = [build(photos, out, part) for part in order]
+    assert {result.status for result in results} == {"built"}
+    assert (
+        results[-1].part.shards_done
+        == results[-1].part.shards
+        == len(list(whole.glob("*-*.arrow")))
+    )
+    assert not (out / "manifest.json").exists()
+    again = build(photos, out, order[0])  # complete already: it builds nothing, and has no speed
+    assert (again.status, again.samples_per_s) == ("built", 0)
+    capsys.readouterr()
+    print_result(again, "out")
+    assert "samples/s" not in capsys.readouterr().out
+    merged = shardctl.finish(out)
+    assert (merged.status, merged.samples) == ("created", 60)
+    assert sums(out) == sums(whole)
+    assert not (out / ".shardctl").exists()
+    assert shardctl.finish(out).status == "up-to-date"
+    assert build(photos, out, order[0]).status == "up-to-date"
+    assert shardctl.convert(photos, out, recipe=CROP, **SMALL).status == "up-to-date"
+
+
+@given(st.integers(1, 200), st.data())
+def test_every_part_has_two_names_at_most_and_all_parts_are_different(
+    parts: int, data: st.DataObject
+) -> None:
+    number = data.draw(st.integers(0, parts))
+    named = [Part.parse(f"{n}/{parts}") for n in range(parts + 1)]
+    assert named[0] == named[parts]
+    assert {part.number for part in named} == set(range(parts))
+    assert (str(named[number]), named[number].name) == (
+        f"{number}/{parts}",
+        f"{number or parts}/{parts}",
+    )
+
+
+@pytest.mark.parametrize("text", ["3", "4/3", "-1/3", "1/0", "a/b", "1/3/3", "", "1.5/3", "²/3"])
+def test_impossible_parts_are_wrong_usage(photos: Path, tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="part"):
+        build(photos, tmp_path / "out", text)
+
+
+@pytest.mark.parametrize("option", ["dry_run", "explain", "copy_rejects"])
+def test_options_of_a_whole_conversion_are_refused(
+    photos: Path, tmp_path: Path, option: str
+) -> None:
+    with pytest.raises(UsageError, match="part"):
+        build(
+            photos,
+            tmp_path / "out",
+            "1/2",
+            **{option: tmp_path / "rejects" if option == "copy_rejects" else True},
+        )
+
+
+def test_records_of_large_files_in_parts(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"text": f"line {n} " * (n % 40 + 1), "label": "ab"[n % 2]}) for n in range(3000)
+    ]
+    lines[700] = "{broken"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "lines.jsonl").write_text("\n".join(lines))
+    given: dict[str, Any] = {
+        "shuffle": 3,
+        "workers": 0,
+        "samples_per_shard": 200,
+        "split": "train=0.7,val=0.3",
+    }
+    shardctl.convert(tmp_path / "in", tmp_path / "whole", **given)
+    for number in range(5):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", part=f"{number}/5", **given)
+    merged = shardctl.finish(tmp_path / "out")
+    assert (merged.samples, merged.rejected) == (2999, 1)
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.thorough
+def test_parts_that_start_together_plan_once(photos: Path, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "in")
+    shutil.copytree(whole, tmp_path / "whole")
+    (tmp_path / "r.json").write_text("")
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        "in",
+        "out",
+        "--resize",
+        "40",
+        "--crop",
+        "32",
+        "--store",
+        "raw",
+    ]
+    command += [
+        "--samples-per-shard",
+        "4",
+        "--split",
+        "train=0.8,val=0.2",
+        "--workers",
+        "1",
+        "--part",
+    ]
+    running = [
+        subprocess.Popen(
+            [*command, f"{n}/3"],
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for n in (1, 2, 3)
+    ]
+    told = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], told
+    assert sum("will write" in err for _, err in told) == 1
+    assert shardctl_command("finish", "out", cwd=tmp_path).returncode == 0
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+HELD_COMMAND = [
+    "convert",
+    "in",
+    "out",
+    "--transform",
+    "steps:held",
+    "--store",
+    "png",
+    "--workers",
+    "1",
+    "--samples-per-shard",
+    "4",
+]
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """in/ with 40 images, the function steps:held, and whole/."""
+    root = tmp_path_factory.mktemp("held")
+    images(root / "in", *(f"{n:02d}.png" for n in range(40)))
+    (root / "steps.py").write_text(HELD)
+    done = shardctl_command(
+        *("whole" if word == "out" else word for word in HELD_COMMAND), cwd=root
+    )
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+@pytest.fixture
+def here(held: Path) -> Iterator[Path]:
+    yield held
+    shutil.rmtree(held / "out", ignore_errors=True)
+    (held / "hold").unlink(missing_ok=True)
+
+
+@contextmanager
+def building(
+    here: Path, part: str, from_image: int, shards: int
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a part, and give it when so many shards are done; images from this number on are
+    held."""
+    (here / "hold").write_text(str(from_image))
+    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", part]
+    with subprocess.Popen(
+        command, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            while len(list(here.glob("out/.shardctl/*/done/*.arrow"))) < shards:
+                assert process.poll() is None, process.communicate()
+                select.select([], [], [], 0.005)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.thorough(after=1)
+def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
+    with building(here, "2/2", 28, 2) as process:  # images 20 to 39, in shards 5 to 9
+        process.kill()
+        process.wait()
+    missing = shardctl_command("finish", "out", cwd=here)
+    assert missing.returncode == 1
+    assert "8 shards of 10 are missing: 5 of part 1/2; 3 of part 2/2. Run them" in missing.stderr
+    assert "--part 1/2" in missing.stderr
+    (here / "hold").unlink()
+    for part in ("1/2", "2/2"):
+        done = shardctl_command(*HELD_COMMAND, "--part", part, "--json", cwd=here)
+        assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["part"] == {"name": "2/2", "shards_done": 10, "shards": 10}
+    (here / "steps.py").rename(here / "away.py")  # merge runs no code that the job names
+    try:
+        merged = shardctl_command("finish", "out", "--json", cwd=here)
+    finally:
+        (here / "away.py").rename(here / "steps.py")
+    assert merged.returncode == 0, merged.stderr
+    assert json.loads(merged.stdout)["status"] == "created"
+    assert sums(here / "out") == sums(here / "whole")
+
+
+@pytest.mark.thorough
+def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
+    with building(here, "1/2", 4, 1) as process:
+        merging = shardctl_command("finish", "out", cwd=here)
+        assert merging.returncode == 1
+        assert f"4 of part 1/2, which process {process.pid} on " in merging.stderr
+        again = shardctl_command(*HELD_COMMAND, "--part", "1/2", "--if-running", "fail", cwd=here)
+        assert again.returncode == 3
+        assert f"part 1/2: another shardctl is writing it (process {process.pid} " in again.stderr
+        other = shardctl_command(*HELD_COMMAND, "--if-running", "fail", cwd=here)
+        assert other.returncode == 3
+        assert "another shardctl is writing it (part 1/2: process" in other.stderr
+        overwriting = shardctl_command(
+            *HELD_COMMAND[:3], "--overwrite", "--if-running", "fail", cwd=here
+        )
+        assert overwriting.returncode == 3
+        same = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", "1/2"]
+        with subprocess.Popen(same, cwd=here, text=True, stderr=subprocess.PIPE) as second:
+            assert second.stderr is not None
+            line = next(line for line in second.stderr if "writing it" in line)
+            second.kill()
+        assert line.startswith(
+            f"another shardctl is writing it (part 1/2: process {process.pid} on "
+        )
+        assert line.endswith("); waiting until it ends\n")
+        waiting = [sys.executable, "-m", "shardctl", *HELD_COMMAND]
+        with subprocess.Popen(
+            waiting, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as second:
+            assert second.stderr is not None
+            assert "waiting until it ends" in next(
+                line for line in second.stderr if "writing it" in line
+            )
+            (here / "hold").unlink()
+            assert process.wait(60) == 0
+            out, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
+    # an ordinary conversion builds what the parts have not, and ends it
+    assert out.startswith("resumed")
+    assert sums(here / "out") == sums(here / "whole")
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+)
+def test_an_interrupted_part_says_what_of_it_is_done(here: Path, sent: signal.Signals) -> None:
+    with building(here, "1/2", 8, 2) as process:
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "2 of 5 shards are done; run the same command again to continue" in err
+
+
+def test_parts_of_different_conversions_do_not_mix(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(photos, out, "1/3")
+    with pytest.raises(UsageError, match="begun in 3 parts; give part='I/3'"):
+        build(photos, out, "1/4")
+    with pytest.raises(DatasetError, match="unfinished conversion that differs in its recipe"):
+        build(photos, out, "2/3", recipe={**CROP, "store": "png"})
+    with pytest.raises(UnfinishedError, match="5 of part 2/3; "):
+        shardctl.finish(out)
+
+
+def test_a_machine_with_other_versions_is_refused(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(photos, out, "1/2")
+    (path,) = out.glob(".shardctl/*/job.json")
+    job = json.loads(path.read_text())
+    job["parts"]["versions"] = job["parts"]["versions"].replace("pyarrow ", "pyarrow 1.")
+    path.write_text(json.dumps(job))  # as a machine with another Arrow would have planned it
+    with pytest.raises(
+        DatasetError,
+        match=r"planned with other versions \(pyarrow 1\.\S+ → \S+\) than this machine has",
+    ):
+        build(photos, out, "2/2")
+
+
+def test_a_part_runs_no_code_only_because_the_job_names_it(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(photos, out, "1/2")
+    (tmp_path / "evil.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (path,) = out.glob(".shardctl/*/job.json")
+    job = json.loads(path.read_text())
+    job["recipe"]["transform"] = [{"name": "custom", "target": "evil:f"}]
+    path.write_text(json.dumps(job))
+    with pytest.raises(UsageError, match="was made with user functions"):
+        build(photos, out, "2/2")
+
+
+def test_files_that_change_between_plan_and_part_are_rejected(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out, "1/2", split="none")
+    last = sorted(path for path in source.rglob("*.*") if path.is_file())[-1]
+    last.write_bytes(last.read_bytes() + b"more")
+    assert build(source, out, "2/2", split="none").reasons == {"read: changed": 1}
+    assert shardctl.finish(out).rejected == 1
+
+
+def test_merge_counts_the_rejects_of_all_parts(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for path in sorted(path for path in source.rglob("*.*") if path.is_file())[::20]:
+        path.write_bytes(b"no image")
+    built = [build(source, out, part, max_rejects=2) for part in ("1/3", "2/3", "3/3")]
+    assert sum(result.rejected for result in built) == 3
+    with pytest.raises(TooManyRejectsError, match="3 inputs of 60 rejected"):
+        shardctl.finish(out, max_rejects=2)
+    assert shardctl.finish(out, max_rejects="5%").rejected == 3
+
+
+def test_nothing_to_merge(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="there are no parts to finish"):
+        shardctl.finish(tmp_path / "out")
+    build(photos, tmp_path / "out", "1/2")
+    (path,) = (tmp_path / "out").glob(".shardctl/*/parted.json")
+    path.write_text("{}")
+    with pytest.raises(DatasetError, match="not a job of this version"):
+        shardctl.finish(tmp_path / "out")
+
+
+def test_an_update_in_parts(source: Path, tmp_path: Path) -> None:
+    out, given = tmp_path / "out", {"split": "none", "update": True}
+    build(source, out, "1/1", **given)
+    assert shardctl.finish(out).status == "created"
+    (
+        source / sorted(path.name for path in source.iterdir() if path.is_dir())[0] / "aaa.png"
+    ).write_bytes(next(source.rglob("*.jpg")).read_bytes())
+    before = shardctl.open(out)
+    names = [part for part in ("1/2", "2/2") if build(source, out, part, **given).status == "built"]
+    assert names == ["1/2", "2/2"]
+    assert len(shardctl.open(out)) == len(before) == 60
+    merged = shardctl.finish(out)
+    assert (merged.status, merged.samples) == ("updated", 61)
+    assert merged.changes is not None
+    assert merged.changes.added == 1
+    fresh = tmp_path / "fresh"
+    shutil.copytree(source, fresh)
+    assert shardctl.verify(out, "deep").ok
+
+
+def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(
+    source: Path, tmp_path: Path
+) -> None:
+    out, given = tmp_path / "out", {"split": "none", "update": True}
+    shardctl.convert(source, out, recipe=CROP, **{**SMALL, "split": "none"})
+    next(source.rglob("*.jpg")).unlink()
+    build(source, out, "1/1", **given)
+    shardctl.convert(source, tmp_path / "other", recipe=CROP, workers=0)
+    shutil.copytree(tmp_path / "other", out, dirs_exist_ok=True)
+    with pytest.raises(DatasetError, match="has changed since its update was planned in parts"):
+        shardctl.finish(out)
+    assert shardctl.verify(out).ok
+
+
+def test_a_part_that_finds_other_types_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover, "TYPED_UNITS", 1)  # with few files, all of them are looked at
+    (tmp_path / "in").mkdir()
+    for name in "abcde":
+        lines = [json.dumps({"n": "many" if (name, n) == ("d", 1111) else n}) for n in range(2000)]
+        (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(lines))
+    given: dict[str, Any] = {"workers": 0, "recipe": {"kind": "table"}, "labels": "none"}
+    with pytest.raises(InputError, match="the parts cannot look for the types again: give them"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", part="1/1", **given)
+
+
+def test_if_running_fail_does_not_wait_for_the_plan(photos: Path, tmp_path: Path) -> None:
+    from shardctl.system import file_lease
+
+    with (
+        file_lease.hold(tmp_path / "out" / ".shardctl", None),
+        pytest.raises(BusyError, match="another shardctl is writing it"),
+    ):
+        build(photos, tmp_path / "out", "1/2", if_running="fail")
+
+
+def blocks(language: str) -> list[str]:
+    text = (DOCS / "cluster.md").read_text(encoding="utf-8")
+    return [block.split("```")[0] for block in text.split(f"```{language}\n")[1:]]
+
+
+def run_example(script: str, cwd: Path, **variables: str) -> None:
+    bin_folder = Path(sys.executable).parent
+    found = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=cwd,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        env={"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": str(cwd), **variables},
+    )
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.fixture
+def cluster(photos: Path, tmp_path: Path) -> Path:
+    """A folder that stands for the shared file system of the examples, /data."""
+    shutil.copytree(photos, tmp_path / "photos")
+    done = shardctl_command("convert", "photos", "whole", "--resize", "256", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+@pytest.mark.thorough
+def test_the_example_for_slurm(cluster: Path) -> None:
+    array, finish = (
+        script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script
+    )
+    tasks = array.split("--array=0-")[1].split()[0]
+    for task in range(int(tasks) + 1):
+        run_example(
+            array,
+            cluster,
+            SLURM_ARRAY_TASK_ID=str(task),
+            SLURM_ARRAY_TASK_COUNT=str(int(tasks) + 1),
+        )
+    run_example(finish, cluster)
+    assert sums(cluster / "out") == sums(cluster / "whole")
+
+
+@pytest.mark.thorough
+def test_the_example_for_kubernetes(cluster: Path) -> None:
+    documents = [document for block in blocks("yaml") for document in yaml.safe_load_all(block)]
+    array, finish = (document["spec"] for document in documents if document["kind"] == "Job")
+    assert array["completionMode"] == "Indexed"
+    for index in range(array["completions"]):
+        run_example(command_of(array, cluster), cluster, JOB_COMPLETION_INDEX=str(index))
+    run_example(command_of(finish, cluster), cluster)
+    assert sums(cluster / "out") == sums(cluster / "whole")
+
+
+def command_of(job: dict[str, Any], cluster: Path) -> str:
+    (container,) = job["template"]["spec"]["containers"]
+    shell, option, script = container["command"]
+    assert (shell, option) == ("sh", "-c")
+    return str(script).replace("/data", str(cluster))
+
+
+@pytest.mark.thorough
+def test_parts_of_another_conversion_wait_for_those_that_are_built(here: Path) -> None:
+    other = [*HELD_COMMAND, "--seed", "5", "--part", "1/2", "--if-running", "fail"]
+    with building(here, "1/2", 0, 0):
+        wait_for_lease(here)
+        refused = shardctl_command(*other, cwd=here)
+        assert refused.returncode == 3
+        assert "another shardctl is writing it (part 1/2: process" in refused.stderr
+        assert len(list(here.glob("out/.shardctl/*/job.json"))) == 1
+
+
+def wait_for_lease(here: Path) -> None:
+    while not list(here.glob("out/.shardctl/*/parts/*/lease")):
+        select.select([], [], [], 0.005)

@@ -1,0 +1,697 @@
+"""verify, inspect, export and repair of a dataset on a store: what they find and show is what they
+do of a local folder."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import CROP
+from damage import DAMAGE, SHARD, edit_manifest, flip, middle
+from object_server import ObjectServer
+
+import shardctl
+from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
+from shardctl.format.dataset_location import open_location
+from shardctl.format.names import LEASE_KEY
+from shardctl.format.stretches import OpenFile, RemoteFile, footer_bytes, read_tail
+from shardctl.making.repair import Listener
+from shardctl.system.folders import LocalFolder, hash_file
+from shardctl.system.machine import usable_cores
+from shardctl.system.scratch import SCRATCH
+from shardctl.system.store_lease import hold
+from shardctl.system.stores import open_store
+
+BASE = "0123456789ab/"
+
+
+def put(folder: Path, url: str, base: str = "") -> str:
+    """Make what is at a URL what is in a folder: all but the manifest below `base`. Returns the
+    URL."""
+    store = open_store(url)
+    here = {entry.name for page in store.pages() for entry in page}
+    there = {
+        (name if name == "manifest.json" else base + name): folder / name
+        for name in os.listdir(folder)
+    }
+    store.delete(here - there.keys())
+    for key, path in there.items():
+        store.put(key, path)
+    return url
+
+
+def with_base(folder: Path) -> None:
+    """Make the manifest in a folder that of a dataset that lies below a folder of its own."""
+    from dataclasses import replace
+
+    from shardctl.format.manifest import Manifest
+
+    (folder / "manifest.json").write_text(
+        replace(Manifest.load(LocalFolder(folder)), base=BASE).to_json()
+    )
+
+
+@pytest.fixture(params=["plain", "base"])
+def placed(request: pytest.FixtureRequest, bucket: str, dataset: Path) -> tuple[str, str]:
+    """A URL for the dataset, and the folder below it that all files but the manifest belong in."""
+    if request.param == "plain":
+        return f"{bucket}/data/out", ""
+    with_base(dataset)
+    return f"{bucket}/out", BASE
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder for temporary files: one for all tests, so that they share the processes that
+    workers are forked from."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(temporary: Path) -> Iterator[None]:
+    """No command leaves anything in the folder for temporary files."""
+    yield
+    gc.collect()
+    assert [path.name for path in temporary.iterdir() if path.name.startswith(SCRATCH)] == []
+
+
+@pytest.fixture(scope="module")
+def many_shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 30 shards: more than are brought ahead."""
+    out = tmp_path_factory.mktemp("many") / "out"
+    shardctl.convert(photos, out, recipe=CROP, workers=0, samples_per_shard=2)
+    return out
+
+
+def gets(server: ObjectServer, *endings: str) -> list[dict[str, Any]]:
+    return [
+        each for each in server.log() if each["method"] == "GET" and each["key"].endswith(endings)
+    ]
+
+
+def told(result: Any, url: str, base: str, folder: Path) -> list[tuple[Any, ...]]:
+    """Return findings, with the places that a store has in the place of local ones.
+
+    Of a manifest that cannot be read a store has another advice: what is between may have sent
+    something else.
+    """
+    found = []
+    for each in result.findings:
+        message = each.message.replace(f"{folder}/manifest.json", f"{url}/manifest.json")
+        message = message.replace(f"{folder}/", f"{url}/{base}").replace(str(folder), url)
+        message = message.partition("; ")[0] if each.kind == "damaged-manifest" else message
+        found.append(
+            (
+                each.severity,
+                each.shard,
+                each.block,
+                each.row,
+                each.key,
+                each.kind,
+                message,
+                each.source,
+            )
+        )
+    return found
+
+
+CASES = [(level, damage, "") for level, damage, _, _ in DAMAGE]
+CASES += [
+    (level, damage, BASE)
+    for level, damage, kind, _ in DAMAGE
+    if kind in ("damaged-manifest", "missing-shard")
+]
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize(("level", "damage", "base"), CASES)
+def test_damage_is_found_as_in_a_folder(
+    bucket: str, dataset: Path, level: str, damage: Callable[[Path], object], base: str
+) -> None:
+    if base:
+        with_base(dataset)
+    damage(dataset)
+    here, there = (
+        shardctl.verify(dataset, level),
+        shardctl.verify(put(dataset, bucket, base), level),
+    )
+    assert told(there, bucket, base, dataset) == told(here, bucket, base, dataset)
+    assert (there.ok, there.shards, there.samples) == (False, here.shards, here.samples)
+    assert SCRATCH not in repr(there)
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("level", ["quick", "full", "deep"])
+def test_a_whole_dataset_is_whole(placed: tuple[str, str], dataset: Path, level: str) -> None:
+    url, base = placed
+    heard: list[tuple[int, int]] = []
+    result = shardctl.verify(
+        put(dataset, url, base), level, lambda done, total: heard.append((done, total))
+    )
+    assert (result.ok, result.findings, result.samples) == (True, (), 60)
+    assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
+
+
+@pytest.mark.thorough(after=1)
+def test_objects_that_do_not_belong_are_warnings(placed: tuple[str, str], dataset: Path) -> None:
+    url, base = placed
+    put(dataset, url, base)
+    open_store(url).put(f"{base}notes.txt", b"mine")
+    open_store(url).put(f"{base}folder/notes.txt", b"mine")
+    result = shardctl.verify(url, "quick")
+    assert result.ok
+    assert [each.message.partition(" ")[0] for each in result.findings] == ["folder", "notes.txt"]
+
+
+def test_a_dataset_that_lost_its_manifest_is_damaged(bucket: str, dataset: Path) -> None:
+    (dataset / "manifest.json").unlink()
+    assert shardctl.verify(put(dataset, bucket)).findings == shardctl.verify(dataset).findings
+
+
+@pytest.mark.thorough(after=1)
+def test_the_quick_check_reads_ends_and_lists_once(
+    placed: tuple[str, str], dataset: Path, object_server: ObjectServer
+) -> None:
+    url, base = placed
+    put(dataset, url, base)
+    object_server.clear()
+    assert shardctl.verify(url, "quick").ok
+    shards = {path.name for path in dataset.glob("train-*")}
+    read = gets(object_server, *shards)
+    assert {each["key"].rpartition("/")[2] for each in read} == shards
+    assert len(read) == len(shards)
+    smallest = min((dataset / name).stat().st_size for name in shards)
+    for each in read:
+        first, last = each["range"].removeprefix("bytes=").split("-")
+        assert int(last) - int(first) + 1 <= 16 << 10 < smallest
+    methods = [each["method"] for each in object_server.log() if each["key"] != "manifest.json"]
+    assert methods.count("LIST") == 1
+    assert "HEAD" not in [
+        each["method"] for each in object_server.log() if each["key"].endswith(".arrow")
+    ]
+
+
+def test_a_long_footer_takes_a_second_request() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(
+        sink, pa.schema([("a", pa.int64())], metadata={"long": "x" * 100_000})
+    ) as writer:
+        writer.write_batch(pa.record_batch([pa.array(range(1000))], names=["a"]))
+    data = sink.getvalue().to_pybytes()
+    asked: list[tuple[int, int]] = []
+
+    def get(start: int, length: int) -> pa.Buffer:
+        asked.append((start, length))
+        return pa.py_buffer(data[start : start + length])
+
+    tail = read_tail(len(data), get)
+    assert data.endswith(tail)
+    assert len(data) > len(tail) == footer_bytes(data) > 100_000
+    assert len(asked) == 2
+    assert (
+        pa.ipc.open_file(pa.PythonFile(OpenFile(RemoteFile(len(data), get)))).read_all().num_rows
+        == 1000
+    )
+
+
+def test_the_full_check_reads_each_shard_once(
+    bucket: str, dataset: Path, object_server: ObjectServer
+) -> None:
+    put(dataset, bucket)
+    object_server.clear()
+    assert shardctl.verify(bucket, "full").ok
+    read = sorted(each["key"] for each in gets(object_server, ".arrow"))
+    assert read == sorted(path.name for path in dataset.glob("*.arrow"))
+
+
+VIEWS: list[tuple[str, ...]] = [
+    (),
+    ("--split", "val", "--stats", "--json"),
+    ("--shard", "1"),
+    ("--shard", "1", "--row", "2"),
+    ("--shard", "1", "--head", "2"),
+    ("--shard", "1", "--where", "label >= 0", "--json"),
+    ("--shard", "1", "--columns", "key"),
+    ("--head", "3", "--json"),
+    ("--where", "label == 2 and index > 5", "--json"),
+    ("--history",),
+]
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("view", VIEWS, ids=" ".join)
+def test_inspect_shows_what_it_does_of_a_folder(
+    cli: Any, bucket: str, raw_dataset: Path, view: tuple[str, ...]
+) -> None:
+    put(raw_dataset, f"{bucket}/out")
+    here, there = cli("inspect", raw_dataset, *view), cli("inspect", f"{bucket}/out", *view)
+    assert (
+        (there.code, there.out)
+        == (here.code, here.out.replace(str(raw_dataset), f"{bucket}/out"))
+        == (0, there.out)
+    )
+    assert (there.err, here.err) == ("", "")
+
+
+def test_one_sample_costs_one_block(
+    cli: Any, bucket: str, raw_dataset: Path, object_server: ObjectServer
+) -> None:
+    put(raw_dataset, f"{bucket}/out")
+    key = shardctl.open(raw_dataset).take([31], columns=["key"])["key"][0]
+    here = cli("inspect", raw_dataset, "--key", key, "--json").json
+    object_server.clear()
+    there = cli("inspect", f"{bucket}/out", "--key", key, "--json").json
+    assert there == here
+    read = [each["key"] for each in gets(object_server, ".arrow")]
+    assert sorted(read) == sorted(
+        ["out/shards.arrow", "out/files.arrow", "out/plan.arrow", *[f"out/{here['shard']}"] * 2]
+    )
+
+
+def test_inspect_writes_the_same_files(
+    cli: Any, bucket: str, raw_dataset: Path, tmp_path: Path
+) -> None:
+    put(raw_dataset, f"{bucket}/out")
+    written = {}
+    for place, name in ((raw_dataset, "here"), (f"{bucket}/out", "there")):
+        folder = tmp_path / name
+        folder.mkdir()
+        assert (
+            cli(
+                "inspect",
+                place,
+                "--head",
+                "4",
+                "--save",
+                folder / "saved",
+                "--images",
+                folder / "sheet.png",
+            ).code
+            == 0
+        )
+        assert cli("inspect", place, "--html", folder / "page.html").code == 0
+        written[name] = {
+            path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
+    here, there = written["here"], written["there"]
+    there["page.html"] = there["page.html"].replace(
+        f"{bucket}/out".encode(), str(raw_dataset).encode()
+    )
+    assert there == here
+
+
+@pytest.mark.thorough
+def test_two_datasets_on_a_store_are_compared(
+    cli: Any, bucket: str, raw_dataset: Path, dataset: Path
+) -> None:
+    put(raw_dataset, f"{bucket}/a")
+    put(dataset, f"{bucket}/b")
+    here = cli("inspect", raw_dataset, "--diff", dataset, "--json")
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "inspect",
+        f"{bucket}/a",
+        "--diff",
+        f"{bucket}/b",
+        "--json",
+    ]
+    # what it leaves to its end is to be gone, too
+    there = subprocess.run(command, capture_output=True, text=True)
+    assert (there.returncode, json.loads(there.stdout)) == (here.code, here.json)
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) -> None:
+    put(dataset, f"{bucket}/out")
+    here, there = cli(command, dataset / SHARD), cli(command, f"{bucket}/out/{SHARD}")
+    assert (there.code, there.out) == (0, here.out.replace(str(dataset), f"{bucket}/out"))
+    ran = cli(command, f"{bucket}/out/train-00077.arrow")
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert f"{bucket}/out/train-00077.arrow: there is no such object" in ran.err
+    ran = cli(command, f"{bucket}/out/plan.arrow")
+    assert (
+        f"{bucket}/out/plan.arrow: a table of a dataset, not a shard; give the folder of the "
+        f"dataset, {bucket}/out" in ran.err
+    )
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_shard_is_found_below_the_folder_that_the_manifest_names(
+    cli: Any, bucket: str, dataset: Path, command: str
+) -> None:
+    with_base(dataset)
+    put(dataset, f"{bucket}/out", BASE)
+    ran, exact = cli(command, f"{bucket}/out/{SHARD}"), cli(command, f"{bucket}/out/{BASE}{SHARD}")
+    assert (ran.code, ran.out.replace(f"/{BASE}", "/")) == (0, exact.out.replace(f"/{BASE}", "/"))
+    ran = cli(command, f"{bucket}/out/train-00077.arrow")
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "train-00077.arrow: there is no such object" in ran.err
+    ran = cli(command, f"{bucket}/out/plan.arrow")
+    assert (
+        f"a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out"
+        in ran.err
+    )
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize(("to", "workers", "base"), [("webdataset", 2, ""), ("files", 0, BASE)])
+def test_an_export_is_that_of_a_folder(
+    bucket: str,
+    dataset: Path,
+    tmp_path: Path,
+    to: str,
+    workers: int,
+    base: str,
+    object_server: ObjectServer,
+) -> None:
+    if base:
+        with_base(dataset)
+    url = put(dataset, bucket, base)
+    here = shardctl.export(dataset, tmp_path / "here", to, workers=workers)
+    object_server.clear()
+    there = shardctl.export(url, tmp_path / "there", to, workers=workers)
+    assert files_in(tmp_path / "there") == files_in(tmp_path / "here")
+    assert (there.samples, there.bytes, there.counts) == (here.samples, here.bytes, here.counts)
+    read = [
+        each["key"]
+        for each in gets(object_server, *(path.name for path in dataset.glob("train-*")))
+    ]
+    assert len(read) == len(set(read)) == 7
+
+
+@pytest.mark.thorough
+def test_an_export_that_was_stopped_goes_on(
+    bucket: str,
+    many_shards: Path,
+    tmp_path: Path,
+    object_server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is so little room that shards are brought again for each look that the plan takes, and
+    to be written."""
+    monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "10kB")
+    put(many_shards, bucket)
+
+    def break_off(plan: object) -> None:
+        object_server.fault("403", method="GET", key="train-00015.arrow")
+
+    with pytest.raises(
+        StoreError,
+        match=r"train-00015.arrow: reading is not permitted .*\. 15 of 30 parts are done",
+    ):
+        shardctl.export(bucket, tmp_path / "out", "mds", workers=0, on_plan=break_off)
+    object_server.clear()
+    shardctl.export(bucket, tmp_path / "out", "mds", workers=0)
+    assert len(gets(object_server, "train-00003.arrow")) < len(
+        gets(object_server, "train-00018.arrow")
+    )
+    shardctl.export(many_shards, tmp_path / "here", "mds", workers=0)
+    assert files_in(tmp_path / "out") == files_in(tmp_path / "here")
+
+
+def test_a_dataset_that_is_replaced_while_it_is_exported(
+    bucket: str, dataset: Path, tmp_path: Path
+) -> None:
+    put(dataset, bucket)
+
+    def replace_it(plan: object) -> None:
+        record = json.loads((dataset / "manifest.json").read_text())
+        open_store(bucket).put("manifest.json", json.dumps(record).encode())
+
+    with pytest.raises(DatasetError, match=f"{bucket}: was replaced while it was read"):
+        shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0, on_plan=replace_it)
+    assert not (tmp_path / "tars").exists()
+
+
+def test_what_is_not_done_on_a_store_is_said(cli: Any, bucket: str, dataset: Path) -> None:
+    put(dataset, bucket)
+    for command in (
+        ("export", bucket, f"{bucket}/there", "--to", "webdataset"),
+        ("repair", bucket, "--drop-lost"),
+        ("compact", bucket),
+        ("prune", bucket, "--key", "a"),
+    ):
+        ran = cli(*command)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert bucket in ran.err
+
+
+def lose_several(root: Path) -> None:
+    for name in ("plan.arrow", SHARD):
+        flip(root / name, middle(root, name))
+    (root / "train-00004.arrow").unlink()
+
+
+REPAIRS: list[tuple[Callable[[Path], object], str]] = [
+    (lose_several, BASE),
+    (lambda d: (d / "manifest.json").unlink(), ""),
+    (edit_manifest, BASE),
+    (lambda d: (d / SHARD).rename(d / "lost.arrow"), ""),
+    (lambda d: (d / "shards.arrow").write_bytes(b"junk"), BASE),
+]
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize(("damage", "base"), REPAIRS)
+def test_repair_brings_back_the_bytes(
+    bucket: str, dataset: Path, damage: Callable[[Path], object], base: str
+) -> None:
+    if base:
+        with_base(dataset)
+    before = {
+        name if name == "manifest.json" else base + name: data
+        for name, data in files_in(dataset).items()
+    }
+    damage(dataset)
+    put(dataset, bucket, base)
+    result = shardctl.repair(bucket, workers=0)
+    assert (result.status, result.unrepaired) == ("repaired", ())
+    store = open_store(bucket)
+    after = {
+        entry.name: store.get(entry.name).to_pybytes() for page in store.pages() for entry in page
+    }
+    after.pop("lost.arrow", None)
+    without = [
+        {key: data for key, data in found.items() if key != "manifest.json"}
+        for found in (before, after)
+    ]
+    assert without[1] == without[0]
+    assert shardctl.verify(bucket).ok
+    assert SCRATCH not in repr(result)
+    assert shardctl.repair(bucket, workers=0).status == "whole"
+
+
+def test_a_repair_that_is_not_needed_writes_nothing(
+    bucket: str, dataset: Path, object_server: ObjectServer
+) -> None:
+    put(dataset, bucket)
+    object_server.clear()
+    assert shardctl.repair(bucket).status == "whole"
+    written = {each["key"] for each in object_server.log() if each["method"] in ("PUT", "DELETE")}
+    assert {key for key in written if key and not key.startswith(".shardctl/")} == set()
+
+
+@pytest.mark.thorough
+def test_repair_waits_for_who_writes(bucket: str, dataset: Path) -> None:
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    store = open_store(put(dataset, bucket))
+    heard: list[str] = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hold(store, LEASE_KEY, None))
+
+        def waiting(owner: str) -> None:
+            heard.append(owner)
+            stack.close()
+
+        assert (
+            shardctl.repair(bucket, workers=0, listener=Listener(waiting=waiting)).status
+            == "repaired"
+        )
+    assert len(heard) == 1
+
+
+def test_what_is_lost_is_told_and_nothing_is_put(
+    bucket: str, dataset: Path, cli: Any, photos: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(photos, tmp_path / "moved")
+    victim = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
+    (tmp_path / "moved" / victim).unlink()
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    put(dataset, bucket)
+    ran = cli("repair", bucket, "--source", tmp_path / "moved")
+    assert ran.code == 1
+    assert f"not repaired: {SHARD}" in ran.out
+    assert ran.out.endswith(f"{bucket} is still DAMAGED: 1 file could not be repaired\n")
+    assert open_store(bucket).get(SHARD).to_pybytes() == (dataset / SHARD).read_bytes()
+
+
+def test_what_is_no_dataset_is_said(cli: Any, bucket: str, dataset: Path) -> None:
+    for command in (("verify",), ("inspect",), ("repair",), ("export", "--to", "webdataset")):
+        rest = ["out"] if command[0] == "export" else []
+        ran = cli(command[0], f"{bucket}/none", *rest, *command[1:])
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err == (
+            f"shardctl: {bucket}/none: no dataset (there is no manifest.json); check the URL, and "
+            "that its conversion is done\n"
+        )
+        ran = cli(command[0], "s3://no-such-bucket-here/out", *rest, *command[1:])
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "there is no such bucket" in ran.err
+        ran = cli(command[0], "s3://", *rest, *command[1:])
+        assert (ran.code, ran.err) == (
+            2,
+            "shardctl: s3://: names no bucket; write s3://bucket/prefix\n",
+        )
+    open_store(bucket).put("begun/.shardctl/job/job.json", b"{}")
+    assert "an unfinished conversion" in cli("verify", f"{bucket}/begun").err
+
+
+FAULTS = [
+    ("quick", "403", "LIST", "*", "listing is not permitted (s3:ListBucket)"),
+    (
+        "full",
+        "403",
+        "GET",
+        "*train-00003.arrow",
+        "train-00003.arrow: reading is not permitted (s3:GetObject)",
+    ),
+    ("quick", "expired", "GET", "*train-00003.arrow", "the credentials have expired"),
+]
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize(("level", "kind", "method", "key", "said"), FAULTS)
+def test_a_store_that_refuses_ends_the_check(
+    cli: Any,
+    bucket: str,
+    dataset: Path,
+    object_server: ObjectServer,
+    level: str,
+    kind: str,
+    method: str,
+    key: str,
+    said: str,
+) -> None:
+    put(dataset, f"{bucket}/out")
+    object_server.fault(kind, method=method, key=key)
+    ran = cli("verify", f"{bucket}/out", "--level", level)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert said in ran.err
+    assert f"{bucket}/out" in ran.err
+
+
+def test_faults_that_pass_change_nothing(
+    bucket: str, dataset: Path, tmp_path: Path, object_server: ObjectServer
+) -> None:
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    put(dataset, bucket)
+    for kind in ("503", "cut", "reset"):
+        object_server.fault(kind, method="GET", share=0.1, size=100)
+    assert [each.kind for each in shardctl.verify(bucket, "full").findings] == ["wrong-checksum"]
+    assert shardctl.repair(bucket, workers=0).status == "repaired"
+    assert shardctl.verify(bucket, "quick").ok
+    assert shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0).samples == 60
+
+
+def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: Path) -> None:
+    with open_location(put(dataset, bucket), listed=True) as place:
+        flip(dataset / SHARD, -5)
+        put(dataset, bucket)
+        with pytest.raises(
+            ObjectChangedError, match=f"{bucket}/{SHARD}: has changed since it was first read"
+        ):
+            hash_file(place.folder, SHARD)
+
+
+@pytest.mark.thorough
+def test_the_disk_that_is_used_is_bounded(
+    bucket: str, many_shards: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(many_shards, bucket)
+    monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "10kB")
+    most = 0
+
+    def look(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, len(list(temporary.glob("*/files/cache/files/train-*"))))
+
+    assert shardctl.verify(bucket, "full", look).ok
+    assert 0 < most <= 4 * usable_cores() + 4 * usable_cores()
+    monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")
+    with pytest.raises(UsageError, match="SHARDCTL_SCRATCH_LIMIT: 'much' is not a size"):
+        shardctl.verify(bucket)
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize(
+    "what", ["*-00001.arrow", "*/shards.arrow", "*/plan.arrow", "*/manifest.json"]
+)
+@pytest.mark.parametrize("kind", ["garbled", "page", "short", "cut"])
+def test_a_wrong_answer_is_asked_for_once_more(
+    object_server: ObjectServer, bucket: str, dataset: Path, tmp_path: Path, kind: str, what: str
+) -> None:
+    url = put(dataset, f"{bucket}/out")
+
+    def once() -> None:
+        object_server.clear()
+        object_server.fault(kind, method="GET", key=what, times=1, size=7)
+
+    for level in ("quick", "full", "deep"):
+        once()
+        assert not shardctl.verify(url, level=level).findings
+    once()
+    shardctl.export(url, tmp_path / "exported", to="parquet")
+    shardctl.export(dataset, tmp_path / "expected", to="parquet")
+    for path in sorted((tmp_path / "expected").rglob("*.parquet")):
+        assert (
+            tmp_path / "exported" / path.relative_to(tmp_path / "expected")
+        ).read_bytes() == path.read_bytes()
+    once()
+    shardctl.inspect(url)
+
+
+def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(
+    object_server: ObjectServer, bucket: str, dataset: Path
+) -> None:
+    shard = dataset / "train-00001.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 4 : len(data) // 2 : 64] = bytes(
+        len(data[len(data) // 4 : len(data) // 2 : 64])
+    )
+    shard.write_bytes(data)
+    url = put(dataset, f"{bucket}/out")
+    object_server.clear()
+    assert not shardctl.verify(url).ok
+    taken = [
+        entry
+        for entry in object_server.log()
+        if entry["method"] == "GET" and entry["key"].endswith(shard.name)
+    ]
+    assert len(taken) <= 4
