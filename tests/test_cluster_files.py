@@ -23,7 +23,7 @@ JOBS = [
 
 
 @pytest.mark.parametrize("text", JOBS)
-def test_a_kubernetes_job_starts_each_of_its_parts(text: str) -> None:
+def test_a_kubernetes_job_starts_each_of_its_parts(text):
     job = yaml.safe_load(text)
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     pod = job["spec"]["template"]["spec"]
@@ -38,7 +38,7 @@ def test_a_kubernetes_job_starts_each_of_its_parts(text: str) -> None:
     check_usage(line)
 
 
-def test_a_slurm_script_calls_shardctl_as_it_can_be_called() -> None:
+def test_a_slurm_script_calls_shardctl_as_it_can_be_called():
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", "")
         for line in re.findall(

@@ -51,7 +51,7 @@ def add(example: str, copy: Path) -> None:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_sibling_is_one_file_and_one_line_and_works(name: str, copy: Path) -> None:
+def test_a_sibling_is_one_file_and_one_line_and_works(name, copy):
     add(EXAMPLES[name], copy)
     (trial,) = TRIAL.findall(EXAMPLES[name])
     tools = copy / "bin"
@@ -74,7 +74,7 @@ def test_a_sibling_is_one_file_and_one_line_and_works(name: str, copy: Path) -> 
     assert done.returncode == 0, f"{trial}\n{done.stdout}\n{done.stderr}"
 
 
-def test_every_kind_of_sibling_has_an_example() -> None:
+def test_every_kind_of_sibling_has_an_example():
     kinds = {
         "image step",
         "text step",

@@ -28,7 +28,7 @@ from shardctl.system.folders import LocalFolder
 pytestmark = pytest.mark.corpus
 
 
-def test_all_photos_convert_verify_and_open_in_hugging_face(corpus: Path, tmp_path: Path) -> None:
+def test_all_photos_convert_verify_and_open_in_hugging_face(corpus, tmp_path):
     import datasets
 
     result = shardctl.convert(corpus / "photos", tmp_path / "out", workers=2)
@@ -48,9 +48,7 @@ def test_all_photos_convert_verify_and_open_in_hugging_face(corpus: Path, tmp_pa
         assert (row["width"], row["height"]) == (ours["image"].shape[1], ours["image"].shape[0])
 
 
-def test_photos_give_the_same_bytes_with_any_number_of_workers(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_photos_give_the_same_bytes_with_any_number_of_workers(corpus, tmp_path):
     recipe = {
         "store": "raw",
         "transform": [{"name": "random_resized_crop", "size": 64}, {"name": "hflip"}],
@@ -63,7 +61,7 @@ def test_photos_give_the_same_bytes_with_any_number_of_workers(
     assert len(sums) == 1
 
 
-def test_nested_class_folders_with_splits(corpus: Path, tmp_path: Path) -> None:
+def test_nested_class_folders_with_splits(corpus, tmp_path):
     cifar = corpus / "small" / "cifar10"
     result = shardctl.convert(
         cifar, tmp_path / "out", recipe={**CROP, "transform": [{"name": "resize", "size": "32x32"}]}
@@ -77,7 +75,7 @@ def test_nested_class_folders_with_splits(corpus: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_huggingface_metadata(corpus: Path, tmp_path: Path) -> None:
+def test_huggingface_metadata(corpus, tmp_path):
     folder = corpus / "captions" / "hf_imagefolder"
     lines = (folder / "train" / "metadata.jsonl").read_text().splitlines()
     images = {path.name for path in (folder / "train").iterdir()}
@@ -97,7 +95,7 @@ def test_huggingface_metadata(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "lines"), [("text/gsm8k", None), ("text/jsonl", None), ("text/movie_reviews", 400)]
 )
-def test_texts(corpus: Path, tmp_path: Path, name: str, lines: int | None) -> None:
+def test_texts(corpus, tmp_path, name, lines):
     result = shardctl.convert(corpus / name, tmp_path / "out")
     expected = lines or sum(
         len(path.read_bytes().splitlines()) for path in (corpus / name).glob("*.jsonl")
@@ -113,7 +111,7 @@ def test_texts(corpus: Path, tmp_path: Path, name: str, lines: int | None) -> No
         assert {field: first[field] for field in record} == record
 
 
-def test_every_text_is_converted_or_rejected_for_its_encoding(corpus: Path, tmp_path: Path) -> None:
+def test_every_text_is_converted_or_rejected_for_its_encoding(corpus, tmp_path):
     files = [path for path in (corpus / "text" / "encodings").rglob("*.txt") if path.is_file()]
     result = shardctl.convert(
         corpus / "text" / "encodings", tmp_path / "out", labels="none", max_rejects="100%"
@@ -127,9 +125,7 @@ def test_every_text_is_converted_or_rejected_for_its_encoding(corpus: Path, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
-def test_hostile_images_are_converted_or_rejected_as_pillow_has_it(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_hostile_images_are_converted_or_rejected_as_pillow_has_it(corpus, tmp_path):
     """A tenth of them, under the pixel limit; twice, with the same result."""
     rows = [
         line.split("\t")
@@ -169,7 +165,7 @@ def _pillow_reads(path: Path) -> bool:
     return True
 
 
-def test_both_ways_to_decode_a_jpeg_give_the_same_pixels(corpus: Path) -> None:
+def test_both_ways_to_decode_a_jpeg_give_the_same_pixels(corpus):
     decoder, fast = JpegDecoder(), 0
     for path in sorted((corpus / "photos").rglob("*.*")):
         data = path.read_bytes()
@@ -186,7 +182,7 @@ def texts_of(source: Path, out: Path, **recipe: Any) -> list[str]:
     return [sample["text"] for sample in shardctl.open(out)]
 
 
-def test_a_csv_without_a_header(corpus: Path, tmp_path: Path) -> None:
+def test_a_csv_without_a_header(corpus, tmp_path):
     import csv
 
     recipe = {"columns": "label,title,text", "kind": "table"}
@@ -207,7 +203,7 @@ def test_a_csv_without_a_header(corpus: Path, tmp_path: Path) -> None:
     assert [[sample["label"], sample["title"], sample["text"]] for sample in ds] == expected
 
 
-def test_chinese_tables_and_lines(corpus: Path, tmp_path: Path) -> None:
+def test_chinese_tables_and_lines(corpus, tmp_path):
     for path in sorted((corpus / "text" / "zh").glob("*.csv")) + sorted(
         (corpus / "text" / "zh").glob("*.jsonl")
     ):
@@ -216,7 +212,7 @@ def test_chinese_tables_and_lines(corpus: Path, tmp_path: Path) -> None:
         assert shardctl.verify(tmp_path / path.name).findings == ()
 
 
-def test_lines_in_gbk_are_those_of_the_twin_in_utf8(corpus: Path, tmp_path: Path) -> None:
+def test_lines_in_gbk_are_those_of_the_twin_in_utf8(corpus, tmp_path):
     (gbk,) = (corpus / "text" / "zh").glob("*gbk*.txt")
     (utf8,) = (corpus / "text" / "zh").glob("pku*utf8*.txt")
     ours = texts_of(gbk, tmp_path / "gbk", record="line", encoding="gbk")
@@ -224,7 +220,7 @@ def test_lines_in_gbk_are_those_of_the_twin_in_utf8(corpus: Path, tmp_path: Path
     assert len(ours) > 1000
 
 
-def test_encodings_are_detected(corpus: Path, tmp_path: Path) -> None:
+def test_encodings_are_detected(corpus, tmp_path):
     pytest.importorskip("charset_normalizer")
     files = [path for path in (corpus / "text" / "udhr").rglob("*") if path.is_file()]
     (tmp_path / "in").mkdir()
@@ -244,7 +240,7 @@ def test_encodings_are_detected(corpus: Path, tmp_path: Path) -> None:
     assert len(right) > 0.65 * len(latin1)  # it is a guess: docs/inputs.md says what it is worth
 
 
-def test_parquet_of_other_tools(corpus: Path, tmp_path: Path) -> None:
+def test_parquet_of_other_tools(corpus, tmp_path):
     """Files of parquet-testing, good and bad: each is converted as pyarrow reads it, or rejected,
     or refused in a sentence."""
     from pyarrow import parquet
@@ -289,7 +285,7 @@ TEXTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_texts_go_from_raw_to_blocks(corpus: Path, tmp_path: Path, name: str) -> None:
+def test_texts_go_from_raw_to_blocks(corpus, tmp_path, name):
     """Twice the same bytes, whoever works, and decoded the blocks are the cleaned texts."""
     source, cleaning = corpus / "text" / name, TEXTS[name]
     shardctl.train_tokenizer(
@@ -309,7 +305,7 @@ def test_texts_go_from_raw_to_blocks(corpus: Path, tmp_path: Path, name: str) ->
         assert_decodes_to(out, texts)
 
 
-def test_questions_and_answers_become_chats(corpus: Path, tmp_path: Path) -> None:
+def test_questions_and_answers_become_chats(corpus, tmp_path):
     source = corpus / "text" / "gsm8k"
     shardctl.train_tokenizer(
         source, tmp_path / "tokenizer.json", recipe={"text_field": "question"}, vocab_size=2000
@@ -367,7 +363,7 @@ def converted(path: Path, out: Path) -> tuple[shardctl.Dataset, list[Any]]:
 TFRECORD_TYPES = {"bytes": ("string", "binary"), "int64": ("int64",), "float": ("float",)}
 
 
-def test_tfrecords_of_other_tools(corpus: Path, tmp_path: Path) -> None:
+def test_tfrecords_of_other_tools(corpus, tmp_path):
     files = {
         name: facts
         for name, facts in expected_interop(corpus).items()
@@ -389,7 +385,7 @@ def test_tfrecords_of_other_tools(corpus: Path, tmp_path: Path) -> None:
             assert kind is None or str(inner) in TFRECORD_TYPES[kind], (name, field)
 
 
-def test_webdatasets_of_other_tools(corpus: Path, tmp_path: Path) -> None:
+def test_webdatasets_of_other_tools(corpus, tmp_path):
     files = {
         name: facts
         for name, facts in expected_interop(corpus).items()
@@ -408,7 +404,7 @@ def test_webdatasets_of_other_tools(corpus: Path, tmp_path: Path) -> None:
     assert shardctl.open(tmp_path / "photos")[0]["image"].ndim == 3
 
 
-def test_mds_of_another_tool_raw_and_compressed(corpus: Path, tmp_path: Path) -> None:
+def test_mds_of_another_tool_raw_and_compressed(corpus, tmp_path):
     facts = expected_interop(corpus)["mds/"]
     ds, rejects = converted(corpus / "interop" / "mds", tmp_path / "raw")
     assert (len(ds), rejects) == (facts["samples"], [])
@@ -422,7 +418,7 @@ def test_mds_of_another_tool_raw_and_compressed(corpus: Path, tmp_path: Path) ->
     ]
 
 
-def test_recordio_of_mxnet(corpus: Path, tmp_path: Path) -> None:
+def test_recordio_of_mxnet(corpus, tmp_path):
     path = corpus / "interop" / "recordio" / "benz_train.rec"
     facts = expected_interop(corpus)["recordio/benz_train.rec"]
     result = shardctl.convert(path, tmp_path / "out", workers=0)
@@ -442,7 +438,7 @@ def test_recordio_of_mxnet(corpus: Path, tmp_path: Path) -> None:
     assert hashlib.sha256(stored).hexdigest() == facts["first_sha256"]
 
 
-def test_bad_parquet_is_rejects_or_one_sentence(corpus: Path, tmp_path: Path) -> None:
+def test_bad_parquet_is_rejects_or_one_sentence(corpus, tmp_path):
     from shardctl.errors import InputError
 
     files = sorted(

@@ -24,7 +24,7 @@ from shardctl.transforms.table import TRANSFORMS, parse_step
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_command_and_option_is_in_the_reference() -> None:
+def test_every_command_and_option_is_in_the_reference():
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_cli_docs.py"))
     index = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert index == script["cli_docs"](), "run `make docs`"
@@ -58,7 +58,7 @@ def commands_of(group: click.Group, name: str) -> Iterator[tuple[str, click.Comm
             yield from commands_of(command, f"{name} {inner}")
 
 
-def test_every_public_function_and_class_is_in_the_reference() -> None:
+def test_every_public_function_and_class_is_in_the_reference():
     written = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_api_docs.py"))["api_docs"]()
     assert written == made, "run `make docs`"
@@ -78,7 +78,7 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
         assert f"## shardctl.{module}" in written
 
 
-def test_the_chinese_readme_says_the_same() -> None:
+def test_the_chinese_readme_says_the_same():
     """The same sections, tables and lists, the same code, and links to the same pages (and to those
     that only it needs)."""
     chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
@@ -94,12 +94,12 @@ def test_the_chinese_readme_says_the_same() -> None:
     assert set(re.findall(links, README)) <= set(re.findall(links, chinese))
 
 
-def test_the_readme_calls_the_test_command_that_ci_runs() -> None:
+def test_the_readme_calls_the_test_command_that_ci_runs():
     assert "make test" in README
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_lead_somewhere():
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         for link, anchor in re.findall(
             r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-def test_no_two_pages_have_the_same_name() -> None:
+def test_no_two_pages_have_the_same_name():
     # Those for developers are not in the wheel, and `shardctl help` does not show them.
     names = [
         path.stem
@@ -132,7 +132,7 @@ def test_no_two_pages_have_the_same_name() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> None:
+def test_the_recipe_page_knows_every_setting_and_transform(tmp_path):
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert all(key in page for key in KEYS)
     assert all(f"`{name}`" in page for name in TRANSFORMS)
@@ -151,7 +151,7 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     assert steps == [["random_resized_crop", "hflip"], filters, ["resize", "model"]]
 
 
-def test_the_steps_of_the_recipe_page_are_written_from_their_settings() -> None:
+def test_the_steps_of_the_recipe_page_are_written_from_their_settings():
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["page"](
         page
@@ -162,9 +162,7 @@ READY = sorted((ROOT / "docs" / "recipes").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
-def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(
-    path: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(path, photos, tmp_path):
     from shardctl.transforms.recipe_files.checking import check_recipe
 
     found = check_recipe(path)
@@ -178,7 +176,7 @@ def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(
     assert (made.samples, made.rejected) == (found.recipe.samples_per_record, 0)
 
 
-def test_every_step_of_images_has_a_picture_and_they_are_small() -> None:
+def test_every_step_of_images_has_a_picture_and_they_are_small():
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "draw_recipe_pictures.py"))
     unknown = {*script["EXAMPLES"], *script["WITHOUT_PICTURE"]} - set(TRANSFORMS)
     assert not unknown, (
@@ -198,7 +196,7 @@ def test_every_step_of_images_has_a_picture_and_they_are_small() -> None:
     assert sum(there.values()) < 300_000
 
 
-def test_a_picture_shows_that_its_step_does_something() -> None:
+def test_a_picture_shows_that_its_step_does_something():
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "draw_recipe_pictures.py"))
     before = script["scene"]()
     for name in script["pictured"]():
@@ -211,7 +209,7 @@ def test_a_picture_shows_that_its_step_does_something() -> None:
         assert shown, f"{name}: its settings in EXAMPLES change nothing; write some that do"
 
 
-def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
+def test_the_loader_page_runs_and_knows_every_option(raw_dataset):
     from shardctl.loader.dataset import Dataset
 
     page = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
@@ -229,7 +227,7 @@ def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
     assert missing == ["self"]
 
 
-def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
+def test_the_format_page_knows_every_key(raw_dataset):
     import json
 
     from shardctl.format.tables import SHARDS_SCHEMA, open_table
@@ -251,7 +249,7 @@ def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
     assert missing == []
 
 
-def test_the_page_on_architecture_and_its_picture_are_those_of_the_code() -> None:
+def test_the_page_on_architecture_and_its_picture_are_those_of_the_code():
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_architecture_docs.py"))
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert page == script["page"](page), "run `make docs`"
@@ -261,7 +259,7 @@ def test_the_page_on_architecture_and_its_picture_are_those_of_the_code() -> Non
 
 
 @pytest.mark.parametrize("name", ["architecture.md", "format.md"])
-def test_pages_name_files_and_folders_of_the_code_that_are_there(name: str) -> None:
+def test_pages_name_files_and_folders_of_the_code_that_are_there(name):
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+/|[a-z_]+\.py))`", page)
     assert len(named) > 30

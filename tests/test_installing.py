@@ -139,7 +139,7 @@ def interpreter_of(version: str) -> str | None:
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
-def test_with_another_version_of_python(fresh: Environment, version: str) -> None:
+def test_with_another_version_of_python(fresh, version):
     """The oldest, and those after that of the tests: each has its own rules for classes and
     modules."""
     interpreter = interpreter_of(version)
@@ -185,18 +185,14 @@ def wants_pillow(tmp_path: Path) -> Path:
     return folder
 
 
-def test_after_a_package_that_brings_pillow_even_without_a_compiler(
-    fresh: Environment, wants_pillow: Path
-) -> None:
+def test_after_a_package_that_brings_pillow_even_without_a_compiler(fresh, wants_pillow):
     fresh.pip("install", wants_pillow)
     fresh.install_shardctl(compiler=False)
     assert fresh.packages() == {"pillow"}
     assert fresh.check() == "Pillow"
 
 
-def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(
-    fresh: Environment, wants_pillow: Path
-) -> None:
+def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(fresh, wants_pillow):
     """Also on a machine with a compiler and headers: a wheel is for other machines too."""
     fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, fresh.project)
     fresh.pip("install", wants_pillow)
@@ -228,7 +224,7 @@ def files_of_pillow(fresh: Environment) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
 
-def test_before_a_package_that_brings_pillow(fresh: Environment, wants_pillow: Path) -> None:
+def test_before_a_package_that_brings_pillow(fresh, wants_pillow):
     """Pillow-SIMD takes the place of Pillow. Pillow may come over it again; all requirements hold,
     and either is used."""
     try:
@@ -246,9 +242,7 @@ def test_before_a_package_that_brings_pillow(fresh: Environment, wants_pillow: P
     assert fresh.check() == "Pillow-SIMD"
 
 
-def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_made(
-    fresh: Environment, tmp_path: Path
-) -> None:
+def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_made(fresh, tmp_path):
     """`make setup`, without the other packages that tests need: Pillow never comes over
     Pillow-SIMD."""
     project = fresh.project
@@ -285,7 +279,7 @@ def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_ma
     )
 
 
-def test_alone_without_a_compiler(fresh: Environment) -> None:
+def test_alone_without_a_compiler(fresh):
     fresh.install_shardctl(compiler=False)
     assert fresh.packages() == {"pillow"}
     assert fresh.check() == "Pillow"
@@ -298,9 +292,7 @@ SDIST = (
 
 
 @pytest.mark.parametrize("first_an_sdist", [False, True])
-def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(
-    fresh: Environment, first_an_sdist: bool
-) -> None:
+def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(fresh, first_an_sdist):
     source = fresh.project
     if first_an_sdist:
         fresh.run(sys.executable, "-c", SDIST, fresh.project, fresh.folder)
@@ -343,9 +335,7 @@ PEERS = ("torchvision", "datasets", "transformers")
 
 
 @pytest.mark.parametrize("first", range(4))
-def test_beside_packages_for_training_there_is_one_pillow_in_every_order(
-    fresh: Environment, first: int
-) -> None:
+def test_beside_packages_for_training_there_is_one_pillow_in_every_order(fresh, first):
     order = ("shardctl", *PEERS)
     for name in order[first:] + order[:first]:
         if name == "shardctl":

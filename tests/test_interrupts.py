@@ -59,9 +59,7 @@ CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], s
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_ctrl_c_says_what_is_done_in_one_short_traceback(
-    name: str, photos: Path, raw_dataset: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_says_what_is_done_in_one_short_traceback(name, photos, raw_dataset, tmp_path):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 

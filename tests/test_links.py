@@ -202,7 +202,7 @@ def refused(call: Callable[[Path], Any], here: Path) -> str | None:
 
 @pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("place", PLACES)
-def test_nothing_behind_a_link_is_changed(here: Path, place: str) -> None:
+def test_nothing_behind_a_link_is_changed(here, place):
     before = state(here / "precious")
     for name, command in COMMANDS.items():
         plant(here / place, here / "precious")
@@ -213,7 +213,7 @@ def test_nothing_behind_a_link_is_changed(here: Path, place: str) -> None:
 @pytest.mark.parametrize(
     "command", ["repair", "compact", "update", "overwrite", "write", "part", "dry run"]
 )
-def test_a_linked_staging_folder_is_refused_by_its_name(here: Path, command: str) -> None:
+def test_a_linked_staging_folder_is_refused_by_its_name(here, command):
     write_lines(here / "raw" / "1.jsonl", 14)
     (here / "out" / ".shardctl").symlink_to(here / "precious")
     message = refused(COMMANDS[command], here)
@@ -222,7 +222,7 @@ def test_a_linked_staging_folder_is_refused_by_its_name(here: Path, command: str
     assert "nothing is written or deleted behind a link" in message
 
 
-def test_a_lease_that_is_a_link_is_not_written_to(here: Path) -> None:
+def test_a_lease_that_is_a_link_is_not_written_to(here):
     (here / "out" / ".shardctl").mkdir()
     (here / "out" / ".shardctl" / "lease").symlink_to(here / "precious" / "a.txt")
     with pytest.raises(StorageError, match=r"\.shardctl/lease: a link to"):
@@ -231,9 +231,7 @@ def test_a_lease_that_is_a_link_is_not_written_to(here: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["repair", "compact", "prune", "update", "overwrite", "write"])
-def test_shards_that_are_links_are_replaced_and_what_they_lead_to_stays(
-    here: Path, command: str
-) -> None:
+def test_shards_that_are_links_are_replaced_and_what_they_lead_to_stays(here, command):
     """Some caches keep all files of a dataset as links to others."""
     for path in [path for path in (here / "out").iterdir() if path.is_file()]:
         path.rename(here / "precious" / path.name)
@@ -244,7 +242,7 @@ def test_shards_that_are_links_are_replaced_and_what_they_lead_to_stays(
     assert state(here / "precious") == before
 
 
-def test_a_destination_that_is_a_link_to_a_folder_is_that_folder(here: Path) -> None:
+def test_a_destination_that_is_a_link_to_a_folder_is_that_folder(here):
     (here / "out").rename(here / "real")
     (here / "out").symlink_to(here / "real")
     assert COMMANDS["up to date"](here).status == "up-to-date"
@@ -268,9 +266,7 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
 @pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("path", ["link", "real/out/.", "real/out/../out", "beside/../out"])
 @pytest.mark.parametrize("command", WRITERS)
-def test_a_dataset_may_be_named_by_any_path(
-    here: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str
-) -> None:
+def test_a_dataset_may_be_named_by_any_path(here, monkeypatch, command, path):
     """It is written in its own folder, under no other name, and a shell that stands in it stays
     there."""
     (here / "real" / "sub").mkdir(parents=True)
@@ -299,7 +295,7 @@ def test_a_dataset_may_be_named_by_any_path(
 @pytest.mark.parametrize(
     "command", ["overwrite", "repair", "compact", "update", "prune", "write", "write parts", "part"]
 )
-def test_a_persons_folders_in_a_staging_folder_stay(here: Path, command: str) -> None:
+def test_a_persons_folders_in_a_staging_folder_stay(here, command):
     """Also where the dataset that they are in is replaced, and one that is called as a shard of the
     new one."""
     write_lines(here / "raw" / "1.jsonl", 14)
@@ -314,7 +310,7 @@ def test_a_persons_folders_in_a_staging_folder_stay(here: Path, command: str) ->
 @pytest.mark.parametrize(
     "name", [".out.shardctl", ".out.shardctl.old", "out/generations/2024", "out/generations/.git"]
 )
-def test_folders_that_only_look_like_ours_stay(here: Path, name: str) -> None:
+def test_folders_that_only_look_like_ours_stay(here, name):
     shutil.copytree(here / "precious" / "sub", here / name)
     before = state(here / name)
     for command in ("up to date", "repair", "compact", "update", "overwrite"):
@@ -325,7 +321,7 @@ def test_folders_that_only_look_like_ours_stay(here: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "command", ["up to date", "dry run, up to date", "dry run", "dry run of an update"]
 )
-def test_a_check_deletes_nothing(here: Path, command: str) -> None:
+def test_a_check_deletes_nothing(here, command):
     for name in (f"repair-{FINGERPRINT[:8]}", FINGERPRINT, "mine"):
         (here / "out" / ".shardctl" / name / "new").mkdir(parents=True)
         (here / "out" / ".shardctl" / name / "new" / "a").write_text("a")
@@ -336,8 +332,8 @@ def test_a_check_deletes_nothing(here: Path, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["update", "dry run of an update"])
 def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_the_work(
-    here: Path, command: str
-) -> None:
+    here, command
+):
     write_lines(here / "raw" / "3.jsonl", 12)
     (here / "out" / "train-00008.arrow").write_text("mine")
     before = state(here / "out")
@@ -359,9 +355,7 @@ def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_t
 
 
 @pytest.mark.parametrize("command", ["compact", "write"])
-def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(
-    here: Path, command: str
-) -> None:
+def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(here, command):
     shardctl.prune(here / "out", "label == 1")
     (here / "out" / "train-00009.arrow").write_text("mine")
     samples = [{"x": number} for number in range(60)]
@@ -374,7 +368,7 @@ def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(
     assert shardctl.verify(here / "out").ok
 
 
-def test_files_of_a_dataset_without_its_manifest_are_not_overwritten(here: Path) -> None:
+def test_files_of_a_dataset_without_its_manifest_are_not_overwritten(here):
     """Also where a staging folder is left, as of a conversion that was stopped."""
     shardctl.write(here / "written", [{"x": number} for number in range(20)])
     (here / "written" / "manifest.json").unlink()
@@ -397,9 +391,7 @@ def test_files_of_a_dataset_without_its_manifest_are_not_overwritten(here: Path)
 
 @pytest.mark.parametrize("name", [".out.shardctl", ".out.shardctl.old"])
 @pytest.mark.parametrize("staging", [True, False])
-def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(
-    here: Path, name: str, staging: bool
-) -> None:
+def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here, name, staging):
     """Also where it has a staging folder. What would replace the dataset says so before any work,
     and in a dry run."""
     shutil.copytree(here / "out", here / name)
@@ -417,8 +409,8 @@ def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(
 
 
 def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(
-    here: Path,
-) -> None:
+    here,
+):
     """As if the one that deletes it had been killed, and a person had put a file there."""
     trash, job = here / ".out.shardctl.old", here / ".out.shardctl.old" / ".shardctl" / FINGERPRINT
     shutil.copytree(here / "out", trash)
@@ -443,9 +435,7 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
 
 @pytest.mark.parametrize("record", ["[]", '{"replaced": [], "old": "", "new": ""}'])
 @pytest.mark.parametrize("manifest", [True, False])
-def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(
-    here: Path, record: str, manifest: bool
-) -> None:
+def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(here, record, manifest):
     job = here / "out" / ".shardctl" / FINGERPRINT
     (job / "new").mkdir(parents=True)
     (job / "job.json").write_text("{}")
@@ -460,7 +450,7 @@ def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(
         assert state(here / "out") == before, command
 
 
-def test_a_kept_generation_with_a_damaged_manifest_stays(here: Path) -> None:
+def test_a_kept_generation_with_a_damaged_manifest_stays(here):
     kept = here / "out" / "generations" / "00001"
     (kept / "manifest.json").write_text((kept / "manifest.json").read_text()[:-40])
     before = state(kept)
@@ -473,7 +463,7 @@ def test_a_kept_generation_with_a_damaged_manifest_stays(here: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["update", "prune"])
-def test_a_persons_file_in_a_kept_generation_stays_when_that_goes(here: Path, command: str) -> None:
+def test_a_persons_file_in_a_kept_generation_stays_when_that_goes(here, command):
     kept = here / "out" / "generations" / "00001"
     (kept / "notes").mkdir()
     for name in ("notes.txt", "notes/more.txt"):
@@ -484,7 +474,7 @@ def test_a_persons_file_in_a_kept_generation_stays_when_that_goes(here: Path, co
     assert os.listdir(kept / "notes") == ["more.txt"]
 
 
-def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path: Path) -> None:
+def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path):
     outside = tmp_path / "outside"
     (outside / "sub").mkdir(parents=True)
     (outside / "sub" / "a").write_text("mine")
@@ -513,7 +503,7 @@ def without_rights() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root as Linux does")
 @pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl"])
-def test_a_check_goes_on_where_another_user_works(here: Path, where: str) -> None:
+def test_a_check_goes_on_where_another_user_works(here, where):
     """A dataset that is shared, and may only be read: what another user has begun is not known, and
     changes nothing."""
     (here / where / ".shardctl").mkdir(parents=True)
@@ -549,7 +539,7 @@ def check_all(here: Path) -> None:
 # --- folders beside datasets ---
 
 
-def test_a_cache_follows_no_link(here: Path) -> None:
+def test_a_cache_follows_no_link(here):
     """Neither in the place of a dataset, nor of its shards, nor of a file that it writes in
     place."""
     before, cache, about = (
@@ -591,7 +581,7 @@ def test_a_cache_follows_no_link(here: Path) -> None:
     assert state(folder) == state(here / "precious") == before
 
 
-def test_records_are_not_saved_behind_a_link(here: Path) -> None:
+def test_records_are_not_saved_behind_a_link(here):
     """A key has the path of its file: a folder of that name may be a link."""
     (here / "saved").mkdir()
     (here / "saved" / "sub").symlink_to(here / "precious")
@@ -664,7 +654,7 @@ READING = [
         "rejects.jsonl",
     ],
 )
-def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here: Path, name: str) -> None:
+def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here, name):
     (here / "out" / name).unlink()
     os.mkfifo(here / "out" / name)
     said = run_commands(here, READING)
@@ -673,9 +663,7 @@ def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here: Path,
         assert shardctl.repair(here / "out", workers=0).repaired == (name,)
 
 
-def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here, monkeypatch):
     shard = here / "out" / "train-00000.arrow"
     monkeypatch.chdir(shard.parent)
     shard.unlink()
@@ -693,7 +681,7 @@ def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(
 
 
 @pytest.mark.thorough
-def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here: Path) -> None:
+def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here):
     job = here / "out" / ".shardctl" / FINGERPRINT
     (job / "done").mkdir(parents=True)
     for name in ("job.json", "replaced.json", "done/0000000.arrow"):
@@ -706,7 +694,7 @@ def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here: Path) -> None:
         (job / name).unlink()
 
 
-def test_a_shard_that_is_a_pipe_is_not_measured(cli: Any, here: Path) -> None:
+def test_a_shard_that_is_a_pipe_is_not_measured(cli, here):
     (here / "out" / "train-00000.arrow").unlink()
     os.mkfifo(here / "out" / "train-00000.arrow")
     for how in ((), ("--cold",)):
@@ -758,9 +746,7 @@ NAMED = {
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("name", NAMED)
-def test_a_pipe_that_is_named_on_the_command_line_is_refused(
-    here: Path, name: str, photos: Path
-) -> None:
+def test_a_pipe_that_is_named_on_the_command_line_is_refused(here, name, photos):
     os.mkfifo(here / name)
     (here / "photos").symlink_to(photos)
     command = [sys.executable, "-m", "shardctl", *map(str, NAMED[name](here / name, here))]
@@ -772,7 +758,7 @@ def test_a_pipe_that_is_named_on_the_command_line_is_refused(
     assert "Traceback" not in ran.stdout
 
 
-def test_keys_may_come_from_another_command(here: Path) -> None:
+def test_keys_may_come_from_another_command(here):
     """The shell gives <(command) as a pipe of which it writes the end."""
     keys = "\n".join(f"0.jsonl#{number}" for number in (1, 2))
     command = (
@@ -830,9 +816,7 @@ CALLED = st.sampled_from(sorted({*COMMANDS} - {"open", "verify", "export", "expo
 
 @examples(12)
 @given(st.lists(PLANTED, min_size=1, max_size=3), st.lists(CALLED, min_size=1, max_size=3))
-def test_whatever_is_planted_anywhere_no_command_changes_what_is_outside(
-    made: Path, planted: list[tuple[str, str]], commands: list[str]
-) -> None:
+def test_whatever_is_planted_anywhere_no_command_changes_what_is_outside(made, planted, commands):
     """A link to a folder, a link to a file or a pipe."""
     with tempfile.TemporaryDirectory() as folder:
         here = copied(made, Path(folder))

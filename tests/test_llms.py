@@ -14,7 +14,7 @@ SCRIPTS = ROOT / "scripts" / "docs"
 WRITER = runpy.run_path(str(SCRIPTS / "write_llms.py"))
 
 
-def test_they_are_written_from_the_pages_and_commands() -> None:
+def test_they_are_written_from_the_pages_and_commands():
     assert (ROOT / "docs" / "SKILL.md").read_text(encoding="utf-8") == WRITER["skill"](), (
         "run `make docs`"
     )
@@ -23,13 +23,13 @@ def test_they_are_written_from_the_pages_and_commands() -> None:
     )
 
 
-def test_every_page_of_the_list_is_there() -> None:
+def test_every_page_of_the_list_is_there():
     links = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"))
     assert len(links) > 30
     assert [link for link in links if not (ROOT / "docs" / link).is_file()] == []
 
 
-def test_every_command_and_option_of_the_skill_exists() -> None:
+def test_every_command_and_option_of_the_skill_exists():
     skill = (ROOT / "docs" / "SKILL.md").read_text(encoding="utf-8")
     context = click.Context(cli)
     options = {

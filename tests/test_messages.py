@@ -13,7 +13,7 @@ SHORTEST = 4
 """Letters: a shorter part between two values is in too many messages."""
 
 
-def test_each_quoted_text_is_in_the_source() -> None:
+def test_each_quoted_text_is_in_the_source():
     source = "\n".join(text for file in (ROOT / "shardctl").rglob("*.py") for text in strings(file))
     gone = [
         (entry.name, part)
@@ -31,7 +31,7 @@ def strings(file: Path) -> list[str]:
     return [str(each.value) for each in nodes if isinstance(each, ast.Constant)]
 
 
-def test_each_entry_has_a_name_of_its_own_and_says_what_to_do() -> None:
+def test_each_entry_has_a_name_of_its_own_and_says_what_to_do():
     entries = all_entries()
     assert len({entry.name for entry in entries}) == len(entries)
     assert [entry.name for entry in entries if not (entry.do and any(entry.says))] == []

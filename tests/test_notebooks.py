@@ -87,7 +87,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_dataset_is_shown_with_its_first_samples_and_small_pictures(hostile: Path) -> None:
+def test_a_dataset_is_shown_with_its_first_samples_and_small_pictures(hostile):
     ds = shardctl.open(hostile)
     found = shown(ds)
     for said in (
@@ -107,7 +107,7 @@ def test_a_dataset_is_shown_with_its_first_samples_and_small_pictures(hostile: P
     assert "0 samples" in shown(ds.limit(0)).text
 
 
-def test_a_dataset_that_is_damaged_is_shown_all_the_same(dataset: Path) -> None:
+def test_a_dataset_that_is_damaged_is_shown_all_the_same(dataset):
     ds = shardctl.open(dataset)
     for shard in dataset.glob("train-*.arrow"):
         os.truncate(shard, 100)
@@ -150,7 +150,7 @@ def made(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, P
     return shardctl.convert(root / "in", root / "out", resize=32, crop=32, workers=0), root / "out"
 
 
-def test_a_conversion_is_shown_with_its_rejects(made: tuple[Any, Path]) -> None:
+def test_a_conversion_is_shown_with_its_rejects(made):
     found = shown(made[0])
     for said in (
         "created: 59 samples in 7 shards",
@@ -162,14 +162,14 @@ def test_a_conversion_is_shown_with_its_rejects(made: tuple[Any, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_result_is_shown_with_its_figures(name: str, made: tuple[Any, Path]) -> None:
+def test_a_result_is_shown_with_its_figures(name, made):
     make, said = RESULTS[name]
     found = shown(make(made[1]))
     for each in said:
         assert each in found.text
 
 
-def test_findings_are_a_table_with_the_severity_of_each(dataset: Path) -> None:
+def test_findings_are_a_table_with_the_severity_of_each(dataset):
     flip(next(dataset.glob("train-*.arrow")))
     (dataset / f"{HOSTILE}.txt").touch()
     result = shardctl.verify(dataset)

@@ -41,7 +41,7 @@ def check(tmp_path: Path, text: str, list_all: bool = False) -> tuple[int, str]:
     return faulty, printed.getvalue()
 
 
-def test_a_clean_page_passes(tmp_path: Path) -> None:
+def test_a_clean_page_passes(tmp_path):
     code, printed = check(tmp_path, CLEAN)
     assert code == 0
     assert (
@@ -70,7 +70,7 @@ def test_a_clean_page_passes(tmp_path: Path) -> None:
         ("Train a tokeniser on texts.", "page.md:1: American spelling: tokenizer"),
     ],
 )
-def test_a_fault_is_named_with_its_place(tmp_path: Path, fault: str, reason: str) -> None:
+def test_a_fault_is_named_with_its_place(tmp_path, fault, reason):
     code, printed = check(tmp_path, fault)
     assert code == 1
     assert reason in printed
@@ -95,11 +95,11 @@ HARD = [
 
 
 @pytest.mark.parametrize("sentence", HARD)
-def test_a_sentence_that_is_hard_to_read_is_found(tmp_path: Path, sentence: str) -> None:
+def test_a_sentence_that_is_hard_to_read_is_found(tmp_path, sentence):
     assert check(tmp_path, sentence, list_all=True)[1].startswith(f"{tmp_path}/page.md:1: ")
 
 
-def test_few_hard_sentences_are_allowed_and_more_are_not(tmp_path: Path) -> None:
+def test_few_hard_sentences_are_allowed_and_more_are_not(tmp_path):
     plain = ["You can read this.\n"]
     assert check(tmp_path, "\n".join(HARD[:2] + plain))[0] == 0
     code, printed = check(tmp_path, "\n".join(HARD[:3] + plain * 30))

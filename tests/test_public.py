@@ -9,9 +9,7 @@ import pickle
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,7 @@ from shardctl.making.options import chosen_options, convert_options
 ROOT = Path(shardctl.__file__).parents[1]
 
 
-def test_type_checkers_read_every_public_function_with_its_options() -> None:
+def test_type_checkers_read_every_public_function_with_its_options():
     written = (ROOT / "shardctl" / "__init__.pyi").read_text(encoding="utf-8")
     assert (
         written == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_signatures.py"))["stub"]()
@@ -31,7 +29,7 @@ def test_type_checkers_read_every_public_function_with_its_options() -> None:
     assert all(f"    {name}: " in convert for name in convert_options())
 
 
-def test_all_public_names_are_there_and_sorted() -> None:
+def test_all_public_names_are_there_and_sorted():
     assert (
         shardctl.__all__
         == ["__version__", *shardctl._PUBLIC]
@@ -44,7 +42,7 @@ def test_all_public_names_are_there_and_sorted() -> None:
     assert set(shardctl.__all__) <= set(dir(shardctl))
 
 
-def test_public_functions_can_be_handed_to_other_processes() -> None:
+def test_public_functions_can_be_handed_to_other_processes():
     for name in shardctl._PUBLIC:
         assert pickle.loads(pickle.dumps(getattr(shardctl, name))) is getattr(shardctl, name)
 
@@ -59,7 +57,7 @@ shardctl.bench("out", consumer_rate=2500.0, batch_size="a")
 """
 
 
-def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
+def test_a_type_checker_finds_wrong_arguments(tmp_path):
     (tmp_path / "callers.py").write_text(CALLERS)
     # Only the signatures are read, and not the code behind them, which takes half a minute.
     options = ["--cache-dir", str(tmp_path / "cache"), "--config-file=", "--follow-imports=skip"]
@@ -184,7 +182,7 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_messages_name_arguments(call: Callable[[], object], message: str) -> None:
+def test_messages_name_arguments(call, message):
     with pytest.raises(ShardctlError) as refused:
         call()
     assert message in str(refused.value)
@@ -206,7 +204,5 @@ def test_messages_name_arguments(call: Callable[[], object], message: str) -> No
         ({"flip": 0}, {"steps": ["hflip p=0"]}),
     ],
 )
-def test_python_says_the_same_in_its_own_types(
-    given: dict[str, Any], typed: dict[str, Any]
-) -> None:
+def test_python_says_the_same_in_its_own_types(given, typed):
     assert chosen_options("convert", None, given) == chosen_options("convert", None, typed)

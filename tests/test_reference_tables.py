@@ -92,12 +92,12 @@ def read_by_the_code() -> set[str]:
     return {name for name in found if not name.startswith(("SC_", "O_"))}  # of sysconf, of open
 
 
-def test_the_page_of_variables_has_those_that_the_code_reads() -> None:
+def test_the_page_of_variables_has_those_that_the_code_reads():
     documented = first_cells("environment.md", "## Disks and caches", "## For developers")
     assert sorted(read_by_the_code() | {"PYTHONPATH"}) == sorted(documented)
 
 
-def test_variables_for_developers_are_read_somewhere() -> None:
+def test_variables_for_developers_are_read_somewhere():
     places = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.*"), ROOT / "setup.py"]
     text = "".join(
         path.read_text(encoding="utf-8") for path in places if path.suffix in (".py", ".sh")
@@ -109,7 +109,7 @@ def test_variables_for_developers_are_read_somewhere() -> None:
     assert sorted(found | {"BENCH_CORES_FREE"}) == sorted(documented)
 
 
-def test_each_command_says_when_its_exit_code_is_one() -> None:
+def test_each_command_says_when_its_exit_code_is_one():
     documented = first_cells(EXIT_CODES, "## Exit codes", "## Rejects")
     assert sorted(documented) == sorted(name for names in COMMANDS.values() for name in names)
 
@@ -147,7 +147,7 @@ def called(*functions: str) -> Iterator[tuple[str, ast.Call]]:
     )
 
 
-def test_each_code_of_a_reject_is_in_the_reference() -> None:
+def test_each_code_of_a_reject_is_in_the_reference():
     raised = {code for _, call in called("Rejection") for code in codes_of(call, 1)}
     raised |= {code for _, call in called("refused") for code in codes_of(call, 0)}
     documented = first_cells(EXIT_CODES, "### The file", "## Findings of `verify`")
@@ -157,7 +157,7 @@ def test_each_code_of_a_reject_is_in_the_reference() -> None:
     assert sorted(documented - all_strings() - made_of_a_kind) == []
 
 
-def test_each_finding_of_verify_is_in_the_reference() -> None:
+def test_each_finding_of_verify_is_in_the_reference():
     checks = ("inspection/verify", "interop/foreign")
     calls = [
         call
@@ -170,13 +170,13 @@ def test_each_finding_of_verify_is_in_the_reference() -> None:
     assert sorted(documented - all_strings()) == []
 
 
-def test_each_stage_of_a_reject_is_in_the_reference() -> None:
+def test_each_stage_of_a_reject_is_in_the_reference():
     stages = first_cells(EXIT_CODES, "## Rejects", "### The file")
     raised = {code for _, call in called("Rejection", "Reject") for code in codes_of(call, 0)}
     assert sorted(raised - stages) == []
 
 
-def test_the_page_of_large_clusters_has_the_tables_of_its_script() -> None:
+def test_the_page_of_large_clusters_has_the_tables_of_its_script():
     page = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
     for name, table in cluster_costs.tables().items():
         assert f"<!-- {name} -->\n{table}\n\n" in page, "scripts/bench/cluster_costs.py prints it"

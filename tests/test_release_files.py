@@ -40,7 +40,7 @@ def steps() -> list[dict[str, Any]]:
     return [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 
 
-def test_ci_tests_the_pythons_that_pyproject_names() -> None:
+def test_ci_tests_the_pythons_that_pyproject_names():
     assert WORKFLOW["jobs"]["test"]["strategy"]["matrix"]["python"] == pythons()
     assert PROJECT["requires-python"] == f">={pythons()[0]}"
     named = [
@@ -51,7 +51,7 @@ def test_ci_tests_the_pythons_that_pyproject_names() -> None:
     assert set(named) <= {*pythons(), "${{ matrix.python }}"}
 
 
-def test_what_ci_calls_is_there() -> None:
+def test_what_ci_calls_is_there():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     commands = [step["run"] for step in steps() if "run" in step]
     for command in commands:
@@ -70,7 +70,7 @@ def test_what_ci_calls_is_there() -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name
 )
-def test_the_forms_of_issues_are_forms(path: Path) -> None:
+def test_the_forms_of_issues_are_forms(path):
     form = yaml.safe_load(path.read_text())
     if path.name == "config.yml":
         assert form == {"blank_issues_enabled": True}
@@ -84,7 +84,7 @@ def test_the_forms_of_issues_are_forms(path: Path) -> None:
     )
 
 
-def test_all_files_name_one_version(tmp_path: Path) -> None:
+def test_all_files_name_one_version(tmp_path):
     script = runpy.run_path(str(ROOT / "scripts" / "release.py"))
     assert script["version_of"](ROOT) == shardctl.__version__
     for name in ("shardctl/version.py", "CHANGELOG.md", "CITATION.cff", "conda/meta.yaml"):
@@ -96,7 +96,7 @@ def test_all_files_name_one_version(tmp_path: Path) -> None:
         script["version_of"](tmp_path)
 
 
-def test_the_changelog_has_its_form() -> None:
+def test_the_changelog_has_its_form():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     assert all(
@@ -106,7 +106,7 @@ def test_the_changelog_has_its_form() -> None:
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
-def test_the_image_installs_extras_that_exist_and_runs_shardctl() -> None:
+def test_the_image_installs_extras_that_exist_and_runs_shardctl():
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     (extras,) = (
         line.partition("EXTRAS=")[2].split(",") for line in lines if line.startswith("ARG EXTRAS=")
@@ -125,7 +125,7 @@ def test_the_image_installs_extras_that_exist_and_runs_shardctl() -> None:
     assert {"pyproject.toml", "setup.py", "shardctl", "docs", "README.md", "LICENSE"} <= set(copied)
 
 
-def test_the_conda_recipe_requires_what_the_wheel_requires() -> None:
+def test_the_conda_recipe_requires_what_the_wheel_requires():
     text = (ROOT / "conda" / "meta.yaml").read_text()
     listed = text.partition("  run:\n")[2].partition("\n\n")[0]
     conda = {
@@ -136,7 +136,7 @@ def test_the_conda_recipe_requires_what_the_wheel_requires() -> None:
     assert conda == wheel
 
 
-def test_all_is_every_extra_without_the_frameworks() -> None:
+def test_all_is_every_extra_without_the_frameworks():
     def inner(extra: str) -> set[str]:
         found = {extra}
         for requirement in EXTRAS[extra]:
@@ -147,13 +147,13 @@ def test_all_is_every_extra_without_the_frameworks() -> None:
     assert set(EXTRAS) - inner("all") == {"dev", "torch", "tensorflow", "jax", "ray"}
 
 
-def test_no_requirement_is_listed_twice() -> None:
+def test_no_requirement_is_listed_twice():
     for extra, requirements in {**EXTRAS, "": PROJECT["dependencies"]}.items():
         names = [re.match(r"[\w.-]+(\[.*\])?", each)[0] for each in requirements]  # type: ignore[index]
         assert sorted(names) == sorted(set(names)), extra
 
 
-def test_man_pages_of_all_commands_are_troff_without_faults(tmp_path: Path) -> None:
+def test_man_pages_of_all_commands_are_troff_without_faults(tmp_path):
     script = [sys.executable, str(ROOT / "scripts" / "docs" / "write_man_pages.py"), str(tmp_path)]
     subprocess.run(script, check=True, capture_output=True)
     pages = sorted((tmp_path / "man" / "man1").iterdir())

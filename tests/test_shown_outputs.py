@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from doc_snippets import ROOT
@@ -36,7 +35,7 @@ one two
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_page_shows_what_its_commands_print(path: Path, tmp_path: Path) -> None:
+def test_a_page_shows_what_its_commands_print(path, tmp_path):
     page = path.read_text(encoding="utf-8")
     for name in needs(page):
         if name != "s3" and find_spec(name) is None:
@@ -48,13 +47,13 @@ def test_a_page_shows_what_its_commands_print(path: Path, tmp_path: Path) -> Non
     )
 
 
-def test_a_page_without_faults_has_no_differences(tmp_path: Path) -> None:
+def test_a_page_without_faults_has_no_differences(tmp_path):
     (tmp_path / "page.md").write_text(PAGE)
     assert run_page(tmp_path / "page.md") == []
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("three 3", "three 4"), ("one two", "one")])
-def test_another_output_is_found_and_written(tmp_path: Path, right: str, wrong: str) -> None:
+def test_another_output_is_found_and_written(tmp_path, right, wrong):
     path = tmp_path / "page.md"
     path.write_text(PAGE.replace(right, wrong))
     found = run_page(path)
@@ -63,14 +62,12 @@ def test_another_output_is_found_and_written(tmp_path: Path, right: str, wrong: 
     assert run_page(path) == []
 
 
-def test_a_command_that_fails_is_a_difference(tmp_path: Path) -> None:
+def test_a_command_that_fails_is_a_difference(tmp_path):
     (tmp_path / "page.md").write_text(PAGE.replace("$ python count.py\nthree 3", "$ exit 3"))
     assert [each.code for each in run_page(tmp_path / "page.md")] == [3]
 
 
-def test_a_page_with_a_command_that_fails_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_with_a_command_that_fails_is_not_written(tmp_path, monkeypatch):
     path = tmp_path / "page.md"
     path.write_text(PAGE.replace("three 3", "three 4").replace("$ echo one", "$ exit 3; echo one"))
     before = path.read_text()
@@ -80,7 +77,7 @@ def test_a_page_with_a_command_that_fails_is_not_written(
     assert (ended.value.code, path.read_text()) == (1, before)
 
 
-def test_what_stands_before_the_first_command_is_refused() -> None:
+def test_what_stands_before_the_first_command_is_refused():
     with pytest.raises(ValueError, match="line 8"):
         list(blocks(PAGE.replace("$ python count.py\n", "")))
 
@@ -97,7 +94,7 @@ def test_what_stands_before_the_first_command_is_refused() -> None:
         ("one long\n  line", "one long line"),
     ],
 )
-def test_figures_that_differ_from_machine_to_machine_are_the_same(shown: str, printed: str) -> None:
+def test_figures_that_differ_from_machine_to_machine_are_the_same(shown, printed):
     assert same(shown.split("\n"), printed.split("\n"))
 
 
@@ -110,13 +107,13 @@ def test_figures_that_differ_from_machine_to_machine_are_the_same(shown: str, pr
         ("a … b", "a b c"),
     ],
 )
-def test_other_words_and_counts_are_not_the_same(shown: str, printed: str) -> None:
+def test_other_words_and_counts_are_not_the_same(shown, printed):
     assert not same(shown.split("\n"), printed.split("\n"))
 
 
-def test_a_mask_leaves_names_as_they_are() -> None:
+def test_a_mask_leaves_names_as_they_are():
     assert masked("shard-00001 of out2, 3 classes") == "shard-00001 of out2, 3 classes"
 
 
-def test_a_command_runs_with_the_python_of_the_tests(tmp_path: Path) -> None:
+def test_a_command_runs_with_the_python_of_the_tests(tmp_path):
     assert run("shardctl --version | head -c 8", tmp_path, {}) == (["shardctl"], 0)

@@ -51,11 +51,11 @@ def navigation() -> list[str]:
     )
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_every_page_is_in_the_navigation_once():
     assert sorted(navigation()) == sorted(map(str, SCRIPT["sources"]()))
 
 
-def test_links_to_code_become_text_and_links_to_pages_stay(tmp_path: Path) -> None:
+def test_links_to_code_become_text_and_links_to_pages_stay(tmp_path):
     places = {ROOT / "README.md": Path("index.md"), ROOT / "docs" / "loader.md": Path("loader.md")}
     page = tmp_path / "page.md"
     link = SCRIPT["_relinked"]
@@ -67,7 +67,7 @@ def test_links_to_code_become_text_and_links_to_pages_stay(tmp_path: Path) -> No
     assert link(page, places) == "[a](../loader.md#order) b `[c](x.md)` [d](https://e.org)"
 
 
-def test_versions_are_offered_newest_first(tmp_path: Path) -> None:
+def test_versions_are_offered_newest_first(tmp_path):
     for name in ("0.9.0", "1.0.0rc1", "1.0.0", "1.0.0rc2", "0.10.0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.html").touch()
@@ -133,7 +133,7 @@ def target_of(page: Path, link: str) -> tuple[Path, str]:
     importlib.util.find_spec("zensical") is None, reason="Zensical is not installed"
 )
 class TestSite:
-    def test_no_link_and_no_anchor_is_dead(self, parsed: dict[Path, Links]) -> None:
+    def test_no_link_and_no_anchor_is_dead(self, parsed):
         dead = []
         for page, found in parsed.items():
             for link in (*found.links, *found.fetched):
@@ -146,9 +146,7 @@ class TestSite:
                     dead.append(f"{page}: {link}")
         assert dead == []
 
-    def test_a_page_fetches_nothing_from_elsewhere(
-        self, site: Path, parsed: dict[Path, Links]
-    ) -> None:
+    def test_a_page_fetches_nothing_from_elsewhere(self, site, parsed):
         fetched = [link for found in parsed.values() for link in found.fetched]
         assert [link for link in fetched if urlsplit(link).scheme not in ("", "data")] == []
         for sheet in site.rglob("*.css"):
@@ -162,7 +160,7 @@ class TestSite:
     @pytest.mark.parametrize(
         "page", sorted(name for name in navigation() if name.startswith("tutorials/"))
     )
-    def test_a_tutorial_has_the_files_and_sessions_of_its_page(self, site: Path, page: str) -> None:
+    def test_a_tutorial_has_the_files_and_sessions_of_its_page(self, site, page):
         """So what runs in tests/test_shown_outputs.py is what a reader of the site copies."""
         shown = (site / page.removesuffix(".md") / "index.html").read_text(encoding="utf-8")
         code = [
@@ -235,22 +233,20 @@ class TestInABrowser:
             assert complaints == []
         context.close()
 
-    def test_the_first_page_is_the_readme_of_the_newest_version(self, page: Any) -> None:
+    def test_the_first_page_is_the_readme_of_the_newest_version(self, page):
         assert page.inner_text("h1").startswith("shardctl")
         assert "1.2.3" in page.inner_text(".md-version")
         assert page.eval_on_selector_all(
             "article img", "all => all.every(each => each.naturalWidth > 0)"
         )
 
-    def test_a_word_is_found(self, page: Any) -> None:
+    def test_a_word_is_found(self, page):
         page.locator(".md-search__button").first.click()
         page.keyboard.type("Kubernetes")
         page.get_by_role("option").filter(has_text="Kubernetes").first.wait_for()
 
     @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
-    def test_it_is_light_or_dark_as_the_reader_has_it(
-        self, page: Any, scheme: str, is_dark: bool
-    ) -> None:
+    def test_it_is_light_or_dark_as_the_reader_has_it(self, page, scheme, is_dark):
         page.emulate_media(color_scheme=scheme)
         page.reload()
         page.wait_for_load_state("networkidle")
@@ -262,7 +258,7 @@ class TestInABrowser:
         )
         assert (red < 64) == is_dark
 
-    def test_a_session_is_copied_as_its_commands(self, page: Any) -> None:
+    def test_a_session_is_copied_as_its_commands(self, page):
         page.locator(".language-console").first.hover()
         page.locator(".language-console [data-md-type=copy]").first.click()
         copied = page.evaluate("navigator.clipboard.readText()")
@@ -274,7 +270,7 @@ class TestInABrowser:
         assert copied == "".join(f"{command.text}\n" for command in first.commands)
 
     @pytest.mark.parametrize("width", [500, 1280])
-    def test_nothing_is_wider_than_the_screen(self, page: Any, width: int) -> None:
+    def test_nothing_is_wider_than_the_screen(self, page, width):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if width == 1280:

@@ -90,13 +90,13 @@ Edits = st.lists(
 @examples(75)
 @given(edits=Edits, near_end=st.booleans(), cut=st.none() | st.floats(0, 1))
 def test_only_named_errors_come_out_of_a_damaged_file(
-    whole: Path,
-    tmp_path: Path,
-    name: str,
-    edits: list[tuple[float, int]],
-    near_end: bool,
-    cut: float | None,
-) -> None:
+    whole,
+    tmp_path,
+    name,
+    edits,
+    near_end,
+    cut,
+):
     data = bytearray((whole / name).read_bytes())
     start = max(0, len(data) - 2048) if near_end else 0
     for place, bit in edits:
@@ -116,7 +116,7 @@ def test_only_named_errors_come_out_of_a_damaged_file(
 
 
 @pytest.mark.parametrize("type_", [pa.duration("us"), pa.timestamp("us")])
-def test_times_are_in_no_plan(whole: Path, tmp_path: Path, type_: pa.DataType) -> None:
+def test_times_are_in_no_plan(whole, tmp_path, type_):
     """One wrong bit in a schema makes times of numbers that are too large for them."""
     plan = open_checked_table(LocalFolder(whole), "plan.arrow")
     large = pa.array([2**62] * len(plan)).cast(type_)
@@ -143,9 +143,7 @@ Json = st.recursive(
 
 @examples(100)
 @given(data=st.data())
-def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(
-    whole: Path, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole, tmp_path, data):
     record = json.loads((whole / "manifest.json").read_text())
     for key in data.draw(
         st.lists(
@@ -189,9 +187,7 @@ def rewrite_table(path: Path, column: str, values: Callable[[list[Any]], list[An
         ("block_rows", lambda blocks: [[2**30, *blocks[0]], *blocks[1:]]),
     ],
 )
-def test_a_table_of_shards_that_leads_astray_is_refused(
-    dataset: Path, column: str, values: Callable[[list[Any]], list[Any]]
-) -> None:
+def test_a_table_of_shards_that_leads_astray_is_refused(dataset, column, values):
     rewrite_table(dataset / "shards.arrow", column, values)
     with pytest.raises(
         DatasetError, match=r"outside of the dataset's folder|do not add up|values are missing"
@@ -203,9 +199,7 @@ def test_a_table_of_shards_that_leads_astray_is_refused(
 @pytest.mark.parametrize(
     "names", ['["../victim.txt"]', '["{folder}/victim.txt"]', '"plan.arrow"', "no json"]
 )
-def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(
-    dataset: Path, tmp_path: Path, names: str
-) -> None:
+def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(dataset, tmp_path, names):
     (tmp_path / "victim.txt").write_text("mine")
     (dataset / "manifest.json").unlink()
     (dataset / ".shardctl" / "repair-00").mkdir(parents=True)
@@ -253,8 +247,8 @@ def left(tmp_path: Path) -> Path:
     ],
 )
 def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
-    tmp_path: Path, left: Path, changed: dict[str, Any]
-) -> None:
+    tmp_path, left, changed
+):
     change_json(
         left / "job.json", **json.loads(json.dumps(changed).replace("{here}", str(tmp_path)))
     )
@@ -278,8 +272,8 @@ def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
     "changed", [{"split": "../../../../victim/train"}, {"entries": [{"path": "../victim"}]}]
 )
 def test_a_part_of_written_samples_that_leads_out_of_the_dataset_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
-) -> None:
+    tmp_path, monkeypatch, changed
+):
     def stop(*given: Any) -> None:
         raise KeyboardInterrupt
 
@@ -304,7 +298,7 @@ def samples_of_part(part: int) -> Iterator[dict[str, int]]:
     yield {"number": part}
 
 
-def test_a_fingerprint_that_is_a_path_is_refused(dataset: Path) -> None:
+def test_a_fingerprint_that_is_a_path_is_refused(dataset):
     """It names a folder that is deleted when it is left over."""
     record = json.loads((dataset / "manifest.json").read_text())
     (dataset / "manifest.json").write_text(signed({**record, "fingerprint": "../../victim"}))
@@ -312,7 +306,7 @@ def test_a_fingerprint_that_is_a_path_is_refused(dataset: Path) -> None:
         shardctl.open(dataset)
 
 
-def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset: Path) -> None:
+def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset):
     record = json.loads((dataset / "manifest.json").read_text())
     (dataset / "manifest.json").write_text(
         signed({**record, "format_version": 3, "shardctl_version": "3.1.0"})
@@ -324,9 +318,7 @@ def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset: Path
         shardctl.open(dataset)
 
 
-def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(whole, tmp_path):
     """The name of a child of the image column, in the footer, where readers take the schema
     from."""
     data = bytearray((whole / SHARD).read_bytes())
@@ -337,7 +329,7 @@ def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(
         ShardReader(LocalFolder(tmp_path), "bad.arrow")
 
 
-def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path) -> None:
+def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path):
     """A crafted shard, valid as a file: reading the text of its last row would read far beyond the
     mapping."""
     info = {"format_version": 2, "kind": "text", "split": "train", "shard": 0, "fields": {}}
@@ -359,8 +351,8 @@ def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path
 
 
 def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_its_functions_is_imported(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    photos, tmp_path, monkeypatch
+):
     """At a destination that came from elsewhere, job.json may name any module."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "evil.py").write_text(

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
 
 
-def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> None:
+def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=24, batch_size=4, workers=0)
     possible = [choice for choice in found.choices if choice.error is None]
     assert {choice.name for choice in possible} == {
@@ -59,7 +58,7 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> N
 
 
 @pytest.mark.thorough
-def test_where_none_is_fast_enough_the_fastest_is_named(cli: Any, photos: Path) -> None:
+def test_where_none_is_fast_enough_the_fastest_is_named(cli, photos):
     options = [
         "--resize",
         40,
@@ -84,7 +83,7 @@ def test_where_none_is_fast_enough_the_fastest_is_named(cli: Any, photos: Path) 
 
 
 @pytest.mark.thorough
-def test_lossless_leaves_out_what_changes_pixels(cli: Any, photos: Path) -> None:
+def test_lossless_leaves_out_what_changes_pixels(cli, photos):
     options = [
         "--resize",
         "32x32",
@@ -108,8 +107,8 @@ def test_lossless_leaves_out_what_changes_pixels(cli: Any, photos: Path) -> None
 
 @pytest.mark.thorough
 def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(
-    photos: Path,
-) -> None:
+    photos,
+):
     found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
     assert by_name["source"].error is None
@@ -117,7 +116,7 @@ def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_
 
 
 @pytest.mark.thorough
-def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Path) -> None:
+def test_text_is_tried_with_every_compression(cli, demo, tmp_path):
     recipe = tmp_path / "recipe.toml"
     found = cli(
         "advise",
@@ -164,14 +163,12 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
         (None, {"consumer_rate": 1000, "latency": "30ms"}, "latency needs bandwidth"),
     ],
 )
-def test_what_cannot_be_advised_on_is_refused(
-    photos: Path, recipe: dict[str, Any] | None, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_advised_on_is_refused(photos, recipe, options, message):
     with pytest.raises(UsageError, match=message):
         shardctl.advise(photos, recipe, **{"inputs": 2, **options})
 
 
-def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Path) -> None:
+def test_sources_that_are_not_there_or_no_images_are_said(cli, tmp_path):
     refused = cli("advise", tmp_path / "absent", "--consumer-rate", 1000)
     assert (refused.code, refused.err) == (
         3,
@@ -192,14 +189,14 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 @examples(100)
 @given(names, st.integers(0, 2**60), st.floats(0, 1))
-def test_a_recipe_is_read_as_it_was_written(target: str, seed: int, chance: float) -> None:
+def test_a_recipe_is_read_as_it_was_written(target, seed, chance):
     steps = [{"name": "hflip", "p": chance}, {"name": "custom", "target": target}]
     settings = {"kind": "image", "store": "raw", "seed": seed, "transform": steps}
     assert tomllib.loads(recipe_toml(settings)) == settings
 
 
 @pytest.mark.thorough
-def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path: Path, cli: Any) -> None:
+def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path, cli):
     """Texts of 2,396 to 2,400 bytes: 600 tokens and the one that ends them, so that a block of
     1,024 has one of them."""
     lines = [json.dumps({"text": f"{number:04}" + "text " * 479}) for number in range(40)]
@@ -250,7 +247,7 @@ def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path: Path, 
 
 
 @pytest.mark.thorough
-def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path: Path) -> None:
+def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path):
     (tmp_path / "in.jsonl").write_text(
         "".join(json.dumps({"text": "x" * (50 + number)}) + "\n" for number in range(40))
     )
@@ -278,7 +275,7 @@ def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_images_have_no_blocks(photos: Path) -> None:
+def test_images_have_no_blocks(photos):
     found = shardctl.advise(
         photos, CROP, consumer_rate=20, inputs=6, batch_size=2, workers=0, lossless=True
     )
@@ -296,7 +293,7 @@ def names_of(found: advice.Advice, verdict: str) -> set[str]:
 
 
 @pytest.mark.thorough
-def test_what_is_recommended_changes_with_the_bandwidth(photos: Path) -> None:
+def test_what_is_recommended_changes_with_the_bandwidth(photos):
     """The bandwidth is chosen between what raw pixels of 32 x 32 need and what JPEGs of them do."""
     given: dict[str, Any] = {"consumer_rate": 20, "inputs": 8, "batch_size": 4, "workers": 0}
     fast = shardctl.advise(photos, CROP, bandwidth="1Gbit", latency="1ms", **given)
@@ -334,7 +331,7 @@ def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cac
 
 
 @pytest.mark.thorough
-def test_the_command_says_what_the_network_and_the_cache_do(cli: Any, photos: Path) -> None:
+def test_the_command_says_what_the_network_and_the_cache_do(cli, photos):
     options = [
         "--resize",
         40,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,13 @@ from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
 @pytest.mark.parametrize(
     ("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)]
 )
-def test_the_models_are_those_of_the_papers(make: Any, parameters: int) -> None:
+def test_the_models_are_those_of_the_papers(make, parameters):
     model = make(224, 224)
     assert sum(each.numel() for each in model.parameters()) == parameters
 
 
 @pytest.mark.thorough
-def test_a_step_learns() -> None:
+def test_a_step_learns():
     seen: list[Any] = []
 
     def make(height: int, width: int) -> Any:
@@ -52,15 +51,13 @@ def test_a_step_learns() -> None:
 
 
 @pytest.mark.parametrize("batch", [{}, {"image": np.zeros((2, 8, 8, 3), np.uint8)}, {"image": [1]}])
-def test_a_step_says_what_it_takes(batch: dict[str, Any]) -> None:
+def test_a_step_says_what_it_takes(batch):
     with pytest.raises(ConsumerError, match="takes images of one size as tensors; give --device"):
         models.resnet50(batch)
 
 
 @pytest.mark.thorough
-def test_bench_feeds_a_training_step_and_knows_its_own_rate(
-    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bench_feeds_a_training_step_and_knows_its_own_rate(raw_dataset, monkeypatch):
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.5)
     options: dict[str, Any] = {"consumer": "shardctl.benchmark.models:resnet50", "device": "cpu"}
     found = shardctl.bench(
@@ -73,12 +70,12 @@ def test_bench_feeds_a_training_step_and_knows_its_own_rate(
 
 
 @pytest.mark.thorough
-def test_the_language_model_is_that_of_the_paper() -> None:
+def test_the_language_model_is_that_of_the_paper():
     assert sum(each.numel() for each in models.make_gpt2(1024).parameters()) == 124_439_808
 
 
 @pytest.mark.thorough
-def test_a_language_step_learns_which_token_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_language_step_learns_which_token_comes_next(monkeypatch):
     monkeypatch.setattr(models, "VOCABULARY", 64)
     made: list[Any] = []
 
@@ -105,16 +102,14 @@ def test_a_language_step_learns_which_token_comes_next(monkeypatch: pytest.Monke
         {"tokens": torch.zeros(2).long()},
     ],
 )
-def test_a_language_step_says_what_it_takes(batch: dict[str, Any]) -> None:
+def test_a_language_step_says_what_it_takes(batch):
     with pytest.raises(
         ConsumerError, match="takes blocks of tokens of one length as tensors; give --device"
     ):
         models.gpt2(batch)
 
 
-def test_bench_feeds_blocks_to_a_language_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bench_feeds_blocks_to_a_language_model(tmp_path, monkeypatch):
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
     monkeypatch.setattr(models, "VOCABULARY", 300)
     small = models.LanguageStep(

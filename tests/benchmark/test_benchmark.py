@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "block"])
-def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool | str) -> None:
+def test_a_measurement_counts_what_was_read(raw_dataset, shuffle):
     heard: list[int] = []
     listener = Listener(samples=heard.append)
     result = shardctl.bench(
@@ -68,13 +68,13 @@ def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool | s
     assert sum(result.time.values()) == pytest.approx(1, abs=0.01)
 
 
-def test_a_time_is_kept(raw_dataset: Path) -> None:
+def test_a_time_is_kept(raw_dataset):
     result = shardctl.bench(raw_dataset, seconds=0.3, runs=2, batch_size=8)
     assert result.seconds >= 0.6
     assert result.epochs > 2, "60 samples are read many times over in that time"
 
 
-def test_a_run_of_one_batch_has_no_time_between_batches(cli: Any, raw_dataset: Path) -> None:
+def test_a_run_of_one_batch_has_no_time_between_batches(cli, raw_dataset):
     options = ["--runs", 1, "--epochs", 1, "--batch-size", 60]
     measured = cli("bench", raw_dataset, *options, "--json").json
     assert (measured["batch_ms_p50"], measured["batch_ms_p99"]) == (None, None)
@@ -87,8 +87,8 @@ def test_a_run_of_one_batch_has_no_time_between_batches(cli: Any, raw_dataset: P
     [({}, [0, 60]), ({"epochs": 2}, [0, 60, 120, 180])],
 )
 def test_every_epoch_of_a_cold_measurement_begins_with_an_empty_page_cache(
-    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], samples: list[int]
-) -> None:
+    raw_dataset, monkeypatch, options, samples
+):
     heard: list[int] = []
     dropped: list[int] = []
     monkeypatch.setattr(
@@ -103,8 +103,8 @@ def test_every_epoch_of_a_cold_measurement_begins_with_an_empty_page_cache(
 
 
 def test_a_cold_measurement_of_some_seconds_never_reads_a_sample_twice_without_dropping(
-    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    raw_dataset, monkeypatch
+):
     heard: list[int] = []
     dropped: list[int] = []
     monkeypatch.setattr(
@@ -121,8 +121,8 @@ def test_a_cold_measurement_of_some_seconds_never_reads_a_sample_twice_without_d
 
 
 def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
-    raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    raw_dataset, tmp_path, monkeypatch
+):
     (tmp_path / "cold_step.py").write_text("def take(batch):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("shardctl.benchmark.measure.consumers.OWN_SECONDS", 0.02)
@@ -145,7 +145,7 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
     assert np.diff([*dropped, sum(heard)]).max() <= 60
 
 
-def test_a_cold_measurement_drops_the_dataset_first(raw_dataset: Path, tmp_path: Path) -> None:
+def test_a_cold_measurement_drops_the_dataset_first(raw_dataset, tmp_path):
     shutil.copytree(raw_dataset, tmp_path / "out")
     result = shardctl.bench(tmp_path / "out", cold=True, runs=2)
     assert (result.samples, result.epochs) == (120, 2)
@@ -155,7 +155,7 @@ def test_a_cold_measurement_drops_the_dataset_first(raw_dataset: Path, tmp_path:
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
-def test_a_cache_that_cannot_be_dropped_is_said(cli: Any, raw_dataset: Path) -> None:
+def test_a_cache_that_cannot_be_dropped_is_said(cli, raw_dataset):
     held = Path("/dev/shm") / f"shardctl-{raw_dataset.parent.name}"
     try:
         shutil.copytree(raw_dataset, held)
@@ -167,7 +167,7 @@ def test_a_cache_that_cannot_be_dropped_is_said(cli: Any, raw_dataset: Path) -> 
         shutil.rmtree(held, ignore_errors=True)
 
 
-def test_worker_processes_are_part_of_what_is_measured(cli: Any, raw_dataset: Path) -> None:
+def test_worker_processes_are_part_of_what_is_measured(cli, raw_dataset):
     options = ("--threads", 2, "--batch-size", 8, "--runs", 1, "--epochs", 2)
     measured = cli("bench", raw_dataset, "--processes", 1, *options, "--json").json
     assert (measured["processes"], measured["threads"], measured["samples"]) == (1, 2, 120)
@@ -177,12 +177,12 @@ def test_worker_processes_are_part_of_what_is_measured(cli: Any, raw_dataset: Pa
     assert "processes=3 and threads=2: each process needs a thread" in refused.err
 
 
-def test_a_split_is_read_alone(raw_dataset: Path) -> None:
+def test_a_split_is_read_alone(raw_dataset):
     (val,) = [split for split in shardctl.open(raw_dataset).manifest.splits if split.name == "val"]
     assert shardctl.bench(raw_dataset, split="val", epochs=1, runs=1).samples == val.samples
 
 
-def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_an_empty_split_is_refused(photos, tmp_path):
     (tmp_path / "in" / "train").mkdir(parents=True)
     (tmp_path / "in" / "val").mkdir()
     (tmp_path / "in" / "train" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
@@ -221,17 +221,17 @@ def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
         ({"transforms": ("a:b",)}, "add --baseline"),
     ],
 )
-def test_impossible_measurements_are_refused(options: dict[str, Any], message: str) -> None:
+def test_impossible_measurements_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         BenchOptions(**options).check()
 
 
-def test_a_dataset_that_is_not_there_is_said(cli: Any, tmp_path: Path) -> None:
+def test_a_dataset_that_is_not_there_is_said(cli, tmp_path):
     refused = cli("bench", tmp_path / "absent")
     assert (refused.code, refused.err) == (3, f"shardctl: {tmp_path}/absent: no such dataset\n")
 
 
-def test_damage_in_the_middle_of_a_measurement_is_named(cli: Any, dataset: Path) -> None:
+def test_damage_in_the_middle_of_a_measurement_is_named(cli, dataset):
     shard = dataset / "train-00003.arrow"
     shard.write_bytes(shard.read_bytes()[:-100])
     found = cli("bench", dataset, "--runs", 1)
@@ -240,7 +240,7 @@ def test_damage_in_the_middle_of_a_measurement_is_named(cli: Any, dataset: Path)
 
 
 @pytest.mark.thorough
-def test_stages_tell_decoding_from_decompressing(demo: Path, tmp_path: Path) -> None:
+def test_stages_tell_decoding_from_decompressing(demo, tmp_path):
     made: dict[str, dict[str, float]] = {}
     for name, source, recipe in (
         ("jpeg", demo / "photos", {"store": "jpeg:90"}),
@@ -270,7 +270,7 @@ def test_stages_tell_decoding_from_decompressing(demo: Path, tmp_path: Path) -> 
     st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=300),
     st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
 )
-def test_percentiles_are_right_to_a_few_percent(seconds: list[float], share: float) -> None:
+def test_percentiles_are_right_to_a_few_percent(seconds, share):
     latencies = Latencies()
     for value in seconds:
         latencies.add(value)
@@ -284,7 +284,7 @@ def test_percentiles_are_right_to_a_few_percent(seconds: list[float], share: flo
 
 @examples(100)
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.integers(1, 1000)), max_size=200))
-def test_a_rate_over_time_loses_no_sample(arrivals: list[tuple[float, int]]) -> None:
+def test_a_rate_over_time_loses_no_sample(arrivals):
     series = RateSeries()
     for seconds, samples in arrivals:
         series.add(seconds, samples)
@@ -298,7 +298,7 @@ def test_a_rate_over_time_loses_no_sample(arrivals: list[tuple[float, int]]) -> 
     assert width * 120 > end
 
 
-def test_the_baseline_runs_the_recipe_on_the_raw_inputs(raw_dataset: Path) -> None:
+def test_the_baseline_runs_the_recipe_on_the_raw_inputs(raw_dataset):
     found = shardctl.bench(
         raw_dataset, epochs=1, runs=1, seconds=None, baseline=True, batch_size=16
     ).baseline
@@ -311,7 +311,7 @@ def test_the_baseline_runs_the_recipe_on_the_raw_inputs(raw_dataset: Path) -> No
     assert found.pays_after is not None
 
 
-def test_a_conversion_pays_for_itself_when_its_time_is_saved() -> None:
+def test_a_conversion_pays_for_itself_when_its_time_is_saved():
     assert compare(1000, 100.0, 1000.0, 27.0, 0).pays_after == 3
     assert compare(1000, 100.0, 1000.0, 27.1, 0).pays_after == 4
     guessed = compare(1000, 100.0, 1000.0, None, 0)
@@ -324,9 +324,7 @@ def test_a_conversion_pays_for_itself_when_its_time_is_saved() -> None:
 
 
 @pytest.mark.thorough
-def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(photos, tmp_path):
     shutil.copytree(photos, tmp_path / "in")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=CROP, workers=0)
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True, "batch_size": 16}
@@ -341,7 +339,7 @@ def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
         shardctl.bench(tmp_path / "out", **options)
 
 
-def test_a_baseline_needs_its_raw_inputs(photos: Path, tmp_path: Path) -> None:
+def test_a_baseline_needs_its_raw_inputs(photos, tmp_path):
     shutil.copytree(photos, tmp_path / "in")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     shutil.rmtree(tmp_path / "in")
@@ -349,9 +347,7 @@ def test_a_baseline_needs_its_raw_inputs(photos: Path, tmp_path: Path) -> None:
         shardctl.bench(tmp_path / "out", epochs=1, runs=1, baseline=True)
 
 
-def test_a_baseline_runs_no_code_that_only_the_dataset_names(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_runs_no_code_that_only_the_dataset_names(photos, tmp_path, monkeypatch):
     (tmp_path / "marking.py").write_text(
         "def mark(sample):\n    sample['mark'] = 7\n    return sample\n"
     )
@@ -377,9 +373,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
 
 
 @pytest.mark.thorough
-def test_a_sweep_tries_every_order_and_says_the_best(
-    cli: Any, raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_tries_every_order_and_says_the_best(cli, raw_dataset, monkeypatch):
     monkeypatch.setattr("shardctl.benchmark.measure.SETTING_SECONDS", 0.02)
     shown = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1)
     assert "best random order: --order " in shown.out
@@ -410,7 +404,7 @@ def record(rate: float, spread: float, **others: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("now", "verdict"), [(1080.0, "better"), (925.0, "worse"), (1070.0, "noise"), (935.0, "noise")]
 )
-def test_a_change_counts_where_it_is_more_than_the_spread_of_both(now: float, verdict: str) -> None:
+def test_a_change_counts_where_it_is_more_than_the_spread_of_both(now, verdict):
     (change,) = compare_records(record(1000.0, 0.05), record(now, 0.02)).changes
     assert (change.verdict, change.noise) == (
         verdict,
@@ -418,7 +412,7 @@ def test_a_change_counts_where_it_is_more_than_the_spread_of_both(now: float, ve
     )
 
 
-def test_each_figure_is_judged_by_its_own_spread() -> None:
+def test_each_figure_is_judged_by_its_own_spread():
     quiet, noisy = {"batch_ms_p99": [9.0, 10.0, 11.0]}, {"batch_ms_p99": [10.0, 31.0, 90.0]}
     steady = record(1000.0, 0.01)["by_run"]
     found = compare_records(
@@ -435,20 +429,20 @@ def test_each_figure_is_judged_by_its_own_spread() -> None:
 @pytest.mark.parametrize(
     ("now", "verdict"), [(520.0, "noise"), (1900.0, "noise"), (480.0, "worse"), (2100.0, "better")]
 )
-def test_what_other_programs_used_counts_as_noise(now: float, verdict: str) -> None:
+def test_what_other_programs_used_counts_as_noise(now, verdict):
     (change,) = compare_records(
         record(1000.0, 0.0, other_load=0.5), record(now, 0.0, other_load=0.25)
     ).changes
     assert (change.verdict, change.noise) == (verdict, pytest.approx(1.0))
 
 
-def test_a_change_of_ten_times_is_seen_on_a_busy_machine_too() -> None:
+def test_a_change_of_ten_times_is_seen_on_a_busy_machine_too():
     busy = record(1000.0, 0.5, other_load=0.6), record(10_000.0, 0.5, other_load=0.6)
     assert compare_records(*busy).changes[0].verdict == "better"
     assert compare_records(*reversed(busy)).changes[0].verdict == "worse"
 
 
-def test_the_load_of_other_programs_is_what_is_busy_beyond_this_process() -> None:
+def test_the_load_of_other_programs_is_what_is_busy_beyond_this_process():
     assert CpuUse(0.5, [0.75, 0.75]).others == pytest.approx(0.5)
     assert CpuUse(2.1, [1.0, 1.0]).others == 0.0
     assert CpuUse(1.0, []).others is None
@@ -457,7 +451,7 @@ def test_the_load_of_other_programs_is_what_is_busy_beyond_this_process() -> Non
 @pytest.mark.parametrize(
     "values", [[], [1.0], [1.0, 1.1], [1.0, "x", 1.1], [0, 1.0, 1.1], "none", None]
 )
-def test_a_figure_of_too_few_values_is_not_judged(values: Any) -> None:
+def test_a_figure_of_too_few_values_is_not_judged(values):
     changes = compare_records(
         record(1000.0, 0.01, rss_mb=100.0),
         record(2000.0, 0.01, rss_mb=300.0, by_run={"samples_per_s": values}),
@@ -468,14 +462,14 @@ def test_a_figure_of_too_few_values_is_not_judged(values: Any) -> None:
     ]
 
 
-def test_the_median_time_between_batches_is_not_compared() -> None:
+def test_the_median_time_between_batches_is_not_compared():
     """Most batches of a group are there at once: half of the times are microseconds, and double by
     chance."""
     before, now = record(1000.0, 0.01, batch_ms_p50=0.004), record(1000.0, 0.01, batch_ms_p50=0.012)
     assert [change.metric for change in compare_records(before, now).changes] == ["samples_per_s"]
 
 
-def test_less_latency_is_better_and_another_machine_is_said() -> None:
+def test_less_latency_is_better_and_another_machine_is_said():
     times = {"batch_ms_mean": [2.0, 2.0, 2.0]}
     before = record(1000.0, 0.01, batch_ms_mean=2.0, by_run=times, threads=2, decode=True)
     now = record(1000.0, 0.01, batch_ms_mean=1.0, by_run=times, threads=4, decode=False)
@@ -493,7 +487,7 @@ def test_less_latency_is_better_and_another_machine_is_said() -> None:
     )
 
 
-def test_two_measurements_are_compared(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+def test_two_measurements_are_compared(cli, raw_dataset, tmp_path):
     options = ["--runs", 3, "--epochs", 1]
     (tmp_path / "old.json").write_text(cli("bench", raw_dataset, *options, "--json").out)
     shown = cli("bench", raw_dataset, *options, "--threads", 1, "--compare", tmp_path / "old.json")
@@ -508,16 +502,14 @@ def test_two_measurements_are_compared(cli: Any, raw_dataset: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     "content", [b"\xff", b"[1]", b"{}", b'{"samples_per_s": "many"}', b"[" * 100_000]
 )
-def test_a_file_that_is_no_measurement_is_refused(
-    cli: Any, raw_dataset: Path, tmp_path: Path, content: bytes
-) -> None:
+def test_a_file_that_is_no_measurement_is_refused(cli, raw_dataset, tmp_path, content):
     (tmp_path / "old.json").write_bytes(content)
     refused = cli("bench", raw_dataset, "--compare", tmp_path / "old.json")
     assert refused.code == 3
     assert "not the output of `shardctl bench --json`" in refused.err
 
 
-def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -> None:
+def test_the_record_tells_what_it_was_measured_on(cli, raw_dataset):
     measured = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--json").json
     environment = measured["environment"]
     assert environment["cores"] == usable_cores()
@@ -532,9 +524,7 @@ def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("split", [None, "val"])
-def test_a_baseline_reads_the_records_of_files_that_have_many(
-    demo: Path, tmp_path: Path, split: str | None
-) -> None:
+def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, split):
     """The lines of one unit are in both splits: only those of the split that is measured count."""
     shutil.copyfile(demo / "lines.jsonl", tmp_path / "lines.jsonl")
     shardctl.convert(
@@ -558,7 +548,7 @@ def test_a_baseline_reads_the_records_of_files_that_have_many(
         shardctl.bench(tmp_path / "out", **options)
 
 
-def test_a_dataset_without_a_source_has_no_baseline(tmp_path: Path) -> None:
+def test_a_dataset_without_a_source_has_no_baseline(tmp_path):
     shardctl.write(tmp_path / "out", ({"number": number} for number in range(20)))
     with pytest.raises(
         InputError, match=r"has no raw inputs \(its samples were written by shardctl.write\)"

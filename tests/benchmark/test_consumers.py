@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_consumers_clock_does_not_drift(clock: Clock) -> None:
+def test_a_consumers_clock_does_not_drift(clock):
     fed = feed_paced(clock.batches(1001, waits=0.0), 1000.0, 1e9, lambda _: None)
     assert fed.steps == 1000
     assert fed.seconds == pytest.approx(1000 * 0.010)
@@ -61,13 +61,13 @@ def test_a_consumers_clock_does_not_drift(clock: Clock) -> None:
     assert fed.utilization == pytest.approx(1.0)
 
 
-def test_waiting_for_a_batch_is_a_stall_and_the_first_step_is_left_out(clock: Clock) -> None:
+def test_waiting_for_a_batch_is_a_stall_and_the_first_step_is_left_out(clock):
     fed = feed_paced(clock.batches(101, waits=0.030), 1000.0, 1e9, lambda _: None)
     assert fed.utilization == pytest.approx(0.010 / 0.040)
     assert (fed.steps, fed.samples) == (100, 1000)
 
 
-def test_a_consumer_stops_when_its_time_is_over(clock: Clock) -> None:
+def test_a_consumer_stops_when_its_time_is_over(clock):
     assert feed_paced(clock.batches(1000, waits=0.0), 1000.0, 0.1, lambda _: None).steps == 10
     assert feed_paced(clock.batches(1000, waits=0.0), 1.0, 0.1, lambda _: None).steps == 2, (
         "two steps at the least"
@@ -86,9 +86,7 @@ def result(utilization: float, limit: float, rate: float = 1000.0) -> ConsumerRe
         (0.89, 890.0, "starves", 0.89, 1),
     ],
 )
-def test_nine_tenths_are_enough(
-    utilization: float, limit: float, verdict: str, fed: float, starves_at: int
-) -> None:
+def test_nine_tenths_are_enough(utilization, limit, verdict, fed, starves_at):
     found = result(utilization, limit)
     assert (found.verdict, found.gpus_fed, found.starves_at) == (verdict, fed, starves_at)
     assert (
@@ -98,7 +96,7 @@ def test_nine_tenths_are_enough(
 
 
 @pytest.mark.thorough
-def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli: Any, raw_dataset: Path) -> None:
+def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli, raw_dataset):
     options = ["--runs", 1, "--seconds", 1, "--batch-size", 4, "--threads", 1]
     slow = cli("bench", raw_dataset, *options, "--consumer-rate", 20, "--json")
     assert slow.code == 0
@@ -115,14 +113,14 @@ def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli: Any, raw_datas
     )
 
 
-def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset: Path) -> None:
+def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset):
     with pytest.raises(
         UsageError, match=r"a step of 256 samples takes 2,560 s, too long .* smaller batch_size"
     ):
         shardctl.bench(raw_dataset, consumer_rate=0.1)
 
 
-def test_every_preset_has_a_source_and_a_date(cli: Any) -> None:
+def test_every_preset_has_a_source_and_a_date(cli):
     assert len(cli("bench", "--list-consumers", "--json").json["consumers"]) == len(PRESETS)
     assert cli("bench").code == 2
     listed = cli("bench", "--list-consumers")
@@ -135,14 +133,14 @@ def test_every_preset_has_a_source_and_a_date(cli: Any) -> None:
     assert len({preset.name for preset in PRESETS}) == len(PRESETS)
 
 
-def test_a_preset_of_images_is_a_rate_of_samples(raw_dataset: Path) -> None:
+def test_a_preset_of_images_is_a_rate_of_samples(raw_dataset):
     found = shardctl.bench(raw_dataset, **RUN, consumer="resnet50-v100").consumer
     assert found is not None
     assert (found.consumer, found.consumer_rate) == ("resnet50-v100", 1200)
     assert "NVIDIA" in found.notes[0]
 
 
-def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path) -> None:
+def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path):
     rows = [f'{{"tokens": {list(range(length))}}}' for length in (100, 200, 300, 400)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
@@ -154,7 +152,7 @@ def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path)
     assert "250.0 tokens per sample (the mean of tokens)" in found.notes[1]
 
 
-def test_tokens_of_blocks_are_counted_without_padding(tmp_path: Path, cli: Any) -> None:
+def test_tokens_of_blocks_are_counted_without_padding(tmp_path, cli):
     """Blocks of 16, two of three of them full of one document: 12 tokens on average."""
     document = [("a", 0, [1] * 15 + [EOS])]
     blocks = [
@@ -171,7 +169,7 @@ def test_tokens_of_blocks_are_counted_without_padding(tmp_path: Path, cli: Any) 
     assert "tokens/s" in cli("bench", out, "--runs", 1, "--seconds", 0.02).out
 
 
-def test_a_function_gets_blocks_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_gets_blocks_of_tokens(tmp_path, monkeypatch):
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.01)
     (tmp_path / "takesblocks.py").write_text(
         "def step(batch):\n    assert batch['tokens'].shape == (4, 16) and batch['tokens'].dtype "
@@ -186,11 +184,11 @@ def test_a_function_gets_blocks_of_tokens(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.steps > 0
 
 
-def test_samples_without_tokens_have_no_rate_of_tokens(raw_dataset: Path) -> None:
+def test_samples_without_tokens_have_no_rate_of_tokens(raw_dataset):
     assert shardctl.bench(raw_dataset, **RUN).tokens_per_s is None
 
 
-def test_a_preset_must_fit_the_dataset(raw_dataset: Path, demo: Path, tmp_path: Path) -> None:
+def test_a_preset_must_fit_the_dataset(raw_dataset, demo, tmp_path):
     with pytest.raises(
         UsageError, match=r"mpt-7b-h100 takes tokens, but .* has no tokens and no text"
     ):
@@ -232,7 +230,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_function_is_called_with_every_batch(own: str, raw_dataset: Path) -> None:
+def test_a_function_is_called_with_every_batch(own, raw_dataset):
     import sys
 
     found = shardctl.bench(
@@ -248,7 +246,7 @@ def test_a_function_is_called_with_every_batch(own: str, raw_dataset: Path) -> N
     )
 
 
-def test_a_function_that_raises_is_named_with_its_line(own: str, raw_dataset: Path) -> None:
+def test_a_function_that_raises_is_named_with_its_line(own, raw_dataset):
     with pytest.raises(
         ConsumerError,
         match=rf"consumer {own}:fail raised ValueError: no such layer \(.*{own}.py, line 11\)",
@@ -256,7 +254,7 @@ def test_a_function_that_raises_is_named_with_its_line(own: str, raw_dataset: Pa
         shardctl.bench(raw_dataset, **RUN, consumer=f"{own}:fail")
 
 
-def test_a_function_that_never_returns_is_given_up(own: str, cli: Any, raw_dataset: Path) -> None:
+def test_a_function_that_never_returns_is_given_up(own, cli, raw_dataset):
     options = ["--runs", 1, "--epochs", 1, "--consumer", f"{own}:hang", "--consumer-timeout", 0.3]
     given_up = cli("bench", raw_dataset, *options)
     assert given_up.code == 3
@@ -271,14 +269,12 @@ def test_a_function_that_never_returns_is_given_up(own: str, cli: Any, raw_datas
         ("{own}:number", "number is not a function"),
     ],
 )
-def test_a_function_that_is_none_is_refused(
-    own: str, raw_dataset: Path, target: str, message: str
-) -> None:
+def test_a_function_that_is_none_is_refused(own, raw_dataset, target, message):
     with pytest.raises(UsageError, match=message):
         shardctl.bench(raw_dataset, consumer=target.format(own=own))
 
 
-def test_a_device_needs_pytorch_or_has_it(own: str, raw_dataset: Path) -> None:
+def test_a_device_needs_pytorch_or_has_it(own, raw_dataset):
     pytest.importorskip("torch")
     found = shardctl.bench(
         raw_dataset, runs=1, seconds=0.2, batch_size=16, consumer=f"{own}:take", device="cpu"

@@ -25,14 +25,14 @@ MIB = 1 << 20
         ("1.5kB", 1500),
     ],
 )
-def test_a_bandwidth_is_in_bits_or_bytes(text: str, bytes_per_s: float) -> None:
+def test_a_bandwidth_is_in_bits_or_bytes(text, bytes_per_s):
     assert Network.parse(text, None, None) == Network(pytest.approx(bytes_per_s), 0.0, 0)
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("30ms", 0.03), ("500us", 0.0005), ("0.1s", 0.1), ("0ms", 0.0)]
 )
-def test_a_latency_has_a_unit(text: str, seconds: float) -> None:
+def test_a_latency_has_a_unit(text, seconds):
     found = Network.parse("2Gbit", text, "500GB")
     assert found == Network(250e6, pytest.approx(seconds), 500 * 10**9)
 
@@ -64,14 +64,12 @@ def test_a_latency_has_a_unit(text: str, seconds: float) -> None:
         (None, None, "1GB", "--cache-limit needs --bandwidth"),
     ],
 )
-def test_what_is_no_network_is_wrong_usage(
-    bandwidth: str | None, latency: str | None, limit: str | None, said: str
-) -> None:
+def test_what_is_no_network_is_wrong_usage(bandwidth, latency, limit, said):
     with pytest.raises(UsageError, match=said):
         Network.parse(bandwidth, latency, limit)
 
 
-def test_without_a_bandwidth_there_is_none() -> None:
+def test_without_a_bandwidth_there_is_none():
     assert Network.parse(None, None, None) is None
 
 
@@ -79,7 +77,7 @@ LARGE = Amount.of(10_000_000, 100_000, 4 * MIB)
 """1 TB of samples of 100 kB: shards of 128 MiB with 32 blocks."""
 
 
-def test_the_bandwidth_is_shared_by_all_blocks() -> None:
+def test_the_bandwidth_is_shared_by_all_blocks():
     found = over_network(Network(200e6), LARGE, decode=5_000, consumer=2_500)
     assert (found.samples_per_s, found.waits_for) == (2_000, "bandwidth")
     assert found.read_once_s == 5_000
@@ -88,7 +86,7 @@ def test_the_bandwidth_is_shared_by_all_blocks() -> None:
     assert (found.later, found.cached_share) == (found.first, 0.0)
 
 
-def test_the_latency_bounds_what_is_requested_at_a_time() -> None:
+def test_the_latency_bounds_what_is_requested_at_a_time():
     """64 blocks of 4 MiB, which is all that may be under way, in each 10 s of latency, 2 / 32 more
     for footers, and 4.2 ms."""
     found = over_network(Network(1e9, 10.0), LARGE, decode=5_000, consumer=200)
@@ -98,7 +96,7 @@ def test_the_latency_bounds_what_is_requested_at_a_time() -> None:
     assert (found.first.limit, found.first.verdict) == ("consumer", "keeps-up")
 
 
-def test_large_blocks_fill_the_memory_before_there_are_64() -> None:
+def test_large_blocks_fill_the_memory_before_there_are_64():
     assert requests_at_once(4 * MIB) == 64
     assert requests_at_once(1 * MIB) == 64
     assert requests_at_once(64 * MIB) == 4
@@ -119,9 +117,7 @@ def test_large_blocks_fill_the_memory_before_there_are_64() -> None:
         (2_000, 1.0, 5_000, "consumer", "keeps-up"),
     ],
 )
-def test_a_cache_takes_its_share_from_the_network(
-    cached: int, share: float, later: float, limit: str, verdict: str
-) -> None:
+def test_a_cache_takes_its_share_from_the_network(cached, share, later, limit, verdict):
     found = over_network(Network(100e6, 0.0, cached * 10**9), LARGE, decode=5_000, consumer=2_500)
     assert found.cached_share == share
     assert (found.first.samples_per_s, found.first.verdict) == (1_000, "starves")
@@ -132,13 +128,13 @@ def test_a_cache_takes_its_share_from_the_network(
     )
 
 
-def test_a_slow_decoder_is_named_and_not_the_network() -> None:
+def test_a_slow_decoder_is_named_and_not_the_network():
     found = over_network(Network(1e9), LARGE, decode=1_000, consumer=2_500)
     assert (found.first.limit, found.first.utilization) == ("decode", 0.4)
     assert found.read_once_s == 10_000
 
 
-def test_a_rate_a_little_below_that_of_the_consumer_is_enough() -> None:
+def test_a_rate_a_little_below_that_of_the_consumer_is_enough():
     found = over_network(Network(225e6), LARGE, decode=5_000, consumer=2_500)
     assert (found.first.utilization, found.first.verdict, found.first.limit) == (
         0.9,
@@ -147,7 +143,7 @@ def test_a_rate_a_little_below_that_of_the_consumer_is_enough() -> None:
     )
 
 
-def test_a_small_dataset_has_16_shards_that_bound_its_blocks() -> None:
+def test_a_small_dataset_has_16_shards_that_bound_its_blocks():
     small = Amount.of(1_600, 10_000, 4 * MIB)
     assert small.block_bytes == 1_000_000
     assert small.blocks_per_shard == 1

@@ -100,9 +100,7 @@ def processes(parent: int | None = None) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("to", ["webdataset", "parquet"])
-def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(
-    to: str, dataset: Path
-) -> None:
+def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(to, dataset):
     result = bench_shards(exported(dataset, to), beside=True, **QUICK)
     assert result.reader is not None
     assert result.reader.library.startswith({"webdataset": "webdataset", "parquet": "datasets"}[to])
@@ -128,26 +126,26 @@ def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(
 
 
 @pytest.mark.thorough
-def test_encoded_bytes_are_handed_over_where_that_is_asked_for(dataset: Path) -> None:
+def test_encoded_bytes_are_handed_over_where_that_is_asked_for(dataset):
     result = bench_shards(exported(dataset, "webdataset"), decode=False, shuffle=False, **QUICK)
     assert result.mb_per_s < result.samples_per_s * 24 * 24 * 3 / 1e6
     assert result.shuffle == "in-order"
 
 
 @pytest.mark.thorough
-def test_epochs_are_whole(dataset: Path) -> None:
+def test_epochs_are_whole(dataset):
     result = bench_shards(exported(dataset, "parquet"), runs=2, epochs=2, batch_size=8)
     assert (result.samples, result.batches, result.epochs) == (240, 32, 4)
 
 
 @pytest.mark.thorough
-def test_a_cold_measurement_reads_each_epoch_in_a_new_process(dataset: Path) -> None:
+def test_a_cold_measurement_reads_each_epoch_in_a_new_process(dataset):
     result = bench_shards(exported(dataset, "webdataset"), cold=True, runs=2, batch_size=8)
     assert (result.samples, len(result.by_run["first_batch_s"])) == (120, 2)
 
 
 @pytest.mark.thorough
-def test_a_fast_gpu_would_wait_for_the_reader_of_others(cli: Any, dataset: Path) -> None:
+def test_a_fast_gpu_would_wait_for_the_reader_of_others(cli, dataset):
     options = ("--runs", 1, "--seconds", 0.3, "--batch-size", 8)
     starved = cli("bench", exported(dataset, "webdataset"), "--consumer-rate", 1e8, *options)
     assert (starved.code, "STARVES" in starved.out, "time of the threads" in starved.out) == (
@@ -170,22 +168,20 @@ def test_a_fast_gpu_would_wait_for_the_reader_of_others(cli: Any, dataset: Path)
         (["--python", "/no/python"], "/no/python: cannot be started"),
     ],
 )
-def test_what_other_readers_do_not_have_is_refused(
-    cli: Any, dataset: Path, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_other_readers_do_not_have_is_refused(cli, dataset, options, message, monkeypatch):
     ran = cli("bench", exported(dataset, "webdataset"), *options)
     assert ran.code in (2, 3)
     assert message in ran.err
 
 
-def test_options_for_shards_of_others_are_refused_for_a_dataset(cli: Any, dataset: Path) -> None:
+def test_options_for_shards_of_others_are_refused_for_a_dataset(cli, dataset):
     ran = cli("bench", dataset, "--against")
     assert (ran.code, "--against is for shards of other tools" in ran.err) == (2, True)
     gone = cli("bench", dataset / "gone.tar", "--against")
     assert (gone.code, "gone.tar: no such" in gone.err) == (3, True)
 
 
-def test_files_without_a_reader_are_named(cli: Any, tmp_path: Path) -> None:
+def test_files_without_a_reader_are_named(cli, tmp_path):
     import numpy as np
 
     np.save(tmp_path / "a.npy", np.arange(6))
@@ -193,9 +189,7 @@ def test_files_without_a_reader_are_named(cli: Any, tmp_path: Path) -> None:
     assert (ran.code, "bench knows no reader for files of npy" in ran.err) == (2, True)
 
 
-def test_packages_that_are_missing_are_named_with_what_helps(
-    dataset: Path, python_with: Any
-) -> None:
+def test_packages_that_are_missing_are_named_with_what_helps(dataset, python_with):
     python = python_with("import sys; sys.modules['webdataset'] = None")
     with pytest.raises(
         InstallError,
@@ -205,7 +199,7 @@ def test_packages_that_are_missing_are_named_with_what_helps(
     assert processes() == []
 
 
-def test_a_reader_that_dies_is_told_with_its_last_words(dataset: Path, python_with: Any) -> None:
+def test_a_reader_that_dies_is_told_with_its_last_words(dataset, python_with):
     python = python_with("import sys; sys.exit('no memory left')")
     with pytest.raises(
         InstallError,
@@ -218,7 +212,7 @@ def test_a_reader_that_dies_is_told_with_its_last_words(dataset: Path, python_wi
 @pytest.mark.parametrize(
     ("program", "said"), [("/bin/true", "ended with code 0"), ("/bin/cat", "it answers")]
 )
-def test_a_program_that_is_no_python_is_told(program: str, said: str, dataset: Path) -> None:
+def test_a_program_that_is_no_python_is_told(program, said, dataset):
     with pytest.raises(
         InstallError, match=f"{program}: is not a Python that runs the reader .*{said}"
     ):
@@ -235,7 +229,7 @@ def tars_of_others(dataset: Path, folder: Path) -> Path:
 
 
 @pytest.mark.thorough
-def test_records_are_converted_as_convert_does_by_itself(dataset: Path, tmp_path: Path) -> None:
+def test_records_are_converted_as_convert_does_by_itself(dataset, tmp_path):
     shards = tars_of_others(dataset, tmp_path / "tars")
     shardctl.convert(shards, tmp_path / "whole", workers=0, labels="none")
     with scratch_folder() as scratch:
@@ -250,12 +244,12 @@ def test_records_are_converted_as_convert_does_by_itself(dataset: Path, tmp_path
 
 
 @pytest.mark.thorough
-def test_batches_that_are_larger_than_an_epoch_are_measured(dataset: Path, tmp_path: Path) -> None:
+def test_batches_that_are_larger_than_an_epoch_are_measured(dataset, tmp_path):
     result = bench_shards(tars_of_others(dataset, tmp_path / "tars"), runs=1, seconds=0.2)
     assert result.samples > 0
 
 
-def test_pickles_in_shards_are_not_run(tmp_path: Path) -> None:
+def test_pickles_in_shards_are_not_run(tmp_path):
     evil = tmp_path / "evil"
     payload = b"cos\nsystem\n(S'touch %b'\ntR." % str(evil).encode()
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
@@ -269,9 +263,7 @@ def test_pickles_in_shards_are_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(
-    dataset: Path, tmp_path: Path
-) -> None:
+def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(dataset, tmp_path):
     shards = write_numbered_tar(tmp_path / "a.tar", 0)
     with tarfile.open(shards, "w") as tar:
         for number, data in enumerate(
@@ -284,9 +276,7 @@ def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(
 
 
 @pytest.mark.thorough
-def test_shards_that_their_reader_cannot_read_are_an_error(
-    tmp_path: Path, python_with: Any
-) -> None:
+def test_shards_that_their_reader_cannot_read_are_an_error(tmp_path, python_with):
     shards = write_numbered_tar(tmp_path / "a.tar", 20)
     python = python_with("import webdataset; webdataset.WebDataset = lambda *a, **o: 1 / 0")
     with pytest.raises(
@@ -297,9 +287,7 @@ def test_shards_that_their_reader_cannot_read_are_an_error(
 
 
 @pytest.mark.thorough
-def test_advice_says_how_fast_the_shards_are_read_today(
-    cli: Any, dataset: Path, python_with: Any
-) -> None:
+def test_advice_says_how_fast_the_shards_are_read_today(cli, dataset, python_with):
     options = ("--consumer-rate", 50, "--inputs", 20, "--batch-size", 8, "--workers", 0)
     told = cli("advise", exported(dataset, "webdataset"), *options)
     assert (
@@ -321,9 +309,7 @@ def test_advice_says_how_fast_the_shards_are_read_today(
         ("webdataset", "torch", "webdataset 1"),
     ],
 )
-def test_the_readers_of_training_environments(
-    to: str, environment: str, library: str, dataset: Path, python_with: Any
-) -> None:
+def test_the_readers_of_training_environments(to, environment, library, dataset, python_with):
     if not (INTEROP / environment / ".done").exists():
         pytest.skip(f"no environment {environment}; `make interop` makes it")
     code = OPERATORS_OF_TORCHVISION if to == "mds" else ""
@@ -337,9 +323,7 @@ def test_the_readers_of_training_environments(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_measurement_that_is_stopped_leaves_no_process(
-    number: signal.Signals, dataset: Path
-) -> None:
+def test_a_measurement_that_is_stopped_leaves_no_process(number, dataset):
     command = [
         sys.executable,
         "-m",

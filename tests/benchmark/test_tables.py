@@ -14,7 +14,7 @@ SCRIPT = ROOT / "scripts" / "bench" / "tables.py"
 
 
 @pytest.mark.thorough
-def test_a_quick_try_prints_a_table_with_the_machine_the_date_and_the_commit() -> None:
+def test_a_quick_try_prints_a_table_with_the_machine_the_date_and_the_commit():
     ran = subprocess.run(
         [sys.executable, SCRIPT, "--quick", "--only", "loader-text"], capture_output=True, text=True
     )
@@ -32,7 +32,7 @@ def test_a_quick_try_prints_a_table_with_the_machine_the_date_and_the_commit() -
     )
 
 
-def test_the_page_names_the_tables_that_the_script_makes() -> None:
+def test_the_page_names_the_tables_that_the_script_makes():
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     helped = subprocess.run(
         [sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -45,7 +44,7 @@ INSPECT_KEYS = {"samples", "shards", "bytes", "splits", "schema", "recipe", "fin
 FINDING_KEYS = {"severity", "shard", "block", "row", "key", "kind", "message", "source"}
 
 
-def test_the_whole_way(cli: Any, tmp_path: Path) -> None:
+def test_the_whole_way(cli, tmp_path):
     assert cli("demo", tmp_path / "demo", "--images", 30, "--texts", 10).code == 0
     made = cli(
         "convert",
@@ -85,7 +84,7 @@ def test_the_whole_way(cli: Any, tmp_path: Path) -> None:
     )
 
 
-def test_verify_says_what_is_wrong_and_exits_with_1(cli: Any, dataset: Path) -> None:
+def test_verify_says_what_is_wrong_and_exits_with_1(cli, dataset):
     (dataset / "train-00001.arrow").unlink()
     found = cli("verify", dataset)
     assert found.code == 1
@@ -97,9 +96,7 @@ def test_verify_says_what_is_wrong_and_exits_with_1(cli: Any, dataset: Path) -> 
     assert found.json["findings"][0].keys() == FINDING_KEYS
 
 
-def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(
-    cli: Any, dataset: Path
-) -> None:
+def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(cli, dataset):
     (dataset / "notes.txt").write_text("mine")
     checked = cli("verify", dataset)
     assert checked.code == 0
@@ -107,9 +104,7 @@ def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(
     assert checked.out.endswith("60 samples; 1 warning\n")
 
 
-def test_repair_says_what_it_mended_and_what_is_lost(
-    cli: Any, photos: Path, tmp_path: Path
-) -> None:
+def test_repair_says_what_it_mended_and_what_is_lost(cli, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "in")
     out = tmp_path / "out"
     assert cli("convert", tmp_path / "in", out, "--workers", 0).code == 0
@@ -131,7 +126,7 @@ def test_repair_says_what_it_mended_and_what_is_lost(
     assert cli("verify", out).code == 0
 
 
-def test_a_recipe_file_and_options_join(cli: Any, photos: Path, tmp_path: Path) -> None:
+def test_a_recipe_file_and_options_join(cli, photos, tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('store = "png"\nseed = 3\n[[transform]]\nname = "resize"\nsize = "8x6"\n')
     assert (
@@ -160,7 +155,7 @@ def test_a_recipe_file_and_options_join(cli: Any, photos: Path, tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_a_function_in_the_current_folder_is_found(photos: Path, tmp_path: Path) -> None:
+def test_a_function_in_the_current_folder_is_found(photos, tmp_path):
     (tmp_path / "mine.py").write_text(
         "def mark(sample):\n    sample['mark'] = 7\n    return sample\n"
     )
@@ -186,14 +181,14 @@ def test_a_function_in_the_current_folder_is_found(photos: Path, tmp_path: Path)
     assert json.loads(shown.stdout)["samples"][0]["mark"] == 7
 
 
-def test_version_names_the_backend_and_the_formats(cli: Any) -> None:
+def test_version_names_the_backend_and_the_formats(cli):
     shown = cli("--version").out
     assert shown.startswith("shardctl ")
     assert "imaging: Pillow" in shown
     assert "reads: JPEG, PNG" in shown
 
 
-def test_help_is_a_page_and_needs_no_arrow() -> None:
+def test_help_is_a_page_and_needs_no_arrow():
     """Starting is quick because the heavy packages are not imported."""
     code = (
         "import sys; from shardctl.cli import run; run(['convert', '--help']); "
@@ -206,8 +201,8 @@ def test_help_is_a_page_and_needs_no_arrow() -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_conversion_of_photos_imports_no_large_module_that_it_does_not_need(
-    photos: Path, tmp_path: Path, workers: int
-) -> None:
+    photos, tmp_path, workers
+):
     """Each of these takes 5 to 40 ms. One import at the top of a module brings it into every
     command."""
     command = [
@@ -239,8 +234,8 @@ def test_a_conversion_of_photos_imports_no_large_module_that_it_does_not_need(
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("name", "workers"), [("a.jsonl", 0), ("a.jsonl", 2), ("a.parquet", 2)])
 def test_a_conversion_of_records_imports_no_large_module_that_it_does_not_need(
-    tmp_path: Path, name: str, workers: int
-) -> None:
+    tmp_path, name, workers
+):
     records = pa.Table.from_pylist(
         [{"id": number, "text": f"text {number}"} for number in range(1000)]
     )
@@ -276,9 +271,7 @@ def test_a_conversion_of_records_imports_no_large_module_that_it_does_not_need(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("command", [("convert", "SRC"), ("verify",)])
-def test_a_name_that_no_file_system_takes_is_answered_in_a_sentence(
-    photos: Path, command: tuple[str, ...]
-) -> None:
+def test_a_name_that_no_file_system_takes_is_answered_in_a_sentence(photos, command):
     arguments = [str(photos) if each == "SRC" else each for each in command]
     done = subprocess.run(
         [sys.executable, "-m", "shardctl", *arguments, "a" * 300], capture_output=True, text=True
@@ -288,7 +281,7 @@ def test_a_name_that_no_file_system_takes_is_answered_in_a_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_output_into_a_closed_pipe_is_no_fault(raw_dataset: Path) -> None:
+def test_output_into_a_closed_pipe_is_no_fault(raw_dataset):
     command = f"{sys.executable} -m shardctl inspect {raw_dataset} --head 60 | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == ""
@@ -297,9 +290,7 @@ def test_output_into_a_closed_pipe_is_no_fault(raw_dataset: Path) -> None:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(
-    photos: Path, tmp_path: Path, stop: signal.Signals
-) -> None:
+def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(photos, tmp_path, stop):
     (tmp_path / "slow.py").write_text(
         "import os, threading\n"
         "def wait(sample):\n"
@@ -331,7 +322,7 @@ def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
+def test_a_terminal_gets_a_progress_bar(photos, tmp_path):
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     command = [
@@ -358,7 +349,7 @@ def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["128MiB", "0.5MB", "524288"])
-def test_sizes_as_people_write_them(cli: Any, photos: Path, tmp_path: Path, text: str) -> None:
+def test_sizes_as_people_write_them(cli, photos, tmp_path, text):
     assert cli("convert", photos, tmp_path / "out", "--shard-size", text, "--dry-run").code == 0
 
 
@@ -370,9 +361,7 @@ def test_sizes_as_people_write_them(cli: Any, photos: Path, tmp_path: Path, text
     "arguments", [["--version"], ["convert", "--help"], ["verify", "absent", "--json"]]
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_cannot_be_written_is_one_sentence(
-    arguments: list[str], unbuffered: str
-) -> None:
+def test_output_that_cannot_be_written_is_one_sentence(arguments, unbuffered):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "shardctl", *arguments]
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -390,7 +379,7 @@ def test_output_that_cannot_be_written_is_one_sentence(
 @pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="only Linux has a device that is always full"
 )
-def test_a_message_that_cannot_be_written_leaves_the_other_stream_alone() -> None:
+def test_a_message_that_cannot_be_written_leaves_the_other_stream_alone():
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "shardctl", "convert", "/nonexist", "out"]
         ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, timeout=60)
@@ -400,7 +389,7 @@ def test_a_message_that_cannot_be_written_leaves_the_other_stream_alone() -> Non
 @pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="only Linux has a device that is always full"
 )
-def test_a_bug_is_not_taken_for_output_that_cannot_be_written() -> None:
+def test_a_bug_is_not_taken_for_output_that_cannot_be_written():
     code = """
 import sys
 import shardctl.cli
@@ -444,8 +433,8 @@ def with_a_closed_pipe(stream: str, *arguments: str | Path) -> subprocess.Comple
     ],
 )
 def test_a_command_whose_output_nobody_reads_keeps_its_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, arguments: list[str], code: int
-) -> None:
+    tmp_path, monkeypatch, stream, arguments, code
+):
     monkeypatch.chdir(tmp_path)
     Path("damaged.arrow").write_text("not a shard")
     ran = with_a_closed_pipe(stream, *arguments)
@@ -453,7 +442,7 @@ def test_a_command_whose_output_nobody_reads_keeps_its_exit_code(
 
 
 @pytest.mark.thorough
-def test_a_conversion_whose_notes_nobody_reads_goes_on(photos: Path, tmp_path: Path) -> None:
+def test_a_conversion_whose_notes_nobody_reads_goes_on(photos, tmp_path):
     ran = with_a_closed_pipe("stderr", "convert", photos, tmp_path / "out")
     assert (ran.returncode, ran.stdout.split()[0]) == (0, "created")
     assert shardctl.verify(tmp_path / "out").ok
@@ -461,8 +450,8 @@ def test_a_conversion_whose_notes_nobody_reads_goes_on(photos: Path, tmp_path: P
 
 @pytest.mark.thorough
 def test_streams_that_are_closed_are_no_error_and_no_file_takes_their_place(
-    cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cli, photos, tmp_path, monkeypatch
+):
     """What is printed to the descriptors 1 and 2 would be written into the file that got them."""
     (tmp_path / "loud.py").write_text(
         "import os\ndef loud(sample):\n    os.write(1, b'said')\n    os.write(2, b'said')\n    "

@@ -67,9 +67,7 @@ HEAVY = ("pyarrow", "numpy", "PIL", "shardctl.format.manifest")
         (["convert", "in", "--recipe", "@im"], "@imagenet"),
     ],
 )
-def test_a_shell_is_answered_without_what_takes_long(
-    folder: Path, words: list[str], found: str
-) -> None:
+def test_a_shell_is_answered_without_what_takes_long(folder, words, found):
     asked = {
         VARIABLE: "bash_complete",
         "COMP_WORDS": " ".join(["shardctl", *words]),
@@ -85,24 +83,24 @@ def test_a_shell_is_answered_without_what_takes_long(
     assert all(line.startswith("import time:") for line in done.stderr.splitlines())
 
 
-def test_names_of_commands(complete: Complete) -> None:
+def test_names_of_commands(complete):
     assert complete("com") == ["compact", "completion"]
     assert "convert" in complete("")
     assert complete("recipe", "s") == ["schema", "show", "steps"]
 
 
 @pytest.mark.parametrize("command", [("inspect", "out"), ("bench", "out"), ("export", "out", "to")])
-def test_the_splits_of_a_dataset(complete: Complete, command: tuple[str, ...]) -> None:
+def test_the_splits_of_a_dataset(complete, command):
     assert complete(*command, "--split", "") == ["train", "val"]
     assert complete(*command, "--split", "v") == ["val"]
 
 
-def test_the_columns_of_a_dataset_one_after_the_other(complete: Complete) -> None:
+def test_the_columns_of_a_dataset_one_after_the_other(complete):
     assert complete("inspect", "out", "--columns", "l") == ["lang"]
     assert complete("export", "out", "to", "--columns", "lang,te") == ["lang,text"]
 
 
-def test_names_that_a_shell_would_run_are_not_offered(folder: Path, complete: Complete) -> None:
+def test_names_that_a_shell_would_run_are_not_offered(folder, complete):
     shutil.copytree(folder / "out", folder / "evil")
     manifest = folder / "evil" / "manifest.json"
     said = json.loads(manifest.read_text())
@@ -114,7 +112,7 @@ def test_names_that_a_shell_would_run_are_not_offered(folder: Path, complete: Co
     assert complete("inspect", "evil", "--columns", "") == ["kept"]
 
 
-def test_words_that_shardctl_knows(complete: Complete) -> None:
+def test_words_that_shardctl_knows(complete):
     assert complete("convert", "in", "--step", "random_r") == [
         "random_resized_crop",
         "random_rotation",
@@ -124,24 +122,24 @@ def test_words_that_shardctl_knows(complete: Complete) -> None:
     assert complete("completion", "z") == ["zsh"]
 
 
-def test_a_recipe_is_a_file_or_a_name(complete: Complete) -> None:
+def test_a_recipe_is_a_file_or_a_name(complete):
     for command in (("convert", "in", "--recipe"), ("recipe", "check"), ("recipe", "show")):
         assert complete(*command, "@im") == ["@imagenet"]
         assert complete(*command, "my", type_="file") == ["my"]
 
 
-def test_bash_makes_words_of_the_marks_in_a_word(complete: Complete) -> None:
+def test_bash_makes_words_of_the_marks_in_a_word(complete):
     assert complete("convert", "in", "--recipe", "@", "im") == ["@imagenet"]
     assert complete("convert", "in", "--recipe", "=@", "im") == ["@imagenet"]
     assert complete("inspect", "out", "--split", "=", "v") == ["val"]
     assert complete("inspect", "out", "--split", "=") == ["train", "val"]
 
 
-def test_other_shells_replace_the_option_with_its_value(complete: Complete) -> None:
+def test_other_shells_replace_the_option_with_its_value(complete):
     assert complete("inspect", "out", "--split=v") == ["--split=val"]
 
 
-def test_what_is_wrong_is_silent(complete: Complete, folder: Path) -> None:
+def test_what_is_wrong_is_silent(complete, folder):
     (folder / "bad").mkdir(exist_ok=True)
     (folder / "bad" / "manifest.json").write_text("{")
     for place in ("bad", "absent", "in.jsonl", "s3://bucket/out", "~nobody/x"):
@@ -150,7 +148,7 @@ def test_what_is_wrong_is_silent(complete: Complete, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_completes_in_it(shell: str, folder: Path) -> None:
+def test_the_script_of_a_shell_completes_in_it(shell, folder):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"there is no {shell}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -36,7 +35,7 @@ NAMES = [" ".join(name) for name, _ in commands()]
 
 @pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("name", ["", *NAMES])
-def test_help_fits_into_80_columns(name: str, cli: Any) -> None:
+def test_help_fits_into_80_columns(name, cli):
     for way in ("-h", "--help"):
         shown = cli(*name.split(), way)
         assert shown.code == 0
@@ -44,7 +43,7 @@ def test_help_fits_into_80_columns(name: str, cli: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["convert", "bench", "inspect"])
-def test_short_help_is_one_screen_with_four_examples(name: str, cli: Any) -> None:
+def test_short_help_is_one_screen_with_four_examples(name, cli):
     short, whole = cli(name, "-h").out, cli(name, "--help").out
     assert len(short.splitlines()) <= SCREEN
     assert short.count(f"  shardctl {name} ") == 4
@@ -58,13 +57,13 @@ def test_short_help_is_one_screen_with_four_examples(name: str, cli: Any) -> Non
     )
 
 
-def test_no_heading_has_more_options_than_can_be_taken_in(cli: Any) -> None:
+def test_no_heading_has_more_options_than_can_be_taken_in(cli):
     for name in ("convert", "bench", "inspect", "advise", "preview"):
         for section in re.split(r"^(?=\S.*:$)", cli(name, "--help").out, flags=re.M):
             assert len(re.findall(r"^  -", section, re.M)) <= MOST_OPTIONS, section
 
 
-def test_commands_are_under_headings_in_the_order_of_use(cli: Any) -> None:
+def test_commands_are_under_headings_in_the_order_of_use(cli):
     shown = cli("-h").out
     places = [shown.index(f"\n{heading}:") for heading in COMMANDS]
     assert places == sorted(places)
@@ -73,7 +72,7 @@ def test_commands_are_under_headings_in_the_order_of_use(cli: Any) -> None:
 
 @pytest.mark.thorough(after=6)
 @pytest.mark.parametrize("name", NAMES)
-def test_examples_are_commands_that_can_be_read(name: str) -> None:
+def test_examples_are_commands_that_can_be_read(name):
     command = next(each for path, each in commands() if " ".join(path) == name)
     for line in (
         line for line, _ in getattr(command, "examples", ()) if line.startswith("shardctl ")
@@ -105,14 +104,14 @@ def test_examples_are_commands_that_can_be_read(name: str) -> None:
         ("bench out --seconds 1m", "'1m' is not a valid float"),
     ],
 )
-def test_a_wrong_name_is_answered(arguments: str, answer: str, cli: Any) -> None:
+def test_a_wrong_name_is_answered(arguments, answer, cli):
     ran = cli(*arguments.split())
     assert ran.code in (2, 3)
     assert answer in ran.err
 
 
 @pytest.mark.thorough
-def test_shuffle_needs_no_value(cli: Any, tmp_path: Path) -> None:
+def test_shuffle_needs_no_value(cli, tmp_path):
     (tmp_path / "in.txt").write_text("".join(f"{n}\n" for n in range(50)))
     for place, given in enumerate((["--shuffle"], ["--shuffle", "0"])):
         cli("convert", tmp_path / "in.txt", tmp_path / f"out{place}", "--record", "line", *given)
@@ -124,7 +123,7 @@ def test_shuffle_needs_no_value(cli: Any, tmp_path: Path) -> None:
     )
 
 
-def test_python_takes_the_words_of_the_command_line(photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_python_takes_the_words_of_the_command_line(photos, tmp_path, cli):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shardctl.convert(

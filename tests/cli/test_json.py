@@ -83,17 +83,17 @@ def check(cli: Any) -> Any:
     return check
 
 
-def test_demo(check: Any, tmp_path: Path) -> None:
+def test_demo(check, tmp_path):
     check("demo", [tmp_path / "demo", "--images", 6])
 
 
-def test_export(check: Any, tmp_path: Path) -> None:
+def test_export(check, tmp_path):
     samples = [{"tokens": [1, 2], "loss_mask": [1, 0]}]
     shardctl.write(tmp_path / "in", samples, roles={"tokens": {"role": "tokens", "eos": 3}})
     check("export", [tmp_path / "in", tmp_path / "out", "--to", "megatron"])
 
 
-def test_tokenizer(check: Any, tmp_path: Path) -> None:
+def test_tokenizer(check, tmp_path):
     (tmp_path / "in.txt").write_text("some words, and some more words\n")
     made = tmp_path / "made.txt"
     check(
@@ -103,7 +103,7 @@ def test_tokenizer(check: Any, tmp_path: Path) -> None:
     check("tokenizer show", [made], ["bytes"])
 
 
-def test_convert(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
+def test_convert(check, source, tmp_path, cli):
     out = tmp_path / "out"
     followed = tmp_path / "followed"
     assert cli("convert", source, followed, "--workers", 0).code == 0
@@ -122,7 +122,7 @@ def test_convert(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     )
 
 
-def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
+def test_verify_and_repair(check, source, tmp_path, cli):
     out = tmp_path / "out"
     assert cli("convert", source, out, "--workers", 0).code == 0
     next(iter(out.glob("train-*"))).unlink()
@@ -131,7 +131,7 @@ def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -
     check("repair", [out, "--workers", 0])
 
 
-def test_compact_and_prune(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
+def test_compact_and_prune(check, source, tmp_path, cli):
     out = tmp_path / "out"
     assert cli("convert", source, out, "--workers", 0).code == 0
     check("prune", [out, "--where", "label == 0", "--dry-run"])
@@ -139,7 +139,7 @@ def test_compact_and_prune(check: Any, source: Path, tmp_path: Path, cli: Any) -
     check("compact", [out])
 
 
-def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
+def test_inspect(check, source, tmp_path, cli):
     out, other = tmp_path / "out", tmp_path / "other"
     assert cli("convert", source, out, "--workers", 0, "--split", "train=0.7,val=0.3").code == 0
     assert (
@@ -175,20 +175,20 @@ def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     )
 
 
-def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
+def test_preview(check, source, tmp_path):
     shown = [source, "--flip", 0.5, "--inputs", 3, "--workers", 0]
     check("preview", shown, [*shown, "--html", tmp_path / "p.html", "--images", tmp_path / "p.png"])
 
 
 @pytest.mark.thorough
 def test_bench(
-    check: Any,
-    raw_dataset: Path,
-    tmp_path: Path,
-    cli: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    bucket: str,
-) -> None:
+    check,
+    raw_dataset,
+    tmp_path,
+    cli,
+    monkeypatch,
+    bucket,
+):
     monkeypatch.setattr("shardctl.benchmark.measure.SETTING_SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
     before = tmp_path / "before.json"
@@ -204,7 +204,7 @@ def test_bench(
     check("bench", *ways, [tmp_path / "shards", "--against", "--seconds", 0.02, "--runs", 1])
 
 
-def test_cache(check: Any, raw_dataset: Path, tmp_path: Path, bucket: str) -> None:
+def test_cache(check, raw_dataset, tmp_path, bucket):
     urls = [upload(raw_dataset, f"{bucket}/{name}") for name in ("used", "unused")]
     used = shardctl.open(urls[0], cache=tmp_path)
     shardctl.open(urls[1], cache=tmp_path)
@@ -213,7 +213,7 @@ def test_cache(check: Any, raw_dataset: Path, tmp_path: Path, bucket: str) -> No
     assert used[0]
 
 
-def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advise(check, photos, monkeypatch):
     monkeypatch.setattr(advice, "ROUND_SECONDS", 0.02)
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.1)
     given = [
@@ -231,7 +231,7 @@ def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> No
     check("advise", [*given, "--bandwidth", "1MB"])
 
 
-def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_recipe(check, photos, tmp_path, cli):
     (tmp_path / "good.toml").write_text('[[transform]]\nname = "crop"\nsize = 8\n')
     (tmp_path / "bad.toml").write_text("seed = -1\n")
     check("recipe check", [tmp_path / "good.toml"], [tmp_path / "bad.toml"])
@@ -254,7 +254,7 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
     check("recipe steps", [], ["resize"])
 
 
-def test_help_and_completion(check: Any) -> None:
+def test_help_and_completion(check):
     check("help", [], ["inputs"], ["convert"], ["no-such-input"], ["Slurm"])
     check("completion", ["bash"])
 
@@ -271,7 +271,7 @@ def test_help_and_completion(check: Any) -> None:
         (["bench"], "DST is missing; for instance: shardctl bench out"),
     ],
 )
-def test_wrong_usage_is_json_too(cli: Any, arguments: list[str], message: str) -> None:
+def test_wrong_usage_is_json_too(cli, arguments, message):
     for with_json in ([*arguments, "--json"], [arguments[0], "--json", *arguments[1:]]):
         ran = cli(*with_json)
         assert (ran.code, ran.json["exit_code"], ran.err) == (2, 2, "")
@@ -290,9 +290,7 @@ def say(sample):
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_functions_print_is_kept_out_of_the_json(
-    cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
+def test_what_functions_print_is_kept_out_of_the_json(cli, photos, tmp_path, monkeypatch, workers):
     (tmp_path / f"noisy{workers}.py").write_text(NOISY)
     monkeypatch.syspath_prepend(tmp_path)
     ran = cli(
@@ -312,7 +310,7 @@ def test_what_functions_print_is_kept_out_of_the_json(
         assert "noise of compiled code" in ran.err
 
 
-def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path: Path) -> None:
+def test_most_inputs_rejected_is_said_on_stderr(cli, source, tmp_path):
     for path in sorted(source.rglob("*.*"))[:40]:
         path.write_bytes(b"bad")
     for options in ([], ["-q"], ["--json"]):
@@ -325,9 +323,7 @@ def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path
 
 
 @pytest.mark.thorough
-def test_what_a_consumer_prints_is_kept_out_of_the_json(
-    cli: Any, raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_consumer_prints_is_kept_out_of_the_json(cli, raw_dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("shardctl.benchmark.measure.consumers.OWN_SECONDS", 0.01)
     (tmp_path / "noisy_step.py").write_text("def step(batch):\n    print('noise of a step')\n")
     monkeypatch.syspath_prepend(tmp_path)

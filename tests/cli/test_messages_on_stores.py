@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from object_server import ObjectServer
@@ -214,7 +213,7 @@ CODES = {
 
 @pytest.mark.thorough(after=12)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_said(world: World, cli: Any, case: str) -> None:
+def test_what_is_said(world, cli, case):
     command, change = CASES[case]
     (world.folder / "lines.jsonl").write_bytes(LINES)
     change(world)

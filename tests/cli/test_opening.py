@@ -6,7 +6,6 @@ import shlex
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
@@ -43,9 +42,7 @@ def commands(photos: Path, dataset: Path) -> dict[str, list[object]]:
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench", "preview"])
-def test_a_page_is_opened_when_it_is_complete(
-    cli: Any, photos: Path, raw_dataset: Path, tmp_path: Path, opened: list[str], command: str
-) -> None:
+def test_a_page_is_opened_when_it_is_complete(cli, photos, raw_dataset, tmp_path, opened, command):
     arguments = commands(photos, raw_dataset)[command]
     found = cli(*arguments, "--html", tmp_path / "p.html", "--open", "--json")
     assert found.code == 0
@@ -60,9 +57,7 @@ def test_a_page_is_opened_when_it_is_complete(
     assert len(opened) == 2
 
 
-def test_a_temporary_page_is_for_its_user_alone(
-    cli: Any, raw_dataset: Path, tmp_path: Path, opened: list[str]
-) -> None:
+def test_a_temporary_page_is_for_its_user_alone(cli, raw_dataset, tmp_path, opened):
     assert cli("inspect", raw_dataset, "--open").code == 0
     temporary = next((tmp_path / "temporary").rglob("inspect.html"))
     assert temporary.parent.stat().st_mode & 0o777 == 0o700
@@ -71,14 +66,14 @@ def test_a_temporary_page_is_for_its_user_alone(
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="there a browser is always asked")
 @pytest.mark.parametrize("command", ["inspect", "bench", "preview"])
 def test_without_a_display_a_note_names_the_page(
-    cli: Any,
-    photos: Path,
-    raw_dataset: Path,
-    tmp_path: Path,
-    opened: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-) -> None:
+    cli,
+    photos,
+    raw_dataset,
+    tmp_path,
+    opened,
+    monkeypatch,
+    command,
+):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     found = cli(*commands(photos, raw_dataset)[command], "--html", tmp_path / "p.html", "--open")
@@ -86,9 +81,7 @@ def test_without_a_display_a_note_names_the_page(
     assert f"note: no browser can be opened here; the page is {tmp_path / 'p.html'}" in found.err
 
 
-def test_a_browser_that_fails_is_a_note_too(
-    cli: Any, raw_dataset: Path, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_browser_that_fails_is_a_note_too(cli, raw_dataset, tmp_path, opened, monkeypatch):
     def fail(url: str) -> bool:
         raise webbrowser.Error("could not locate runnable browser")
 
@@ -98,9 +91,7 @@ def test_a_browser_that_fails_is_a_note_too(
     assert found.err.count("no browser can be opened here") == 1
 
 
-def test_the_preview_page_has_the_command_that_converts(
-    cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_preview_page_has_the_command_that_converts(cli, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my photos").symlink_to(photos)
     given = ("--random-crop", 32, "--flip=0.5", "--seed", 3, "--workers", 0)

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,7 +49,7 @@ for wrong in (0, "x"):
 
 
 @pytest.mark.thorough
-def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
+def test_a_new_option_of_convert_is_one_field(tmp_path):
     package = tmp_path / "copy" / "shardctl"
     shutil.copytree(
         Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
@@ -109,7 +108,7 @@ NEW_KEY = """
 
 
 @pytest.mark.thorough
-def test_a_new_recipe_key_with_an_option_is_one_field(tmp_path: Path) -> None:
+def test_a_new_recipe_key_with_an_option_is_one_field(tmp_path):
     package = tmp_path / "copy" / "shardctl"
     shutil.copytree(
         Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
@@ -158,9 +157,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("name", "class_", "arguments"), COMMANDS)
-def test_a_command_has_each_option_of_its_dataclass_with_its_default(
-    name: str, class_: Any, arguments: list[str]
-) -> None:
+def test_a_command_has_each_option_of_its_dataclass_with_its_default(name, class_, arguments):
     group = cli.make_context("shardctl", [], resilient_parsing=True)
     command = cli.get_command(group, name)
     assert command is not None

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +17,11 @@ from shardctl.system.packages import pages
 PAGES = list(pages().values())
 
 
-def test_the_pages_for_developers_are_not_shown() -> None:
+def test_the_pages_for_developers_are_not_shown():
     assert not any("dev" in path.parts[path.parts.index("docs") :] for path in PAGES)
 
 
-def test_the_list_has_every_page(cli: Any) -> None:
+def test_the_list_has_every_page(cli):
     listed = cli("help")
     assert listed.code == 0
     assert [page.stem for page in PAGES if f"\n  {page.stem}  " not in listed.out] == []
@@ -31,25 +30,25 @@ def test_the_list_has_every_page(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["inputs", "inputs.md", "docs/inputs.md", "docs/inputs.md#types"])
-def test_a_page_is_found_by_its_name_and_as_links_write_it(cli: Any, name: str) -> None:
+def test_a_page_is_found_by_its_name_and_as_links_write_it(cli, name):
     shown = cli("help", name)
     assert (shown.code, shown.err) == (0, "")
     assert shown.out == pages()["inputs"].read_text(encoding="utf-8")
 
 
-def test_a_command_has_the_same_help_as_with_the_option(cli: Any) -> None:
+def test_a_command_has_the_same_help_as_with_the_option(cli):
     assert cli("help", "convert").out.startswith(cli("convert", "--help").out.rstrip())
     assert cli("help", "recipe", "check").out == cli("recipe", "check", "--help").out
 
 
-def test_a_page_with_the_name_of_a_command_is_named_and_can_be_read(cli: Any) -> None:
+def test_a_page_with_the_name_of_a_command_is_named_and_can_be_read(cli):
     command = cli("help", "bench").out
     assert command.startswith("Usage: shardctl bench")
     assert "shardctl help bench.md" in command
     assert cli("help", "bench.md").out.startswith("# Is the loader fast enough?\n")
 
 
-def test_another_word_leads_to_the_pages_that_have_it(cli: Any) -> None:
+def test_another_word_leads_to_the_pages_that_have_it(cli):
     found = cli("help", "Slurm")
     assert found.code == 0
     assert found.out.startswith("'Slurm' is not a command or a page. It is in:\n\n  shardctl help ")
@@ -62,7 +61,7 @@ def test_another_word_leads_to_the_pages_that_have_it(cli: Any) -> None:
     ("word", "meant"),
     [("convrt", "convert"), ("annotation.md", "annotations"), ("INPUTZ", "inputs")],
 )
-def test_a_name_that_is_nearly_right_gets_the_right_one(cli: Any, word: str, meant: str) -> None:
+def test_a_name_that_is_nearly_right_gets_the_right_one(cli, word, meant):
     refused = cli("help", word)
     assert (refused.code, refused.out) == (2, "")
     assert f"did you mean {meant}" in refused.err
@@ -77,7 +76,7 @@ def test_a_name_that_is_nearly_right_gets_the_right_one(cli: Any, word: str, mea
         ["shardctl: photos: holds no files"],
     ],
 )
-def test_a_message_is_explained_by_its_name_and_by_its_words(cli: Any, asked: list[str]) -> None:
+def test_a_message_is_explained_by_its_name_and_by_its_words(cli, asked):
     shown = cli("help", *asked)
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.startswith("### no-such-input\n\n- `holds no files`\n")
@@ -85,19 +84,19 @@ def test_a_message_is_explained_by_its_name_and_by_its_words(cli: Any, asked: li
     assert cli("help", *asked, "--json").json["message"] == "no-such-input"
 
 
-def test_words_of_several_messages_lead_to_each(cli: Any) -> None:
+def test_words_of_several_messages_lead_to_each(cli):
     found = cli("help", "cannot be read")
     assert found.code == 0
     assert "\n  shardctl help file-cannot-be-read" in found.out
     assert "file-cannot-be-read" in cli("help", "cannot be read", "--json").json["messages"]
 
 
-def test_a_name_of_a_message_is_no_command_and_no_page(cli: Any) -> None:
+def test_a_name_of_a_message_is_no_command_and_no_page(cli):
     listed = cli("help", "--json").json
     assert not {entry.name for entry in all_entries()} & {*listed["commands"], *listed["topics"]}
 
 
-def test_a_terminal_is_told_where_more_is_about_an_error(tmp_path: Path) -> None:
+def test_a_terminal_is_told_where_more_is_about_an_error(tmp_path):
     (tmp_path / "photos").mkdir()
     message = "shardctl: photos: holds no files, or only empty ones; nothing to convert"
     told = [message, "more: shardctl help no-such-input"]
@@ -132,7 +131,7 @@ def on_a_terminal(arguments: list[str], folder: Path, variables: dict[str, str])
     return said.decode(), process.returncode
 
 
-def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
+def test_a_terminal_gets_a_pager(tmp_path):
     """PAGER is called with the page: here a program that shows that it was."""
     pager = tmp_path / "pager"
     pager.write_text("#!/bin/sh\necho PAGED\ncat\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,7 @@ def recipe(tmp_path: Path) -> Path:
     return tmp_path / "recipe.toml"
 
 
-def test_check_says_what_a_recipe_does(cli: Any, recipe: Path) -> None:
+def test_check_says_what_a_recipe_does(cli, recipe):
     ran = cli("recipe", "check", recipe)
     assert ran.code == 0
     for line in (
@@ -63,7 +62,7 @@ def test_check_says_what_a_recipe_does(cli: Any, recipe: Path) -> None:
     assert record["moves"] == ["boxes", "keypoints", "masks", "polygons"]
 
 
-def test_check_names_what_cannot_move_with_the_images(cli: Any, recipe: Path) -> None:
+def test_check_names_what_cannot_move_with_the_images(cli, recipe):
     recipe.write_text(
         '[[transform]]\nname = "five_crop"\nsize = 8\n[[transform]]\nname = "elastic"\n'
     )
@@ -75,7 +74,7 @@ def test_check_names_what_cannot_move_with_the_images(cli: Any, recipe: Path) ->
     assert "from each input: 5 samples" in said
 
 
-def test_check_prints_all_problems_and_exits_with_one(cli: Any, recipe: Path) -> None:
+def test_check_prints_all_problems_and_exits_with_one(cli, recipe):
     recipe.write_text('seed = "x"\n[[transform]]\nname = "crop"\nsize = 0\n')
     ran = cli("recipe", "check", recipe)
     assert ran.code == 1
@@ -97,7 +96,7 @@ def test_check_prints_all_problems_and_exits_with_one(cli: Any, recipe: Path) ->
     ]
 
 
-def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli: Any, tmp_path: Path) -> None:
+def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli, tmp_path):
     ran = cli("recipe", "check", tmp_path / "absent.toml")
     listed = "`shardctl recipe list` lists those that are ready"
     assert (ran.code, ran.err) == (
@@ -109,9 +108,7 @@ def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli: Any, tmp_path: Pa
     assert "cannot be read (Is a directory)" in ran.err
 
 
-def test_show_prints_a_recipe_that_makes_the_same_dataset(
-    cli: Any, recipe: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_show_prints_a_recipe_that_makes_the_same_dataset(cli, recipe, photos, tmp_path):
     options = ("--workers", 0, "--split", "train=0.5,val=0.5", "--shuffle", 3)
     assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *options).code == 0
     shown = cli("recipe", "show", tmp_path / "out")
@@ -132,13 +129,13 @@ def test_show_prints_a_recipe_that_makes_the_same_dataset(
     }
 
 
-def test_the_schema_is_one_json_object(cli: Any) -> None:
+def test_the_schema_is_one_json_object(cli):
     ran = cli("recipe", "schema")
     assert json.loads(ran.out)["properties"]["seed"]["type"] == "integer"
     assert cli("recipe", "schema", "--json").json == json.loads(ran.out)
 
 
-def test_an_option_wins_over_the_file(cli: Any, recipe: Path, photos: Path, tmp_path: Path) -> None:
+def test_an_option_wins_over_the_file(cli, recipe, photos, tmp_path):
     arguments = (
         "--resize",
         48,
@@ -206,14 +203,14 @@ def test_an_option_wins_over_the_file(cli: Any, recipe: Path, photos: Path, tmp_
     ],
 )
 def test_an_option_that_does_not_fit_the_file_is_refused(
-    cli: Any,
-    recipe: Path,
-    photos: Path,
-    tmp_path: Path,
-    more: str,
-    arguments: list[str],
-    sentence: str,
-) -> None:
+    cli,
+    recipe,
+    photos,
+    tmp_path,
+    more,
+    arguments,
+    sentence,
+):
     recipe.write_text(RECIPE + more)
     ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments)
     assert sentence in ran.err
@@ -221,9 +218,7 @@ def test_an_option_that_does_not_fit_the_file_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(
-    cli: Any, photos: Path, tmp_path: Path
-) -> None:
+def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli, photos, tmp_path):
     listed = cli("recipe", "list", "--json").json["recipes"]
     assert "@imagenet" in listed
     assert [
@@ -236,7 +231,7 @@ def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(
     assert cli("recipe", "check", "@detection").out.startswith("@detection: no problems found")
 
 
-def test_a_ready_recipe_can_be_taken_as_a_file(cli: Any, tmp_path: Path) -> None:
+def test_a_ready_recipe_can_be_taken_as_a_file(cli, tmp_path):
     (tmp_path / "recipe.toml").write_text(cli("recipe", "show", "@simclr").out)
     mine, ready = (
         cli("recipe", "check", name, "--json").json["recipe"]
@@ -248,8 +243,6 @@ def test_a_ready_recipe_can_be_taken_as_a_file(cli: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "command", [("convert", "in", "out", "--recipe"), ("recipe", "check"), ("recipe", "show")]
 )
-def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(
-    cli: Any, command: tuple[str, ...]
-) -> None:
+def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(cli, command):
     refused = cli(*command, "@imagnet")
     assert (refused.code, "did you mean @imagenet?" in refused.err) == (2, True)

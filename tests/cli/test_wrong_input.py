@@ -222,7 +222,7 @@ WRONG = r"""
 
 @pytest.mark.thorough(after=60)
 @pytest.mark.parametrize("case", WRONG.strip().splitlines())
-def test_a_sentence_and_an_exit_code(cli: Any, here: Path, case: str) -> None:
+def test_a_sentence_and_an_exit_code(cli, here, case):
     code, arguments, sentence = case.split(" | ")
     before = snapshot(here)
     ran = cli(*shlex.split(arguments))
@@ -383,16 +383,12 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
 @pytest.mark.parametrize(
     ("call", "error", "sentence"), IN_PYTHON, ids=[case[2] for case in IN_PYTHON]
 )
-def test_python_says_the_same(
-    here: Path, call: Callable[[], Any], error: type[Exception], sentence: str
-) -> None:
+def test_python_says_the_same(here, call, error, sentence):
     with pytest.raises(error, match=sentence):
         call()
 
 
-def test_colors_are_for_terminals_unless_a_variable_says_otherwise(
-    cli: Any, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colors_are_for_terminals_unless_a_variable_says_otherwise(cli, here, monkeypatch):
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     assert cli("verify", "absent").err == "shardctl: absent: no such dataset\n"
@@ -406,14 +402,14 @@ def test_colors_are_for_terminals_unless_a_variable_says_otherwise(
     assert "\x1b" not in cli("verify", READY).out
 
 
-def test_a_path_is_printed_as_it_was_typed(cli: Any, here: Path) -> None:
+def test_a_path_is_printed_as_it_was_typed(cli, here):
     for typed in ("ready", "./ready", "in/../ready", str(here / "ready")):
         assert cli("convert", IN, typed).err.startswith(f"shardctl: {typed}: holds a dataset"), (
             typed
         )
 
 
-def test_what_no_terminal_shows_is_escaped_in_what_was_typed(cli: Any, here: Path) -> None:
+def test_what_no_terminal_shows_is_escaped_in_what_was_typed(cli, here):
     (here / "a\x1b[31mb").symlink_to(here / "ready")
     for line in (("convert", IN, "a\x1b[31mb"), ("convert", IN, OUT, "--x\x1b[31m")):
         ran = cli(*line)
@@ -428,7 +424,7 @@ def snapshot(root: Path) -> dict[str, bytes | None]:
     }
 
 
-def test_with_json_the_sentence_is_json_too(cli: Any) -> None:
+def test_with_json_the_sentence_is_json_too(cli):
     ran = cli("verify", "absent", "--json")
     assert ran.json == {"error": "absent: no such dataset", "exit_code": 3}
     assert ran.err == ""
@@ -458,7 +454,7 @@ def run_as_nobody(here: Path, warm: str, *arguments: str) -> subprocess.Complete
 @pytest.mark.thorough(after=1)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read")
 @pytest.mark.parametrize("name", ["2.jpg", "scan"])
-def test_an_input_that_may_not_be_read_is_rejected_and_named(here: Path, name: str) -> None:
+def test_an_input_that_may_not_be_read_is_rejected_and_named(here, name):
     """Also where its name does not tell whether it is an image."""
     (here / "in" / name).write_bytes((here / "in" / "2.jpg").read_bytes())
     (here / "in" / name).chmod(0)
@@ -473,7 +469,7 @@ def test_an_input_that_may_not_be_read_is_rejected_and_named(here: Path, name: s
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not write")
-def test_a_destination_that_may_not_be_written_is_said(here: Path) -> None:
+def test_a_destination_that_may_not_be_written_is_said(here):
     locked = here / "locked"
     locked.mkdir()
     locked.chmod(0o555)
@@ -488,7 +484,7 @@ def test_a_destination_that_may_not_be_written_is_said(here: Path) -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not look")
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
-def test_a_destination_where_another_user_works_is_said(here: Path, more: tuple[str, ...]) -> None:
+def test_a_destination_where_another_user_works_is_said(here, more):
     (here / "out" / ".shardctl").mkdir(parents=True)
     (here / "out" / ".shardctl").chmod(0o700)
     done = run_as_nobody(here, "warm", "convert", "in", "out", "--workers", "0", "-q", *more)
@@ -496,7 +492,7 @@ def test_a_destination_where_another_user_works_is_said(here: Path, more: tuple[
     assert done.stderr == "shardctl: out: cannot write here (Permission denied)\n"
 
 
-def test_files_of_many_other_kinds_are_all_counted(cli: Any, here: Path) -> None:
+def test_files_of_many_other_kinds_are_all_counted(cli, here):
     for number in range(9):
         (here / "in" / f"x.kind{number}").write_text("")
     said = cli("convert", "in", "out", "--workers", "0").err

@@ -14,7 +14,7 @@ from shardctl.format.arrays import column_of, rows_at
 @pytest.mark.parametrize(
     "dtype", ["int8", "uint16", "int32", "int64", "uint64", "float32", "float64"]
 )
-def test_numbers_become_the_same_column(dtype: str) -> None:
+def test_numbers_become_the_same_column(dtype):
     for numbers in (
         np.arange(7).astype(dtype),
         np.arange(40).astype(dtype)[::3],
@@ -26,7 +26,7 @@ def test_numbers_become_the_same_column(dtype: str) -> None:
 
 
 @given(st.lists(st.integers(0, 199), max_size=150))
-def test_rows_are_those_of_take(rows: list[int]) -> None:
+def test_rows_are_those_of_take(rows):
     batch = pa.record_batch(
         {"n": pa.array(range(200)), "text": [str(n) if n % 3 else None for n in range(200)]}
     )

@@ -66,7 +66,7 @@ def lines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return root / "out"
 
 
-def test_every_key_is_found_where_it_stands_with_its_source(lines: Path) -> None:
+def test_every_key_is_found_where_it_stands_with_its_source(lines):
     ds = shardctl.open(lines)
     assert len(ds) == FILES * (LINES - 2)
     for index in range(0, len(ds), 11):
@@ -76,7 +76,7 @@ def test_every_key_is_found_where_it_stands_with_its_source(lines: Path) -> None
         assert record.source == str(lines.parent / "in" / key.partition("#")[0])
 
 
-def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
+def test_the_units_of_a_row_are_those_of_its_file(lines):
     stored = DatasetTables(LocalFolder(lines))
     ds = shardctl.open(lines)
     for shard, entry in enumerate(stored.shards):
@@ -91,7 +91,7 @@ def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
             assert found.path == path
 
 
-def test_lines_that_are_no_samples_tell_why(lines: Path) -> None:
+def test_lines_that_are_no_samples_tell_why(lines):
     with pytest.raises(
         DatasetError, match=r"f2\.jsonl#9: was rejected when the dataset was made \(.*JSON"
     ):
@@ -105,7 +105,7 @@ def test_lines_that_are_no_samples_tell_why(lines: Path) -> None:
             samples_of_key(LocalFolder(lines), key)
 
 
-def test_what_was_written_is_whole(lines: Path) -> None:
+def test_what_was_written_is_whole(lines):
     assert shardctl.verify(lines, "deep").findings == ()
 
 
@@ -133,7 +133,7 @@ def rewrite_keys(out: Path, name: str, change: Callable[[list[str]], object]) ->
         None,
     ],
 )
-def test_a_key_that_the_plan_does_not_give_is_found(lines: Path, wrong: str | None) -> None:
+def test_a_key_that_the_plan_does_not_give_is_found(lines, wrong):
     stored = DatasetTables(LocalFolder(lines))
     (block,) = read_table(lines / stored.shards.names[0]).combine_chunks().to_batches()
     keys = block["key"].to_pylist()
@@ -148,7 +148,7 @@ def test_a_key_that_the_plan_does_not_give_is_found(lines: Path, wrong: str | No
     assert found[1] in (changed, None)
 
 
-def test_records_in_another_order_are_found_where_order_is_promised(tmp_path: Path) -> None:
+def test_records_in_another_order_are_found_where_order_is_promised(tmp_path):
     shardctl.convert(write_lines(tmp_path / "in"), tmp_path / "out", workers=0)
     rewrite_keys(tmp_path / "out", "train-00000.arrow", lambda keys: keys.insert(3, keys.pop(4)))
     sign(tmp_path / "out")
@@ -156,7 +156,7 @@ def test_records_in_another_order_are_found_where_order_is_promised(tmp_path: Pa
     assert (finding.kind, finding.row) == ("keys-differ", 4)
 
 
-def test_units_that_share_records_are_found(tmp_path: Path) -> None:
+def test_units_that_share_records_are_found(tmp_path):
     shardctl.convert(
         write_lines(tmp_path / "in"), tmp_path / "out", workers=0, samples_per_shard=30
     )
@@ -174,8 +174,8 @@ def test_units_that_share_records_are_found(tmp_path: Path) -> None:
 
 
 def test_a_damaged_block_names_the_file_and_its_records_where_none_was_left_out(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text(
         "".join(json.dumps({"n": n}) + "\n" for n in range(30))
@@ -202,9 +202,7 @@ def test_a_damaged_block_names_the_file_and_its_records_where_none_was_left_out(
     assert "it holds 30 samples, from a.jsonl#1 to a.jsonl#30" in finding.message
 
 
-def test_variants_of_lines_are_found_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variants_of_lines_are_found_together(tmp_path, monkeypatch):
     (tmp_path / "noise.py").write_text(
         "def add(sample, rng):\n    return {**sample, 'r': float(rng.random())}\n"
     )
@@ -220,7 +218,7 @@ def test_variants_of_lines_are_found_together(
     assert [record.values["variant"] for record in found] == [0, 1, 2]
 
 
-def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path: Path) -> None:
+def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path):
     source = write_lines(tmp_path / "in")
     shardctl.convert(source, tmp_path / "a", workers=0, samples_per_shard=50)
     shardctl.convert(source, tmp_path / "same", workers=0, samples_per_shard=70, shuffle=5)
@@ -250,9 +248,7 @@ def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path: 
         ("records", 2**62),
     ],
 )
-def test_a_plan_that_leads_astray_is_refused(
-    lines: Path, tmp_path: Path, name: str, value: int
-) -> None:
+def test_a_plan_that_leads_astray_is_refused(lines, tmp_path, name, value):
     out = tmp_path / "out"
     shutil.copytree(lines, out)
     shard = DatasetTables(LocalFolder(out)).shard_of_unit(1)
@@ -261,7 +257,7 @@ def test_a_plan_that_leads_astray_is_refused(
         DatasetTables(LocalFolder(out)).units(shard)
 
 
-def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> None:
+def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset):
     files = read_table(dataset / "files.arrow")
     paths = ["../../etc/passwd", *files["path"].to_pylist()[1:]]
     write_table(dataset / "files.arrow", replace_column(files, "path", paths))
@@ -271,7 +267,7 @@ def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> N
         DatasetTables(LocalFolder(dataset)).file(0)
 
 
-def test_what_labels_say_is_looked_at_before_it_is_compared(photos: Path, tmp_path: Path) -> None:
+def test_what_labels_say_is_looked_at_before_it_is_compared(photos, tmp_path):
     """The process would end where an offset is followed that leads astray."""
     images = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*"))
     for out in ("a", "b"):
@@ -288,14 +284,14 @@ def test_what_labels_say_is_looked_at_before_it_is_compared(photos: Path, tmp_pa
 
 
 @pytest.mark.parametrize("first", [0, 2])
-def test_numbers_are_read_from_the_ends_of_keys(first: int) -> None:
+def test_numbers_are_read_from_the_ends_of_keys(first):
     keys = ["a#1", "b", "c#12345678901234567", "", "d#0", "7", "e#99x", "f#", "é#20", "g#1#23"]
     expected = [1, 0, 12345678901234567, 0, 0, 7, 0, 0, 20, 23]
     assert number_at_end(pa.array(keys).slice(first)).tolist() == expected[first:]
     assert number_at_end(pa.array([], pa.string())).dtype == np.int64
 
 
-def test_a_dataset_that_has_no_files_is_searched_by_its_shards(tmp_path: Path) -> None:
+def test_a_dataset_that_has_no_files_is_searched_by_its_shards(tmp_path):
     shardctl.write(
         tmp_path / "out", [{"key": f"sample-{number}", "n": number} for number in range(50)]
     )

@@ -31,14 +31,14 @@ def unpacked(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "all"
 
 
-def test_every_archive_is_tested() -> None:
+def test_every_archive_is_tested():
     assert {path.name.partition(".")[0] for path in EARLIER.glob("*.tar.xz")} == {*REFUSED, *OPENED}
     readme = (EARLIER / "README.md").read_text()
     assert all(f"| `{commit}` |" in readme for commit in (*REFUSED, *OPENED))
 
 
 @pytest.mark.parametrize("unpacked", REFUSED, indirect=True)
-def test_version_1_is_refused_with_what_to_do(unpacked: Path) -> None:
+def test_version_1_is_refused_with_what_to_do(unpacked):
     said = r"format version 1; .* reads version 2.*convert the sources again"
     for call in (shardctl.open, shardctl.inspect):
         with pytest.raises(DatasetError, match=said):
@@ -49,7 +49,7 @@ def test_version_1_is_refused_with_what_to_do(unpacked: Path) -> None:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
-def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked: Path) -> None:
+def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked):
     datasets = sorted(path.name for path in unpacked.iterdir() if path.name != "sources")
     assert datasets in (
         ["jpeg", "lines", "raw", "source", "texts"],
@@ -92,7 +92,7 @@ def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked: Path) ->
 
 
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
-def test_damage_in_version_2_is_found_and_repaired_from_its_sources(unpacked: Path) -> None:
+def test_damage_in_version_2_is_found_and_repaired_from_its_sources(unpacked):
     dataset = unpacked / "raw"
     shard = dataset / "train-00000.arrow"
     whole = shard.read_bytes()
@@ -103,7 +103,7 @@ def test_damage_in_version_2_is_found_and_repaired_from_its_sources(unpacked: Pa
 
 
 @pytest.mark.parametrize("unpacked", WITH_UPDATES, indirect=True)
-def test_version_2_follows_its_sources(unpacked: Path) -> None:
+def test_version_2_follows_its_sources(unpacked):
     dataset, photos = unpacked / "raw", unpacked / "sources" / "photos"
     manifest = json.loads((dataset / "manifest.json").read_text())
     (before,), imaging = manifest["sources"], manifest["environment"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import struct
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -33,7 +32,7 @@ def arrow_file(blocks: int, compression: str | None = None) -> bytes:
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("blocks", [0, 1, 2, 300])
-def test_each_stretch_is_a_block(blocks: int, compression: str | None) -> None:
+def test_each_stretch_is_a_block(blocks, compression):
     data = arrow_file(blocks, compression)
     tail = data[-footer_bytes(data[-END_BYTES:]) :]
     extents = extents_of(tail, len(data))
@@ -55,7 +54,7 @@ TAIL = WHOLE[-footer_bytes(WHOLE[-END_BYTES:]) :]
 @given(
     st.lists(st.tuples(st.integers(0, len(TAIL) - 1), st.integers(0, 255)), min_size=1, max_size=6)
 )
-def test_a_forged_footer_leads_nowhere(changes: list[tuple[int, int]]) -> None:
+def test_a_forged_footer_leads_nowhere(changes):
     forged = bytearray(TAIL)
     for place, byte in changes:
         forged[place] = byte
@@ -70,7 +69,7 @@ def test_a_forged_footer_leads_nowhere(changes: list[tuple[int, int]]) -> None:
 
 @given(st.binary(max_size=200))
 @examples(100)
-def test_what_is_no_footer(data: bytes) -> None:
+def test_what_is_no_footer(data):
     for tail in (data, data + b"ARROW1", data + struct.pack("<i", len(data)) + b"ARROW1"):
         try:
             extents = extents_of(tail, 1000)
@@ -79,7 +78,7 @@ def test_what_is_no_footer(data: bytes) -> None:
         assert (extents.starts + extents.lengths <= 1000).all()
 
 
-def test_a_dictionary_is_refused(tmp_path: Path) -> None:
+def test_a_dictionary_is_refused(tmp_path):
     sink = io.BytesIO()
     table = pa.table({"a": pa.array(["x", "y", "x"]).dictionary_encode()})
     with pa.ipc.new_file(sink, table.schema) as writer:

@@ -108,9 +108,7 @@ FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("kind", "forge", "said"), FORGED, ids=[f"{n} {case[0]}" for n, case in enumerate(FORGED)]
 )
-def test_a_dataset_that_contradicts_itself_is_found_out(
-    dataset: Path, kind: str, forge: Callable[[Path], object], said: dict[str, Any]
-) -> None:
+def test_a_dataset_that_contradicts_itself_is_found_out(dataset, kind, forge, said):
     sign(dataset)
     assert shardctl.verify(dataset).findings == (), (
         "signing alone changes nothing that verify minds"

@@ -53,9 +53,7 @@ def rebuilt(pieces: Pieces, lengths: list[int]) -> list[list[int]]:
 
 @examples(60)
 @given(LENGTHS, st.integers(2, 16))
-def test_concat_and_best_fit_have_every_token_in_one_place_in_order(
-    lengths: list[int], size: int
-) -> None:
+def test_concat_and_best_fit_have_every_token_in_one_place_in_order(lengths, size):
     for method in (concat, best_fit):
         pieces = method(np.array(lengths, np.int64), size)
         assert rebuilt(pieces, lengths) == [list(range(length)) for length in lengths]
@@ -68,7 +66,7 @@ def test_concat_and_best_fit_have_every_token_in_one_place_in_order(
 
 @examples(60)
 @given(LENGTHS, st.integers(2, 16))
-def test_best_fit_cuts_no_document_that_fits(lengths: list[int], size: int) -> None:
+def test_best_fit_cuts_no_document_that_fits(lengths, size):
     pieces = best_fit(np.array(lengths, np.int64), size)
     counts = np.bincount(pieces.document, minlength=len(lengths))
     assert counts.tolist() == [-(-length // size) for length in lengths]
@@ -110,16 +108,14 @@ def fewest(lengths: list[int], size: int) -> int:
 
 @examples(60)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(12, 16))
-def test_best_fit_is_the_textbook_algorithm_and_the_bound_is_below_every_packing(
-    lengths: list[int], size: int
-) -> None:
+def test_best_fit_is_the_textbook_algorithm_and_the_bound_is_below_every_packing(lengths, size):
     least = fewest_blocks(np.bincount(lengths, minlength=size + 1), size)
     blocks = best_fit(np.array(lengths), size).blocks
     assert blocks == plain_best_fit(lengths, size)
     assert -(-sum(lengths) // size) <= least <= fewest(lengths, size) <= blocks
 
 
-def test_best_fit_is_near_the_bound_and_the_bound_knows_when_half_a_block_must_stay_empty() -> None:
+def test_best_fit_is_near_the_bound_and_the_bound_knows_when_half_a_block_must_stay_empty():
     lengths = np.random.default_rng(0).lognormal(6, 1.1, 20_000).astype(np.int64) + 1
     cut = windows(lengths, 2048)
     blocks, least = (
@@ -137,9 +133,7 @@ def test_best_fit_is_near_the_bound_and_the_bound_knows_when_half_a_block_must_s
 
 @examples(40)
 @given(LENGTHS, st.integers(2, 16), st.data())
-def test_pieces_of_documents_overlap_by_the_stride_and_reach_the_end(
-    lengths: list[int], size: int, data: Any
-) -> None:
+def test_pieces_of_documents_overlap_by_the_stride_and_reach_the_end(lengths, size, data):
     overlap = data.draw(st.integers(0, size - 1))
     pieces = windows(np.array(lengths, np.int64), size, overlap)
     for document, length in enumerate(lengths):
@@ -224,8 +218,8 @@ def documents_in(table: pa.Table, column: str = "tokens", fill: int = PAD) -> di
 @examples(40)
 @given(DOCUMENTS, st.integers(2, 12), st.sampled_from(["concat", "bfd"]), st.booleans())
 def test_blocks_have_every_document_once_with_its_end_and_the_report_is_right(
-    documents: Documents, length: int, method: str, masked: bool
-) -> None:
+    documents, length, method, masked
+):
     table, counts, rejects = ran(
         packing(length=length, method=method), batches(documents, [3, 1], masked)
     )
@@ -258,9 +252,7 @@ def test_blocks_have_every_document_once_with_its_end_and_the_report_is_right(
 
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 @pytest.mark.parametrize("sizes", [[1], [2, 5], [100]])
-def test_blocks_do_not_depend_on_how_many_records_come_together(
-    method: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_do_not_depend_on_how_many_records_come_together(method, sizes, monkeypatch):
     monkeypatch.setattr(pack, "WINDOW_TOKENS", 60)
     monkeypatch.setattr(pack, "WINDOW_DOCUMENTS", 9)
     monkeypatch.setattr(pack, "TOGETHER", 32)
@@ -275,8 +267,8 @@ def test_blocks_do_not_depend_on_how_many_records_come_together(
 
 
 def test_windows_of_best_fit_end_with_the_document_that_fills_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """So memory stays flat, however many documents a shard has."""
     monkeypatch.setattr(pack, "WINDOW_TOKENS", 8)
     table, _, _ = ran(
@@ -285,14 +277,14 @@ def test_windows_of_best_fit_end_with_the_document_that_fills_them(
     assert table["document_keys"].to_pylist() == [["d#0", "d#1"], ["d#2", "d#3"]]
 
 
-def test_a_document_that_ends_with_eos_gets_no_second_one() -> None:
+def test_a_document_that_ends_with_eos_gets_no_second_one():
     table, _, _ = ran(packing(length=6), batches([[1, EOS], [2]], [2]))
     assert table["tokens"].to_pylist() == [[1, EOS, 2, EOS, PAD, PAD]]
     table, _, _ = ran(packing(length=6, eos=False), batches([[1, 3], [2]], [2]))
     assert table["tokens"].to_pylist() == [[1, 3, 2, PAD, PAD, PAD]]
 
 
-def test_documents_without_tokens_or_with_wrong_ones_are_rejected_alone() -> None:
+def test_documents_without_tokens_or_with_wrong_ones_are_rejected_alone():
     given: Any = [[1], [], None, [2, -1], [3, None], [2**32], [4]]
     table, counts, rejects = ran(packing(length=4), batches(given, [7], type_=pa.int64()))
     assert rejects == ["empty", "empty", "no-tokens", "no-tokens", "no-tokens"]
@@ -301,7 +293,7 @@ def test_documents_without_tokens_or_with_wrong_ones_are_rejected_alone() -> Non
     assert counts["documents"] == 2
 
 
-def test_a_loss_mask_of_another_length_is_a_reject() -> None:
+def test_a_loss_mask_of_another_length_is_a_reject():
     (records,) = batches([[1, 2], [3, 4]], [2])
     records = records.with_column("loss_mask", pa.array([[1, 0], [1]], pa.list_(pa.uint8())))
     table, _, rejects = ran(packing(length=3), [records])
@@ -309,7 +301,7 @@ def test_a_loss_mask_of_another_length_is_a_reject() -> None:
     assert table["loss_mask"].to_pylist() == [[1, 0, 0]]
 
 
-def test_pieces_that_overlap_count_each_token_once() -> None:
+def test_pieces_that_overlap_count_each_token_once():
     table, counts, _ = ran(
         packing(length=4, method="none", stride=2, eos=False), batches([[1, 2, 3, 4, 5], [6]], [2])
     )
@@ -321,8 +313,8 @@ def test_pieces_that_overlap_count_each_token_once() -> None:
 
 
 def test_a_long_document_is_not_copied_for_each_of_its_pieces(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """300,000 tokens in 37,500 pieces: 22 GB if each had a copy of all."""
     long = np.arange(1, 300_001) % 60_000 + 1
     batch = pa.record_batch(
@@ -344,7 +336,7 @@ def test_a_long_document_is_not_copied_for_each_of_its_pieces(
     )
 
 
-def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path: Path) -> None:
+def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path):
     """3 MB in 3,000 pieces are 9 GB."""
     texts = ["a b", "word " * 600_000, "", "c"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -361,7 +353,7 @@ def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path: Path) -> N
     assert "8.4 GiB in its some 3,000 pieces; leave them out" in rejects["in.jsonl#2"]
 
 
-def test_without_a_length_documents_stay_whole() -> None:
+def test_without_a_length_documents_stay_whole():
     table, _, _ = ran(packing(method="none"), batches([[1, 2, 3], [4]], [2]))
     assert table.column_names == ["key", "tokens"]
     assert table["tokens"].to_pylist() == [[1, 2, 3, EOS], [4, EOS]]
@@ -379,12 +371,12 @@ def test_without_a_length_documents_stay_whole() -> None:
         ({"length": 8, "eos": -1}, "true, false or the number of a token"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], why: str) -> None:
+def test_settings_that_do_not_fit_are_refused(settings, why):
     with pytest.raises(UsageError, match=why):
         parse_step({"name": "pack", **settings})
 
 
-def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer() -> None:
+def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer():
     step, known = Pack.parse(length=8), Tokens(100, eos=3, pad=4, tokenizer="tokenizer.json")
     text = Plain("text")
     assert step.roles({"tokens": known, "text": text}) == {
@@ -447,8 +439,8 @@ def plain(value: Any) -> Any:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
-    source: Path, documents: Documents, tmp_path: Path, method: str
-) -> None:
+    source, documents, tmp_path, method
+):
     sums = set()
     for workers in (0, 1, 2):
         out = tmp_path / str(workers)
@@ -474,7 +466,7 @@ def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     assert ds.classes is None
 
 
-def test_how_well_documents_fill_blocks_is_printed(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_how_well_documents_fill_blocks_is_printed(source, tmp_path, cli):
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(method="bfd"), workers=0)
     step = next(step for step in result.steps or () if step["name"] == "pack")
     share = step["padding"] / (step["padding"] + step["tokens"])
@@ -485,9 +477,7 @@ def test_how_well_documents_fill_blocks_is_printed(source: Path, tmp_path: Path,
     assert f"{expected}; padding {share:.2%}" in cli("inspect", tmp_path / "out").out
 
 
-def test_pieces_keep_the_other_columns_and_are_verified(
-    source: Path, documents: Documents, tmp_path: Path
-) -> None:
+def test_pieces_keep_the_other_columns_and_are_verified(source, documents, tmp_path):
     shardctl.convert(source, tmp_path / "out", recipe=recipe(method="none", stride=8), workers=0)
     ds = shardctl.open(tmp_path / "out")
     assert ds.schema.names == ["key", "tokens", "loss_mask", "label", "variant"]
@@ -501,7 +491,7 @@ def test_pieces_keep_the_other_columns_and_are_verified(
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_packed_shards_that_were_deleted_are_made_again(source: Path, tmp_path: Path) -> None:
+def test_packed_shards_that_were_deleted_are_made_again(source, tmp_path):
     out = tmp_path / "out"
     shardctl.convert(source, out, recipe=recipe(method="bfd"), workers=0, samples_per_shard=100)
     before = {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))}
@@ -517,7 +507,7 @@ def test_packed_shards_that_were_deleted_are_made_again(source: Path, tmp_path: 
     assert shardctl.verify(out).findings == ()
 
 
-def test_samples_that_were_dropped_are_not_counted_by_steps(source: Path, tmp_path: Path) -> None:
+def test_samples_that_were_dropped_are_not_counted_by_steps(source, tmp_path):
     """`inspect` takes the bytes of text for each token from these counts."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in/in.parquet").write_bytes(source.read_bytes())
@@ -532,8 +522,8 @@ def test_samples_that_were_dropped_are_not_counted_by_steps(source: Path, tmp_pa
 
 
 def test_a_document_for_which_memory_runs_out_takes_no_other_along(
-    source: Path, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source, documents, tmp_path, monkeypatch
+):
     def not_for_long_ones(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
         if lengths.max() == 60:
             raise MemoryError
@@ -554,9 +544,7 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
     assert [step["documents"] for step in result.steps or ()] == [len(wanted)]
 
 
-def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, tmp_path, monkeypatch):
     def refuse(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
         if len(lengths) > 100:
             raise MemoryError
@@ -569,7 +557,7 @@ def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(
         shardctl.convert(source, tmp_path / "out", recipe=recipe(method="bfd"), workers=0)
 
 
-def test_estimates_of_blocks_are_near_what_comes(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_estimates_of_blocks_are_near_what_comes(source, tmp_path, cli):
     dry = cli(
         "convert",
         source,
@@ -583,9 +571,7 @@ def test_estimates_of_blocks_are_near_what_comes(source: Path, tmp_path: Path, c
     assert dry.json["samples"] == pytest.approx(result.samples, rel=0.1)
 
 
-def test_block_length_alone_means_concat_and_comes_after_other_steps(
-    source: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_block_length_alone_means_concat_and_comes_after_other_steps(source, tmp_path, cli):
     ran = cli("convert", source, tmp_path / "out", "--block-length", 32, "--workers", 0, "--json")
     assert ran.code == 2
     assert "its number is not known" in ran.json["error"]
@@ -614,7 +600,7 @@ def test_block_length_alone_means_concat_and_comes_after_other_steps(
     assert "method bfd needs length, the tokens of a block (--block-length 2048)" in ran.err
 
 
-def test_packing_must_be_the_last_step(source: Path, tmp_path: Path) -> None:
+def test_packing_must_be_the_last_step(source, tmp_path):
     twice = [{"name": "pack", "method": "none", "eos": 1}, {"name": "pack", "length": 8, "eos": 1}]
     with pytest.raises(UsageError, match="pack must be the last step; pack comes after it"):
         shardctl.convert(source, tmp_path / "out", recipe={"transform": twice}, workers=0)
@@ -623,9 +609,7 @@ def test_packing_must_be_the_last_step(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [("url", "label", "images"), tuple(f"f{number}" for number in range(40))]
 )
-def test_each_field_that_blocks_cannot_have_is_named(
-    names: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_each_field_that_blocks_cannot_have_is_named(names, tmp_path):
     lines = [{"text": "a b", **{name: [name] for name in names}}] * 3
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     result = shardctl.convert(

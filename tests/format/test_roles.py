@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +101,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("options", [{}, {"cache": 1 << 20, "repeat": 2}])
-def test_every_image_of_a_sample_is_decoded(
-    tmp_path: Path, compression: str, options: dict[str, Any]
-) -> None:
+def test_every_image_of_a_sample_is_decoded(tmp_path, compression, options):
     ds = shardctl.open(
         write(tmp_path / "out", [sample(number) for number in range(20)], compression)
     )
@@ -130,7 +127,7 @@ def test_every_image_of_a_sample_is_decoded(
     assert stored["photo"] == [sample(4)[4][0]]
 
 
-def test_image_and_mask_are_cut_and_mirrored_alike(several: Path) -> None:
+def test_image_and_mask_are_cut_and_mirrored_alike(several):
     loader = shardctl.open(several).loader(
         10,
         crop=(9, 11),
@@ -148,7 +145,7 @@ def test_image_and_mask_are_cut_and_mirrored_alike(several: Path) -> None:
     assert not np.array_equal(batches[0]["mask"], whole[:, 5:14, 6:17])
 
 
-def test_masks_are_resized_to_the_nearest_pixel_and_images_are_not(several: Path) -> None:
+def test_masks_are_resized_to_the_nearest_pixel_and_images_are_not(several):
     ds = shardctl.open(several)
     (batch,) = ds.loader(20, resize=(10, 12), columns=["key", "image", "mask", "thumb", "photo"])
     for place, key in enumerate(batch["key"]):
@@ -161,7 +158,7 @@ def test_masks_are_resized_to_the_nearest_pixel_and_images_are_not(several: Path
 
 
 @pytest.mark.parametrize("size", [(3, 5), (41, 31), (24, 20), (1, 1)])
-def test_the_nearest_pixel_is_that_of_pillow(size: tuple[int, int]) -> None:
+def test_the_nearest_pixel_is_that_of_pillow(size):
     values = pixels_of(1)[:, :, 0]
     expected = np.asarray(Pictures.fromarray(values).resize(size, Pictures.Resampling.NEAREST))
     assert np.array_equal(codec.nearest(values, size), expected)
@@ -170,7 +167,7 @@ def test_the_nearest_pixel_is_that_of_pillow(size: tuple[int, int]) -> None:
     )
 
 
-def test_options_are_checked_for_each_image(several: Path) -> None:
+def test_options_are_checked_for_each_image(several):
     ds = shardctl.open(several)
     with pytest.raises(UsageError, match="a crop to 16x16 is larger than those of thumb, 8x6"):
         ds.loader(4, crop=16)
@@ -184,7 +181,7 @@ def test_options_are_checked_for_each_image(several: Path) -> None:
     assert np.allclose(normal["mask"] * 2 + 10, normal["image"][..., 0] + 1)
 
 
-def test_a_mask_is_read_as_numbers_or_refused() -> None:
+def test_a_mask_is_read_as_numbers_or_refused():
     bits = np.array([[True, False], [False, True]])
     target = io.BytesIO()
     Pictures.fromarray(bits).save(target, "PNG")
@@ -203,7 +200,7 @@ def broken_mask(number: int) -> tuple[Any, ...]:
     return (*whole[:2], (b"no image at all", "x.png"), *whole[3:]) if number == 5 else whole
 
 
-def test_the_field_of_an_image_that_does_not_decode_is_named(tmp_path: Path) -> None:
+def test_the_field_of_an_image_that_does_not_decode_is_named(tmp_path):
     ds = shardctl.open(write(tmp_path / "out", [broken_mask(number) for number in range(8)]))
     with pytest.raises(DatasetError, match=r"key 'k05': mask: it does not decode"):
         ds.take([5])
@@ -212,7 +209,7 @@ def test_the_field_of_an_image_that_does_not_decode_is_named(tmp_path: Path) -> 
     assert len(ds.take([5], columns=["image"])["image"]) == 1
 
 
-def test_deep_verification_decodes_every_image_of_a_sample(tmp_path: Path) -> None:
+def test_deep_verification_decodes_every_image_of_a_sample(tmp_path):
     root = write(tmp_path / "out", [broken_mask(number) for number in range(8)])
     shards = [root / entry.path for entry in ShardTable(LocalFolder(root))]
     (finding,) = shardctl.verify(shards[0], "deep").findings
@@ -221,7 +218,7 @@ def test_deep_verification_decodes_every_image_of_a_sample(tmp_path: Path) -> No
     assert shardctl.verify(shards[1], "deep").findings == ()
 
 
-def test_conditions_on_headers_of_each_image(several: Path, cli: Callable[..., Any]) -> None:
+def test_conditions_on_headers_of_each_image(several, cli):
     ds = shardctl.open(several)
     assert ds.filter("photo.height > 15 and photo.height < 18").take(range(2), columns=["key"])[
         "key"
@@ -242,7 +239,7 @@ def test_conditions_on_headers_of_each_image(several: Path, cli: Callable[..., A
     assert json.loads(done.out)["samples"] == [{"key": "k02"}]
 
 
-def test_without_a_main_image_a_header_must_be_named(tmp_path: Path) -> None:
+def test_without_a_main_image_a_header_must_be_named(tmp_path):
     fields = pa.schema([("key", pa.string()), ("left", ENCODED_IMAGE), ("right", ENCODED_IMAGE)])
     rows = [(key, (png(pixels_of(1)), "l"), (png(pixels_of(2, 5, 6)), "r")) for key in ("a", "b")]
     ds = shardctl.open(write(tmp_path / "out", rows, roles={}, fields=fields))
@@ -254,9 +251,7 @@ def test_without_a_main_image_a_header_must_be_named(tmp_path: Path) -> None:
     assert ds[0]["right"].shape == (5, 6, 3)
 
 
-def test_several_labels_have_their_own_names(
-    several: Path, tmp_path: Path, cli: Callable[..., Any]
-) -> None:
+def test_several_labels_have_their_own_names(several, tmp_path, cli):
     ds = shardctl.open(several)
     assert ds.classes == CLASSES
     assert ds.class_names == {"label": CLASSES, "colour": COLOURS}
@@ -290,7 +285,7 @@ def test_several_labels_have_their_own_names(
     assert "0 (black)" in cli("inspect", several, "--head", 1, "--columns", "colour,label").out
 
 
-def test_labels_without_a_number_of_a_class_are_found_in_every_field(tmp_path: Path) -> None:
+def test_labels_without_a_number_of_a_class_are_found_in_every_field(tmp_path):
     wrong = [(*sample(number)[:-1], 2 if number == 3 else 0) for number in range(5)]
     root = write(tmp_path / "out", wrong)
     (finding,) = shardctl.verify(root / next(iter(ShardTable(LocalFolder(root)))).path).findings
@@ -298,9 +293,7 @@ def test_labels_without_a_number_of_a_class_are_found_in_every_field(tmp_path: P
     assert "its colour is 2" in finding.message
 
 
-def test_all_images_are_drawn_saved_and_counted(
-    several: Path, tmp_path: Path, cli: Callable[..., Any]
-) -> None:
+def test_all_images_are_drawn_saved_and_counted(several, tmp_path, cli):
     drawn = cli("inspect", several, "--head", 3, "--images", tmp_path / "sheet.png", "--json")
     assert json.loads(drawn.out)["images"] == 12
     saved = json.loads(
@@ -325,7 +318,7 @@ def test_all_images_are_drawn_saved_and_counted(
     assert statistics.formats == {"PNG": 60}
 
 
-def test_raw_masks_of_any_integer_type(tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_raw_masks_of_any_integer_type(tmp_path, cli):
     fields = pa.schema(
         [
             ("key", pa.string()),
@@ -370,7 +363,7 @@ def test_raw_masks_of_any_integer_type(tmp_path: Path, cli: Callable[..., Any]) 
     )
 
 
-def test_hugging_face_is_told_of_every_image_and_label() -> None:
+def test_hugging_face_is_told_of_every_image_and_label():
     fields = pa.schema([field for field in FIELDS if field.name != "thumb"])
     features = Layout(
         "image", fields, Roles({name: role for name, role in ROLES.items() if name != "thumb"})
@@ -386,7 +379,7 @@ def test_hugging_face_is_told_of_every_image_and_label() -> None:
     assert Layout("image", FIELDS, Roles(ROLES)).huggingface_features() is None
 
 
-def test_roles_come_back_from_json() -> None:
+def test_roles_come_back_from_json():
     objects = Objects(
         ("cat", "dog"), (1, 90), ("animal", "animal"), ("left", "right"), ((0, 1),), (1, 0)
     )
@@ -440,7 +433,7 @@ def test_roles_come_back_from_json() -> None:
         {"text": {"role": ["text"]}},
     ],
 )
-def test_roles_from_a_file_are_checked(said: Any) -> None:
+def test_roles_from_a_file_are_checked(said):
     with pytest.raises((ValueError, TypeError)):
         Roles.from_json(said)
 
@@ -464,9 +457,7 @@ def test_roles_from_a_file_are_checked(said: Any) -> None:
         ),
     ],
 )
-def test_a_manifest_whose_roles_do_not_fit_is_refused(
-    tmp_path: Path, fields: dict[str, Any], why: str
-) -> None:
+def test_a_manifest_whose_roles_do_not_fit_is_refused(tmp_path, fields, why):
     root = write(tmp_path / "out", [sample(0)])
     record = json.loads((root / "manifest.json").read_text())
     (root / "manifest.json").write_text(signed({**record, "fields": fields}))

@@ -71,9 +71,7 @@ def write(
     compression=st.sampled_from(["none", "lz4", "zstd", "zstd:19"]),
     size=st.sampled_from([1, 2**20]),
 )
-def test_what_goes_in_comes_out(
-    tmp_path_factory: Any, rows: list[Any], compression: str, size: int
-) -> None:
+def test_what_goes_in_comes_out(tmp_path_factory, rows, compression, size):
     path = tmp_path_factory.mktemp("shard") / "s.arrow"
     write(path, rows, COLUMNS, compression, size)
     reader = ShardReader(*file_at(path))
@@ -91,9 +89,7 @@ def test_what_goes_in_comes_out(
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("bytes_written", [100, 5000, 3 * 2**20 + 17])
-def test_the_sha256_is_that_of_the_file(
-    tmp_path: Path, compression: str, bytes_written: int
-) -> None:
+def test_the_sha256_is_that_of_the_file(tmp_path, compression, bytes_written):
     image = ({"key": "k"}, np.random.default_rng(0).bytes(bytes_written))
     columns = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
     sink = write(tmp_path / "s.arrow", [("k", (image[1], "k.jpg"))], columns, compression)
@@ -104,7 +100,7 @@ def test_the_sha256_is_that_of_the_file(
     }
 
 
-def test_blocks_are_cut_by_size_and_a_large_sample_has_one_of_its_own(tmp_path: Path) -> None:
+def test_blocks_are_cut_by_size_and_a_large_sample_has_one_of_its_own(tmp_path):
     columns = pa.schema([("key", pa.string())])
     write(tmp_path / "s.arrow", [(f"{n}",) for n in range(10)], columns, "zstd", size=400_000)
     assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [
@@ -118,7 +114,7 @@ def test_blocks_are_cut_by_size_and_a_large_sample_has_one_of_its_own(tmp_path: 
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path: Path, compression: str) -> None:
+def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path, compression):
     path = tmp_path / "s.arrow"
     pixels = np.arange(18, dtype=np.uint8).reshape(3, 2, 3)
     columns = pa.schema([("key", pa.string()), ("image", image_tensor((3, 2, 3)))])
@@ -144,7 +140,7 @@ def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path: Path, compression: 
     assert noticed > (footer - body) / 3 * 0.7, "only padding may change unnoticed"
 
 
-def test_a_shard_that_is_not_one_is_named(tmp_path: Path) -> None:
+def test_a_shard_that_is_not_one_is_named(tmp_path):
     (tmp_path / "text").write_text("no arrow")
     with pytest.raises(DatasetError, match="text: not a readable Arrow file"):
         ShardReader(LocalFolder(tmp_path), "text")
@@ -160,12 +156,12 @@ def test_a_shard_that_is_not_one_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["gzip", "zstd:0", "zstd:23", "lz4:3", "zstd:", "none:1", ""])
-def test_an_unknown_compression_is_refused(text: str) -> None:
+def test_an_unknown_compression_is_refused(text):
     with pytest.raises(UsageError, match="compression"):
         Compression.parse(text)
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_what_was_there(tmp_path):
     (tmp_path / "file").write_text("old")
 
     def broken_off() -> None:
@@ -217,8 +213,8 @@ def types(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrate
 @given(st.data())
 @examples(30)
 def test_batches_of_any_types_and_slices_of_them_come_out_with_the_checksums_of_a_reader(
-    data: st.DataObject,
-) -> None:
+    data,
+):
     chosen = data.draw(st.lists(types(), min_size=1, max_size=3))
     schema = pa.schema([(f"c{place}", type_) for place, (type_, _) in enumerate(chosen)])
     rows = st.tuples(*(values for _, values in chosen))

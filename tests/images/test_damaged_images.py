@@ -8,7 +8,6 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,7 +163,7 @@ def flipped(data: bytes, times: int) -> list[bytes]:
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
 @pytest.mark.parametrize("name", MADE)
-def test_damaged_images_are_refused_where_pillow_refuses_them(name: str) -> None:
+def test_damaged_images_are_refused_where_pillow_refuses_them(name):
     readable, _ = backend.readable_formats()
     if name.split()[0] not in (*readable, "MPO"):
         pytest.skip(f"this build has no {name}")
@@ -196,9 +195,7 @@ def damaged_png() -> bytes:
 
 
 @pytest.mark.parametrize("options", [[], ["--crop", "16"]], ids=["source", "pixels"])
-def test_a_png_with_one_wrong_byte_becomes_a_reject(
-    cli: Any, tmp_path: Path, options: list[str]
-) -> None:
+def test_a_png_with_one_wrong_byte_becomes_a_reject(cli, tmp_path, options):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     (tmp_path / "in" / "good.png").write_bytes(encoded("PNG"))
@@ -206,9 +203,7 @@ def test_a_png_with_one_wrong_byte_becomes_a_reject(
     assert [reject.source for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["bad.png"]
 
 
-def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(cli, tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     with monkeypatch.context() as unchecked:
@@ -225,7 +220,7 @@ def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
 
 
 @pytest.mark.parametrize("grey", [False, True])
-def test_losslessly_coded_jpeg_is_not_decoded_at_a_smaller_size(grey: bool) -> None:
+def test_losslessly_coded_jpeg_is_not_decoded_at_a_smaller_size(grey):
     """libjpeg-turbo writes all of its pixels into the memory for fewer: other memory is spoilt, and
     something crashes later."""
     pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
@@ -247,9 +242,7 @@ for _ in range(5):
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(name, tmp_path):
     data = CRAFTED[name]()
     (tmp_path / "a.jpg").write_bytes(data)
     ended = run_checked(READ, [str(tmp_path / "a.jpg")])
@@ -260,8 +253,8 @@ def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(
 
 
 def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """It writes no more, also where it does not make it smaller."""
     sizes = []
     decode = simplejpeg.decode_jpeg
@@ -278,7 +271,7 @@ def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smalle
 
 
 @pytest.mark.parametrize("grey", [False, True])
-def test_losslessly_coded_jpeg_is_read(grey: bool, tmp_path: Path) -> None:
+def test_losslessly_coded_jpeg_is_read(grey, tmp_path):
     pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
     data, expected = lossless_jpeg(pixels), np.broadcast_to(pixels, (17, 23, 3))
     assert np.array_equal(image.decode(data), expected)
@@ -298,9 +291,7 @@ def with_fewer_scans(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("picture", [RGB, RGB.convert("L")], ids=["RGB", "grey"])
 @pytest.mark.parametrize("subsampling", [0, 2])
-def test_a_progressive_jpeg_that_lacks_scans_has_the_pixels_that_pillow_gives(
-    picture: Image.Image, subsampling: int
-) -> None:
+def test_a_progressive_jpeg_that_lacks_scans_has_the_pixels_that_pillow_gives(picture, subsampling):
     data = encoded("JPEG", picture, progressive=True, subsampling=subsampling)
     cut = with_fewer_scans(data)
     assert len(cut) >= 5
@@ -313,14 +304,14 @@ def test_a_progressive_jpeg_that_lacks_scans_has_the_pixels_that_pillow_gives(
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_losslessly_coded_jpeg_that_ends_too_early_is_refused(keep: bool) -> None:
+def test_a_losslessly_coded_jpeg_that_ends_too_early_is_refused(keep):
     data = lossless_jpeg(scene_pixels(23, 17))
     for cut in (len(data) // 2, len(data) - 40):
         with pytest.raises(Rejection):
             image.decode(data[:cut], keep_truncated=keep)
 
 
-def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says() -> None:
+def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says():
     exif = Image.Exif()
     exif[0x0112] = 6
     block = exif.tobytes()
@@ -329,7 +320,7 @@ def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says() -> None:
     assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(23, 17), -1))
 
 
-def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path: Path) -> None:
+def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path):
     data = as_441(96, 24)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(data)
@@ -343,9 +334,7 @@ def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path: Pat
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
-def test_a_turned_tiff_is_resized_in_its_own_proportions(
-    orientation: int, compression: str
-) -> None:
+def test_a_turned_tiff_is_resized_in_its_own_proportions(orientation, compression):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(
@@ -372,7 +361,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_an_orientation_before_or_behind_the_pixels_of_a_png_is_applied(behind: bool) -> None:
+def test_an_orientation_before_or_behind_the_pixels_of_a_png_is_applied(behind):
     data = encoded("PNG")
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -383,9 +372,7 @@ def test_an_orientation_before_or_behind_the_pixels_of_a_png_is_applied(behind: 
 
 
 @pytest.mark.parametrize("theirs", [False, True])
-def test_the_setting_of_the_program_around_it_neither_matters_nor_changes(
-    theirs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_setting_of_the_program_around_it_neither_matters_nor_changes(theirs, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", theirs)
     cut = encoded("JPEG")[:-200]
     assert not accepted(lambda: image.decode(cut))
@@ -393,7 +380,7 @@ def test_the_setting_of_the_program_around_it_neither_matters_nor_changes(
     assert ImageFile.LOAD_TRUNCATED_IMAGES is theirs
 
 
-def test_threads_that_keep_truncated_images_do_not_make_others_accept_them() -> None:
+def test_threads_that_keep_truncated_images_do_not_make_others_accept_them():
     cut = encoded("PNG", Image.fromarray(scene_pixels(200, 200)))[:-2000]
     found: dict[bool, list[bool]] = {False: [], True: []}
 

@@ -45,7 +45,7 @@ def window(values: Any, low: float, high: float) -> Any:
 
 @pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("given", ["range", "0:4095", "-1000:400.5"])
-def test_values_are_scaled_as_it_is_said(tmp_path: Path, name: str, given: str) -> None:
+def test_values_are_scaled_as_it_is_said(tmp_path, name, given):
     values = IMAGES[name][0]
     source = saved(tmp_path / "in", name)
     result = shardctl.convert(source, tmp_path / "out", gray16=given, store="png", workers=0)
@@ -67,9 +67,7 @@ def test_values_are_scaled_as_it_is_said(tmp_path: Path, name: str, given: str) 
     ],
 )
 @pytest.mark.parametrize("store", ["source", "png"])
-def test_images_that_lose_most_of_their_levels_are_named(
-    tmp_path: Path, names: list[str], little: str | None, store: str
-) -> None:
+def test_images_that_lose_most_of_their_levels_are_named(tmp_path, names, little, store):
     result = shardctl.convert(
         saved(tmp_path / "in", *names), tmp_path / "out", store=store, workers=0
     )
@@ -80,8 +78,8 @@ def test_images_that_lose_most_of_their_levels_are_named(
 
 
 def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "in").mkdir()
     pixels = np.random.default_rng(0).integers(0, 60, (20, 30, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "in" / "a.png")
@@ -107,7 +105,7 @@ def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(
             )
 
 
-def test_look_alikes_are_compared_as_they_are_stored(tmp_path: Path) -> None:
+def test_look_alikes_are_compared_as_they_are_stored(tmp_path):
     """By the range of the type all of these are black, and the same."""
     (tmp_path / "in").mkdir()
     for number in range(3):

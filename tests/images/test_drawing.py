@@ -44,14 +44,14 @@ def boxes(*given: Any, **more: Any) -> dict[str, Any]:
     return {"bbox": list(given), "category": [0] * len(given), **more}
 
 
-def test_a_picture_without_annotations_stays_as_it_is() -> None:
+def test_a_picture_without_annotations_stays_as_it_is():
     picture = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
     for objects in (None, together([])):
         assert draw(picture, Annotations((80, 60), ((objects, OBJECTS),))) is picture
     assert draw(picture, Annotations((80, 60))) is picture
 
 
-def test_only_the_edge_of_a_box_is_drawn_and_all_other_pixels_stay() -> None:
+def test_only_the_edge_of_a_box_is_drawn_and_all_other_pixels_stay():
     picture = np.random.default_rng(0).integers(0, 256, (100, 200, 3)).astype(np.uint8)
     drawn = draw_objects(picture, boxes([60, 30, 100, 50]), Objects(), SIZE)
     different = changed(picture, drawn)
@@ -64,7 +64,7 @@ def test_only_the_edge_of_a_box_is_drawn_and_all_other_pixels_stay() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.5, 1, 2.5])
-def test_places_are_those_of_the_image_whatever_the_size_of_the_picture(scale: float) -> None:
+def test_places_are_those_of_the_image_whatever_the_size_of_the_picture(scale):
     before = grey(round(200 * scale), round(100 * scale))
     drawn = draw_objects(before, boxes([60, 30, 100, 50]), Objects(), SIZE)
     rows, columns = np.nonzero(is_like(drawn, colour_of(0), 70))
@@ -73,11 +73,11 @@ def test_places_are_those_of_the_image_whatever_the_size_of_the_picture(scale: f
     assert abs(columns.min() - 60 * scale) <= 2
 
 
-def test_colours_differ_and_are_always_the_same() -> None:
+def test_colours_differ_and_are_always_the_same():
     assert len({colour_of(number) for number in range(256)}) == 256
 
 
-def test_a_small_box_is_not_covered_by_the_names_beside_it() -> None:
+def test_a_small_box_is_not_covered_by_the_names_beside_it():
     small = [90, 40, 12, 14]
     drawn = draw_objects(grey(), boxes(small, [80, 20, 100, 70]), Objects(("a long name",)), SIZE)
     assert not changed(grey(), drawn)[43:51, 93:99].any()
@@ -85,7 +85,7 @@ def test_a_small_box_is_not_covered_by_the_names_beside_it() -> None:
     assert alone[:36].any() or alone[58:].any(), "its own name is above or below it"
 
 
-def test_a_polygon_is_outlined_and_lightly_filled() -> None:
+def test_a_polygon_is_outlined_and_lightly_filled():
     triangle = [20, 20, 180, 20, 20, 90]
     drawn = draw_objects(
         grey(), boxes([20, 20, 160, 70], segmentation=[[triangle]]), Objects(("x",)), SIZE
@@ -96,7 +96,7 @@ def test_a_polygon_is_outlined_and_lightly_filled() -> None:
     assert outside.tolist() == [90, 90, 90]
 
 
-def test_run_lengths_are_filled() -> None:
+def test_run_lengths_are_filled():
     runs = [0, 100 * 50, 100 * 150]  # the left quarter: runs go down the columns
     rle = {"size": [100, 200], "counts": compress(runs)}
     drawn = draw_objects(grey(), boxes([2, 2, 190, 90], rle=[rle]), Objects(), SIZE)
@@ -104,7 +104,7 @@ def test_run_lengths_are_filled() -> None:
     assert drawn[50, 80].tolist() == [90, 90, 90]
 
 
-def test_keypoints_that_are_there_are_drawn_with_the_lines_between_them() -> None:
+def test_keypoints_that_are_there_are_drawn_with_the_lines_between_them():
     role = Objects(("x",), keypoints=("a", "b", "c"), skeleton=((0, 1), (1, 2)), flip=(0, 1, 2))
     points = [[40, 50, 2], [100, 50, 1], [160, 50, 0]]
     objects = boxes([10, 10, 180, 80], keypoints=[points])
@@ -117,7 +117,7 @@ def test_keypoints_that_are_there_are_drawn_with_the_lines_between_them() -> Non
     assert not different[:, 110:].any(), "a point that is not there has no dot and no line"
 
 
-def test_the_box_of_a_crowd_is_dashed() -> None:
+def test_the_box_of_a_crowd_is_dashed():
     def on_the_edge(is_crowd: bool) -> int:
         drawn = draw_objects(grey(), boxes([20, 20, 160, 60], iscrowd=[is_crowd]), Objects(), SIZE)
         return int(changed(grey(), drawn)[79, 20:180].sum())
@@ -126,7 +126,7 @@ def test_the_box_of_a_crowd_is_dashed() -> None:
     assert 60 < on_the_edge(True) < 130
 
 
-def test_a_box_that_reaches_out_is_drawn_along_the_edge() -> None:
+def test_a_box_that_reaches_out_is_drawn_along_the_edge():
     drawn = draw_objects(grey(), boxes([-1e6, -20, 2e6, 1e9]), Objects(), SIZE)
     for edge in (drawn[50, 0], drawn[50, 199], drawn[0, 150], drawn[99, 150]):
         assert (edge != 90).any()
@@ -142,9 +142,7 @@ coordinate = st.floats(-300, 500) | st.sampled_from([math.nan, math.inf, -math.i
     st.lists(coordinate, max_size=9),
     st.lists(st.tuples(coordinate, coordinate, st.sampled_from([0, 1, 2, math.nan])), max_size=4),
 )
-def test_whatever_is_marked_is_drawn_or_left_out(
-    given_boxes: Any, polygon: Any, points: Any
-) -> None:
+def test_whatever_is_marked_is_drawn_or_left_out(given_boxes, polygon, points):
     count = len(given_boxes)
     objects = boxes(*given_boxes, segmentation=[[polygon]] * count, keypoints=[points] * count)
     role = Objects(("a",), keypoints=("a", "b"), skeleton=((0, 1),), flip=(0, 1))
@@ -152,7 +150,7 @@ def test_whatever_is_marked_is_drawn_or_left_out(
     assert (drawn.shape, drawn.dtype) == ((100, 200, 3), np.uint8)
 
 
-def test_a_mask_has_a_colour_for_each_class_and_its_void_is_hatched() -> None:
+def test_a_mask_has_a_colour_for_each_class_and_its_void_is_hatched():
     mask = np.zeros((50, 100), np.uint8)
     mask[:, 50:] = 1
     mask[:10] = 255
@@ -169,7 +167,7 @@ def test_a_mask_has_a_colour_for_each_class_and_its_void_is_hatched() -> None:
     ], "0 is sky here"
 
 
-def test_what_is_drawn_alone_makes_the_same_picture_over_the_image() -> None:
+def test_what_is_drawn_alone_makes_the_same_picture_over_the_image():
     polygons = [[[20.0, 10.0, 90.0, 10.0, 60.0, 60.0]], None]
     value = boxes(
         [10, 10, 60, 50],
@@ -196,7 +194,7 @@ def test_what_is_drawn_alone_makes_the_same_picture_over_the_image() -> None:
     assert overlay((200, 100), Annotations((200, 100))) is None
 
 
-def test_objects_in_a_line() -> None:
+def test_objects_in_a_line():
     assert objects_line(None, OBJECTS) == "not annotated"
     assert objects_line(together([]), OBJECTS) == "no objects"
     assert objects_line(together([DOG, PERSON, DOG]), OBJECTS) == "2 dog, 1 person"

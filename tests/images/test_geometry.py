@@ -49,9 +49,7 @@ BOX = st.tuples(st.integers(40, 60), st.integers(30, 45), st.integers(15, 24), s
 
 @examples(60)
 @given(motion=SIMILARITY, box=BOX, interpolation=st.sampled_from(["bilinear", "nearest"]))
-def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(
-    motion: Any, box: Any, interpolation: str
-) -> None:
+def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(motion, box, interpolation):
     """Source of the tolerances: with half a pixel forgotten, the median error is 0.87 pixels."""
     angle, scale, x, y, mirrored = motion
     size = (131, 97)
@@ -101,7 +99,7 @@ def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(
     vflip=st.booleans(),
     size=st.sampled_from([(64, 48), (33, 71), (131, 97)]),
 )
-def test_views_move_boxes_as_pixels(part: Any, flip: bool, vflip: bool, size: Any) -> None:
+def test_views_move_boxes_as_pixels(part, flip, vflip, size):
     view = View.whole((131, 97)).cropped(*part)
     view = view.mirrored() if flip else view
     view = (view.upside_down() if vflip else view).scaled(size)
@@ -123,7 +121,7 @@ def test_views_move_boxes_as_pixels(part: Any, flip: bool, vflip: bool, size: An
 @pytest.mark.parametrize(
     ("rule", "kept"), [(0.0, 3), (0.25, 3), (0.26, 2), (0.5, 2), (0.51, 1), (1.0, 1), (CENTRE, 2)]
 )
-def test_which_objects_a_crop_keeps(rule: Any, kept: int) -> None:
+def test_which_objects_a_crop_keeps(rule, kept):
     """The first is all inside, of the second a half and of the third a quarter; the last one lies
     outside."""
     objects = {
@@ -141,7 +139,7 @@ def test_which_objects_a_crop_keeps(rule: Any, kept: int) -> None:
     )
 
 
-def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is() -> None:
+def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is():
     motion = Motion.of((20, 10), [View.whole((20, 10)).cropped(5, 0, 10, 10), Pad(3, 4, (30, 30))])
     assert motion.seen == (3, 4, 13, 14)
     moved = moved_objects(
@@ -150,7 +148,7 @@ def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is() -> None:
     assert moved["bbox"] == [[3, 4, 10, 10]]
 
 
-def test_a_polygon_is_clipped_at_the_edge() -> None:
+def test_a_polygon_is_clipped_at_the_edge():
     star = np.array([-5, 5, 5, -5, 15, 5, 5, 15], np.float64)
     polygons = Polygons.of([[star, star + 100], [], [star / 10 + 4]])
     cut = polygons.cut(np.zeros(2), np.full(2, 10.0))
@@ -163,7 +161,7 @@ def test_a_polygon_is_clipped_at_the_edge() -> None:
 
 @pytest.mark.parametrize("angle", [0, 17.5, 90, 180, 233, 270, -45])
 @pytest.mark.parametrize("expand", [False, True])
-def test_rotation_is_that_of_pillow(angle: float, expand: bool) -> None:
+def test_rotation_is_that_of_pillow(angle, expand):
     image = scene(61, 40)
     for name, filter_ in (
         ("nearest", Image.Resampling.NEAREST),
@@ -177,7 +175,7 @@ def test_rotation_is_that_of_pillow(angle: float, expand: bool) -> None:
         assert np.array_equal(ours, theirs), name
 
 
-def test_a_warp_and_the_crop_after_it_are_one_resampling() -> None:
+def test_a_warp_and_the_crop_after_it_are_one_resampling():
     image = scene(90, 70)
     warp = {"name": "rotate", "angle": 20, "interpolation": "bilinear"}
     alone = done(image, warp)
@@ -187,7 +185,7 @@ def test_a_warp_and_the_crop_after_it_are_one_resampling() -> None:
     assert np.abs(mirrored - alone[:, ::-1]).max() <= 1
 
 
-def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
+def test_a_warp_that_shrinks_is_better_than_reading_four_pixels():
     """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements.md has
     the figures."""
     rng = np.random.default_rng(3)
@@ -214,7 +212,7 @@ def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
     assert error(resampled(coarse, warp)) < error(direct) / 4
 
 
-def test_a_mask_without_a_place_in_the_image_gets_the_fill() -> None:
+def test_a_mask_without_a_place_in_the_image_gets_the_fill():
     mask = np.arange(12, dtype=np.uint16).reshape(3, 4) + 1000
     assert resampled_mask(mask, Pad(1, 1, (6, 5)), 255)[0].tolist() == [255] * 6
     turned = resampled_mask(
@@ -226,7 +224,7 @@ def test_a_mask_without_a_place_in_the_image_gets_the_fill() -> None:
     assert moved.tolist() == [[1002, 1003, 7, 7], [1006, 1007, 7, 7], [1010, 1011, 7, 7]]
 
 
-def test_a_displacement_moves_pixels_and_masks_alike() -> None:
+def test_a_displacement_moves_pixels_and_masks_alike():
     image = rectangle((60, 50), (20, 15, 15, 12))
     picture = picture_of(image, {"name": "elastic", "alpha": 40, "sigma": 4})
     mask = np.asarray(image)[..., 0]
@@ -239,7 +237,7 @@ def test_a_displacement_moves_pixels_and_masks_alike() -> None:
         Motion.of((60, 50), picture.stages)
 
 
-def test_a_perspective_brings_the_corners_where_they_are_wanted() -> None:
+def test_a_perspective_brings_the_corners_where_they_are_wanted():
     start = np.array([[0, 0], [10, 0], [10, 8], [0, 8]], np.float64)
     end = np.array([[1, 2], [9, 1], [8, 7], [0, 8]], np.float64)
     assert apply(inverted(perspective(start, end)), start) == pytest.approx(end)
@@ -252,7 +250,7 @@ def test_a_perspective_brings_the_corners_where_they_are_wanted() -> None:
     )
 
 
-def test_five_and_ten_crops_are_where_torchvision_cuts_them() -> None:
+def test_five_and_ten_crops_are_where_torchvision_cuts_them():
     image = scene(50, 40)
     pixels = np.asarray(image)
     five = [
@@ -282,7 +280,7 @@ def test_five_and_ten_crops_are_where_torchvision_cuts_them() -> None:
         assert np.array_equal(np.asarray(picture.image), expected), part
 
 
-def test_letterbox_and_pad_keep_the_shape() -> None:
+def test_letterbox_and_pad_keep_the_shape():
     pixels = done(Image.new("RGB", (100, 50), (255, 0, 0)), {"name": "letterbox", "size": 64})
     assert pixels.shape == (64, 64, 3)
     assert (pixels[16:48] == [255, 0, 0]).all()
@@ -295,7 +293,7 @@ def test_letterbox_and_pad_keep_the_shape() -> None:
     assert done(scene(20, 10), {"name": "pad", "size": "20x20"}).shape == (20, 20, 3)
 
 
-def test_a_choice_takes_one_and_maybe_all_or_none() -> None:
+def test_a_choice_takes_one_and_maybe_all_or_none():
     image = scene(30, 20)
     plain, mirrored, turned = np.asarray(image), np.asarray(image)[:, ::-1], np.asarray(image)[::-1]
     steps = [{"name": "hflip", "p": 1}, {"name": "vflip", "p": 1}]
@@ -320,7 +318,7 @@ def test_a_choice_takes_one_and_maybe_all_or_none() -> None:
 @pytest.mark.parametrize(
     "name", sorted(name for name, step in TRANSFORMS.items() if issubclass(step, ImageTransform))
 )
-def test_a_step_says_what_size_comes_out(name: str) -> None:
+def test_a_step_says_what_size_comes_out(name):
     """For the size that it says, whatever it draws; a step that cannot know says nothing."""
     settings: dict[str, Any] = {
         "perspective": {"corners": [0.1, 0, 1, 0, 1, 1, 0, 0.8]},
@@ -364,7 +362,7 @@ def test_a_step_says_what_size_comes_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolation: str) -> None:
+def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolation):
     """An object over all of the image: what is left of it is what is to be seen of the image, and
     not more."""
     picture = picture_of(
@@ -401,8 +399,8 @@ def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolati
 )
 @examples(80)
 def test_a_polygon_is_where_its_pixels_are_whatever_was_cut_off_before_it_was_turned(
-    steps: list[dict[str, Any]], seed: int, x: int, y: int
-) -> None:
+    steps, seed, x, y
+):
     size, box = (80, 70), (x, y, 18, 18)
     image = rectangle(size, box)
     picture = picture_of(image, *steps, seed=seed)
@@ -423,14 +421,14 @@ def test_a_polygon_is_where_its_pixels_are_whatever_was_cut_off_before_it_was_tu
     assert (covered & mask).sum() >= 0.5 * (covered | mask).sum() - 30, "they agree up to the edge"
 
 
-def test_what_a_warp_makes_a_line_of_is_no_longer_marked() -> None:
+def test_what_a_warp_makes_a_line_of_is_no_longer_marked():
     flat = Warp.of(View.whole((20, 10)), np.array([[1.0, 0, 0], [0, 0, 5], [0, 0, 1]]), (20, 10))
     motion = Motion.of((20, 10), [flat])
     objects = {"bbox": [[0, 0, 20, 10], [0, 0, 0, 0]], "category": [0, 1]}
     assert moved_objects(objects, motion, Objects(), KeepRule(0.0)) == {"bbox": [], "category": []}
 
 
-def test_a_mask_is_there_where_the_horizon_lies_before_the_image() -> None:
+def test_a_mask_is_there_where_the_horizon_lies_before_the_image():
     """Six of 100 samples with distortion_scale 0.8 are such; their masks were nothing but void."""
     image = rectangle((80, 70), (0, 0, 80, 70))
     picture = picture_of(
@@ -482,9 +480,7 @@ MOTION = st.lists(
     st.sets(st.sampled_from(["area", "segmentation", "keypoints"])),
     st.sampled_from([0.0, 0.1, 0.5, CENTRE]),
 )
-def test_objects_of_many_images_are_moved_as_those_of_each(
-    samples: Any, absent: set[str], keep: Any
-) -> None:
+def test_objects_of_many_images_are_moved_as_those_of_each(samples, absent, keep):
     role = Objects(keypoints=("nose", "left", "right"), flip=(0, 2, 1))
     members = [
         name
@@ -503,7 +499,7 @@ def test_objects_of_many_images_are_moved_as_those_of_each(
     assert repr(together) == repr(alone)
 
 
-def test_the_area_of_a_box_without_one_stays_as_it_was_given() -> None:
+def test_the_area_of_a_box_without_one_stays_as_it_was_given():
     mirrored = Motion.still((10, 8)).then(np.array([[-1.0, 0, 10], [0, 1, 0], [0, 0, 1]]), (10, 8))
     moved = moved_objects(
         {"bbox": [[3, 3, 0, 0], [1, 1, 2, 2]], "area": [0.5, 3.0]},

@@ -26,7 +26,7 @@ from shardctl.images.geometry import View
 from shardctl.transforms.image.views import Crop, HorizontalFlip, Resize
 
 
-def test_grey_and_one_bit_become_rgb() -> None:
+def test_grey_and_one_bit_become_rgb():
     assert decode(encoded(Image.new("L", (2, 2), 77)))[0, 0].tolist() == [77, 77, 77]
     assert decode(encoded(Image.new("1", (2, 2), 1)))[0, 0].tolist() == [255, 255, 255]
 
@@ -35,23 +35,21 @@ def test_grey_and_one_bit_become_rgb() -> None:
     ("values", "expected"),
     [([0.0, 0.5, 1.0, 2.0], [0, 1, 1, 2]), ([0.0, 0.5, 1.0, 0.25], [0, 128, 255, 64])],
 )
-def test_floating_point_grey_is_scaled_by_its_range(
-    values: list[float], expected: list[int]
-) -> None:
+def test_floating_point_grey_is_scaled_by_its_range(values, expected):
     assert (
         decode(encoded(Image.fromarray(np.array([values], np.float32)), "TIFF"))[0, :, 0].tolist()
         == expected
     )
 
 
-def test_transparent_pixels_lie_on_white() -> None:
+def test_transparent_pixels_lie_on_white():
     clear = Image.new("RGBA", (2, 1), (10, 20, 30, 0))
     clear.putpixel((1, 0), (10, 20, 30, 255))
     assert decode(encoded(clear))[0].tolist() == [[255, 255, 255], [10, 20, 30]]
     assert decode(encoded(Image.new("LA", (1, 1), (40, 0))))[0, 0].tolist() == [255, 255, 255]
 
 
-def test_an_rgb_png_with_a_transparent_colour_lies_on_white() -> None:
+def test_an_rgb_png_with_a_transparent_colour_lies_on_white():
     image = Image.new("RGB", (2, 1), (0, 100, 0))
     image.putpixel((0, 0), (255, 0, 0))
     assert decode(encoded(image, transparency=(255, 0, 0)))[0].tolist() == [
@@ -60,7 +58,7 @@ def test_an_rgb_png_with_a_transparent_colour_lies_on_white() -> None:
     ]
 
 
-def test_a_palette_with_transparency_lies_on_white() -> None:
+def test_a_palette_with_transparency_lies_on_white():
     palette = Image.new("P", (2, 1))
     palette.putpalette([200, 0, 0, 0, 100, 0])
     palette.putpixel((1, 0), 1)
@@ -80,34 +78,30 @@ def test_a_palette_with_transparency_lies_on_white() -> None:
         (16, [0, 1, 255, 256], 0, [255, 0, 0, 1]),
     ],
 )
-def test_the_transparent_grey_of_a_png_counts_in_its_own_bits(
-    bits: int, values: list[int], clear: int, expected: list[int]
-) -> None:
+def test_the_transparent_grey_of_a_png_counts_in_its_own_bits(bits, values, clear, expected):
     data = png([values], bits, [clear])
     assert decode(data)[0].tolist() == [[value] * 3 for value in expected]
 
 
-def test_the_transparent_colour_of_a_png_of_16_bits_counts_in_all_of_them() -> None:
+def test_the_transparent_colour_of_a_png_of_16_bits_counts_in_all_of_them():
     colours = [[0x1234, 0x5678, 0x9ABC], [0x1234, 0x5678, 0x9ABD], [0x1200, 0x5600, 0x9A00]]
     got = decode(png([colours], 16, colours[0]))
     assert got[0].tolist() == [[255, 255, 255], [0x12, 0x56, 0x9A], [0x12, 0x56, 0x9A]]
 
 
-def test_a_picture_of_pillow_with_16_bits_and_a_transparent_grey_keeps_the_others() -> None:
+def test_a_picture_of_pillow_with_16_bits_and_a_transparent_grey_keeps_the_others():
     picture = Image.open(io.BytesIO(png([[0, 300, 0x8000]], 16, [300])))
     assert np.asarray(to_rgb(picture))[0, :, 0].tolist() == [0, 255, 128]
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("clear", [None, [1]])
-def test_a_mask_has_the_numbers_that_are_stored_whatever_is_transparent(
-    bits: int, clear: list[int] | None
-) -> None:
+def test_a_mask_has_the_numbers_that_are_stored_whatever_is_transparent(bits, clear):
     values = [[0, 1, 2**bits - 1]]
     assert decode_mask(png(values, bits, clear)).tolist() == values
 
 
-def test_cmyk_becomes_rgb() -> None:
+def test_cmyk_becomes_rgb():
     assert decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "TIFF"))[0, 0].tolist() == [
         255,
         0,
@@ -115,7 +109,7 @@ def test_cmyk_becomes_rgb() -> None:
     ]
 
 
-def test_lab_becomes_rgb() -> None:
+def test_lab_becomes_rgb():
     white = Image.merge(
         "LAB",
         [Image.new("L", (2, 2), 255), Image.new("L", (2, 2), 128), Image.new("L", (2, 2), 128)],
@@ -123,7 +117,7 @@ def test_lab_becomes_rgb() -> None:
     assert decode(encoded(white, "TIFF")).min() > 240
 
 
-def test_of_an_animation_the_first_picture_is_taken() -> None:
+def test_of_an_animation_the_first_picture_is_taken():
     frames = [Image.new("P", (4, 4), index) for index in (0, 1)]
     for frame in frames:
         frame.putpalette([250, 0, 0, 0, 0, 250])
@@ -133,7 +127,7 @@ def test_of_an_animation_the_first_picture_is_taken() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_exif_orientation_is_applied(orientation: int, form: str) -> None:
+def test_exif_orientation_is_applied(orientation, form):
     upright = scene(48, 32)
     undo = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -161,7 +155,7 @@ def test_exif_orientation_is_applied(orientation: int, form: str) -> None:
 @pytest.mark.parametrize(
     "size", [(500, 375), (333, 500), (1200, 900), (3000, 2000), (224, 224), (100, 60)]
 )
-def test_the_fused_crop_is_the_plain_one(size: tuple[int, int]) -> None:
+def test_the_fused_crop_is_the_plain_one(size):
     """Against resizing the whole picture and cutting the centre out of it, with no scaled
     decode."""
     data = encoded(scene(*size), "JPEG", quality=95)
@@ -181,7 +175,7 @@ def test_the_fused_crop_is_the_plain_one(size: tuple[int, int]) -> None:
     assert difference.max() < 30
 
 
-def test_flipping_mirrors_and_a_crop_after_it_is_of_the_mirrored_image() -> None:
+def test_flipping_mirrors_and_a_crop_after_it_is_of_the_mirrored_image():
     rng = np.random.default_rng(0)
     whole = View.whole((40, 30))
     opened = encoded(scene(40, 30))
@@ -203,7 +197,7 @@ def test_flipping_mirrors_and_a_crop_after_it_is_of_the_mirrored_image() -> None
         (encoded(scene(64, 64))[:-200], "truncated"),
     ],
 )
-def test_what_cannot_be_decoded_is_rejected_with_the_reason(data: bytes, error: str) -> None:
+def test_what_cannot_be_decoded_is_rejected_with_the_reason(data, error):
     with pytest.raises(Rejection) as caught:
         decode(data)
     assert (caught.value.stage, caught.value.error) == ("decode", error)
@@ -212,7 +206,7 @@ def test_what_cannot_be_decoded_is_rejected_with_the_reason(data: bytes, error: 
 
 
 @pytest.mark.parametrize("bitmap", ["bmp", "png"])
-def test_an_icon_of_several_sizes_is_no_tga_whichever_comes_first(bitmap: str) -> None:
+def test_an_icon_of_several_sizes_is_no_tga_whichever_comes_first(bitmap):
     """Of a first picture of 64 KiB to 128 KiB, the size makes the header look like one of TGA."""
     sizes = [(16, 16), (24, 24), (32, 32), (48, 48), (128, 128)]
     noise = Image.fromarray(
@@ -227,7 +221,7 @@ def test_an_icon_of_several_sizes_is_no_tga_whichever_comes_first(bitmap: str) -
         assert (open_image(each).format, decode(each).shape) == ("ICO", (128, 128, 3))
 
 
-def test_a_bomb_is_rejected_by_its_header() -> None:
+def test_a_bomb_is_rejected_by_its_header():
     header = encoded(Image.new("1", (20000, 20000)))
     with pytest.raises(Rejection) as caught:
         open_image(header, max_pixels=1_000_000)
@@ -237,9 +231,7 @@ def test_a_bomb_is_rejected_by_its_header() -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("first", [b"\x89PNG\r\n\x1a\n", b""])
 @pytest.mark.parametrize("keep", [False, True])
-def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decoding(
-    first: bytes, keep: bool
-) -> None:
+def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decoding(first, keep):
     bitmap = struct.pack("<IiiHHIIiiII", 40, 20000, 2 * 20000, 1, 32, 0, 0, 0, 0, 0, 0) + bytes(
         1000
     )
@@ -260,7 +252,7 @@ def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decodi
 
 
 @pytest.mark.parametrize("store", ["jpeg:95", "png", "webp:90"])
-def test_what_is_encoded_decodes_to_nearly_the_same(store: str) -> None:
+def test_what_is_encoded_decodes_to_nearly_the_same(store):
     pixels = np.asarray(scene(60, 40))
     assert np.abs(decode(ImageEncoding.parse(store).encode(pixels)).astype(int) - pixels).mean() < (
         0.01 if store == "png" else 4
@@ -268,7 +260,7 @@ def test_what_is_encoded_decodes_to_nearly_the_same(store: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_a_truncated_image_can_be_kept_with_what_there_is_of_it(form: str) -> None:
+def test_a_truncated_image_can_be_kept_with_what_there_is_of_it(form):
     whole = encoded(scene(64, 64), form)
     cut = whole[: len(whole) * 3 // 4]
     with pytest.raises(Rejection, match="--truncated keep"):

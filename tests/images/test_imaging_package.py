@@ -23,7 +23,7 @@ from shardctl.system.folders import LocalFolder
 NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
 
 
-def test_the_package_in_effect_is_named_by_itself(dataset: Path) -> None:
+def test_the_package_in_effect_is_named_by_itself(dataset):
     """And not by the list of installed packages, on which both may stand."""
     assert backend.require_one() == NAME
     environment = Manifest.load(LocalFolder(dataset)).environment
@@ -32,19 +32,19 @@ def test_the_package_in_effect_is_named_by_itself(dataset: Path) -> None:
     assert "libjpeg" in environment["libraries"]
 
 
-def test_the_version_names_the_package_in_effect() -> None:
+def test_the_version_names_the_package_in_effect():
     from shardctl.cli import version_text
 
     assert f"imaging: {NAME} (" in version_text()
 
 
-def test_wrong_pixels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_pixels_are_refused(monkeypatch):
     monkeypatch.setattr(Image.Image, "resize", lambda self, size, *rest: Image.new("L", size))
     with pytest.raises(InstallError, match=r"wrong pixels.*pip install --force-reinstall"):
         backend.require_one.__wrapped__()
 
 
-def test_what_a_wheel_asks_for_does_not_depend_on_the_machine(tmp_path: Path) -> None:
+def test_what_a_wheel_asks_for_does_not_depend_on_the_machine(tmp_path):
     """The whole build, in isolation and installed, is in test_installing.py."""
     (tmp_path / "shardctl").mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "shardctl/version.py"):
@@ -77,9 +77,7 @@ def broken_pil(folder: Path, left: str) -> Path:
 
 
 @pytest.mark.parametrize("left", ["other version", "no modules"])
-def test_a_broken_package_is_refused_with_the_remedy(
-    left: str, photos: Path, tmp_path: Path
-) -> None:
+def test_a_broken_package_is_refused_with_the_remedy(left, photos, tmp_path):
     paths = [str(broken_pil(tmp_path / "broken", left)), str(Path(shardctl.__file__).parents[1])]
     for arguments in (["convert", photos, tmp_path / "out"], ["demo", tmp_path / "demo"]):
         ran = subprocess.run(
@@ -95,7 +93,7 @@ def test_a_broken_package_is_refused_with_the_remedy(
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "raw"])
-def test_a_build_without_libtiff_says_so(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_libtiff_says_so(compression, monkeypatch):
     """Such a build reads TIFF files without compression alone."""
     from shardctl.cli import version_text
     from shardctl.images.codecs.image import decode

@@ -132,7 +132,7 @@ def findings(out: Path, level: str) -> set[tuple[str, str | None]]:
     return {(finding.kind, finding.key) for finding in shardctl.verify(out, level).findings}
 
 
-def test_what_is_recorded_of_images_is_what_they_are(kept: Path) -> None:
+def test_what_is_recorded_of_images_is_what_they_are(kept):
     record = ShardTable(LocalFolder(kept)).read_jpegs()
     keys = shardctl.open(kept).take(range(len(ODD)), columns=["key"])["key"]
     assert {
@@ -157,9 +157,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_pixels_are_those_of_the_slow_way(
-    kept: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_the_pixels_are_those_of_the_slow_way(kept, tmp_path, options):
     older = Path(shutil.copytree(kept, tmp_path / "older"))
     with_record(older, lambda _: None)
     assert_same(loaded(kept, **options), loaded(older, **options))
@@ -170,9 +168,7 @@ def test_the_pixels_are_those_of_the_slow_way(
 @pytest.mark.parametrize(
     "options", [{}, {"flip": 1.0}, {"crop": 8}, {"channels_first": True}], ids=str
 )
-def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(tmp_path, options):
     (tmp_path / "in").mkdir()
     for number, (width, height) in enumerate(((8, 8), (9, 30), (64, 50), (40, 17), (10, 10))):
         (tmp_path / "in" / f"{number}.jpg").write_bytes(
@@ -198,9 +194,7 @@ def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(
 
 
 @pytest.mark.parametrize("options", [{}, {"crop": 20}], ids=str)
-def test_nothing_is_asked_of_images_that_are_known_to_be_plain(
-    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_asked_of_images_that_are_known_to_be_plain(tmp_path, options, monkeypatch):
     (tmp_path / "in").mkdir()
     for quality in (50, 90):
         (tmp_path / "in" / f"{quality}.jpg").write_bytes(saved(quality=quality))
@@ -233,9 +227,7 @@ simplejpeg.decode_jpeg_header = jpeg.jpeg_header = image.decode = asked
 """Run at the start of worker processes, which have the path of the process that starts them."""
 
 
-def test_nothing_is_asked_of_them_in_worker_processes_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_asked_of_them_in_worker_processes_either(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     for quality in (50, 90):
         (tmp_path / "in" / f"{quality}.jpg").write_bytes(saved(quality=quality))
@@ -249,9 +241,7 @@ def test_nothing_is_asked_of_them_in_worker_processes_either(
         loaded(older, crop=20, processes=1)
 
 
-def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(
-    kept: Path, tmp_path: Path
-) -> None:
+def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(kept, tmp_path):
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     with_record(out, all_plain)
     assert shardctl.verify(out).findings == (), "the checksums fit"
@@ -260,7 +250,7 @@ def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(
     assert [pixels.shape for pixels in loaded(out)] == [(SIZE[1], SIZE[0], 3)] * len(ODD)
 
 
-def test_a_role_that_lies_is_found(kept: Path, tmp_path: Path) -> None:
+def test_a_role_that_lies_is_found(kept, tmp_path):
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     (shard,) = out.glob("train-*.arrow")
     table = read_table(shard)
@@ -297,9 +287,7 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_record_is_found_and_not_used(
-    kept: Path, tmp_path: Path, damage: Callable[[dict[str, Any]], object]
-) -> None:
+def test_a_damaged_record_is_found_and_not_used(kept, tmp_path, damage):
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     table = read_table(out / "shards.arrow")
     record = json.loads(table.schema.metadata[JPEG_KEY])
@@ -319,7 +307,7 @@ def test_a_damaged_record_is_found_and_not_used(
     st.lists(st.booleans(), max_size=70).map(lambda bits: np.array(bits, bool)),
     st.lists(st.integers(0, 9), min_size=3, max_size=3),
 )
-def test_a_record_comes_back_as_it_was_written(plain: Any, counts: list[int]) -> None:
+def test_a_record_comes_back_as_it_was_written(plain, counts):
     few = [min(count, len(plain)) for count in sorted(counts, reverse=True)]
     record = JpegRecord(plain, *few)
     back = JpegRecord.from_json(json.loads(json.dumps(record.to_json())), len(plain))
@@ -338,9 +326,7 @@ def test_a_record_comes_back_as_it_was_written(plain: Any, counts: list[int]) ->
     st.integers(1, 40),
     st.sampled_from(["", "exif", "xmp", "comment", "icc_profile"]),
 )
-def test_what_is_stored_as_jpeg_is_plain_and_cheap_to_decode(
-    quality: int, width: int, height: int, info: str
-) -> None:
+def test_what_is_stored_as_jpeg_is_plain_and_cheap_to_decode(quality, width, height, info):
     picture = Image.fromarray(scene_pixels(width, height))
     picture.info = {info: b"Exif\0\0" + bytes(40)} if info else {}
     facts = jpeg_facts(ImageEncoding("jpeg", quality).encode(picture))
@@ -362,9 +348,7 @@ def records_of_images(odd_images: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("shuffle", [None, 3])
-def test_the_record_follows_the_order_of_the_rows(
-    records_of_images: Path, tmp_path: Path, shuffle: int | None
-) -> None:
+def test_the_record_follows_the_order_of_the_rows(records_of_images, tmp_path, shuffle):
     options = {
         "split": "train=0.7,val=0.3",
         "samples_per_shard": 7,
@@ -393,9 +377,7 @@ def test_the_record_follows_the_order_of_the_rows(
 
 @pytest.mark.parametrize("older", [False, True], ids=["with a record", "without"])
 @pytest.mark.parametrize("lost", ["shards.arrow", "manifest.json", "train-00001.arrow"])
-def test_repair_gives_back_the_record_that_there_was(
-    odd_images: Path, tmp_path: Path, lost: str, older: bool
-) -> None:
+def test_repair_gives_back_the_record_that_there_was(odd_images, tmp_path, lost, older):
     out = tmp_path / "out"
     shardctl.convert(odd_images, out, labels="none", workers=0, samples_per_shard=3)
     if older:
@@ -414,7 +396,7 @@ def test_repair_gives_back_the_record_that_there_was(
     assert shardctl.verify(out, "deep").findings == ()
 
 
-def test_what_images_cost_is_said(odd_images: Path, tmp_path: Path, cli: Any) -> None:
+def test_what_images_cost_is_said(odd_images, tmp_path, cli):
     out = tmp_path / "out"
     result = cli("convert", odd_images, out, "--labels", "none", "--workers", "0")
     progressive = (
@@ -463,8 +445,8 @@ SIDE_DATA: dict[str, dict[str, Any]] = {
     ("store", "form", "options"), [("png", "PNG", {}), ("jpeg:90", "JPEG", {"quality": 90})]
 )
 def test_an_image_that_is_encoded_again_keeps_what_pillow_keeps(
-    side: str, store: str, form: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+    side, store, form, options, tmp_path
+):
     source = saved(**SIDE_DATA[side])
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(source)
@@ -490,9 +472,7 @@ def by_pillow(data: bytes, least: tuple[int, int] | None) -> Image.Image | None:
 @given(
     st.sampled_from(sorted(ODD)), st.sampled_from([None, (1, 1), (7, 9), SIZE, (90, 90)]), st.data()
 )
-def test_pixels_are_those_that_pillow_decodes_of_damaged_data_too(
-    name: str, least: Any, draw: st.DataObject
-) -> None:
+def test_pixels_are_those_that_pillow_decodes_of_damaged_data_too(name, least, draw):
     """Most JPEGs are decoded without Pillow's own look at the header."""
     data = bytearray(ODD[name]())
     for place in draw.draw(

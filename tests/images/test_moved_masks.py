@@ -4,7 +4,6 @@ moved one by one."""
 from __future__ import annotations
 
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,8 +96,8 @@ def seen_points(outline: Any, size: tuple[int, int], stages: Any) -> tuple[float
 )
 @examples(90)
 def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
-    steps: list[dict[str, Any]], seed: int, shape: str, place: Any, keep: float
-) -> None:
+    steps, seed, shape, place, keep
+):
     x, y, across, down = place
     outline = np.array(SHAPES[shape]).reshape(-1, 2) * (across, down) + (x, y)
     mask = inside([outline.ravel()], SIZE[::-1])
@@ -142,9 +141,7 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
 
 
 @pytest.mark.parametrize("keep", [0, 0.1, CENTRE])
-def test_the_loader_judges_and_measures_masks_as_a_conversion_does(
-    tmp_path: Path, keep: Any
-) -> None:
+def test_the_loader_judges_and_measures_masks_as_a_conversion_does(tmp_path, keep):
     width, height = 48, 40
     rng = np.random.default_rng(0)
     samples, given_objects = [], []
@@ -201,7 +198,7 @@ def test_the_loader_judges_and_measures_masks_as_a_conversion_does(
     assert found
 
 
-def test_a_small_mask_in_a_large_image_takes_little_memory() -> None:
+def test_a_small_mask_in_a_large_image_takes_little_memory():
     """What is done to the mask of an object is done in its box: an image may have a hundred of
     them."""
     size, counts = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from conftest import examples
@@ -17,7 +15,7 @@ numbers = st.integers(-6, 24).map(lambda number: number / 2 + 0.25)
 """Never the centre of a pixel, for which inside and outside are a matter of rounding."""
 
 
-def test_the_pixels_whose_centre_is_in_a_polygon() -> None:
+def test_the_pixels_whose_centre_is_in_a_polygon():
     square = inside([[1, 2, 4, 2, 4, 4, 1, 4]], (5, 6))
     assert np.argwhere(square).tolist() == [[y, x] for y in (2, 3) for x in (1, 2, 3)]
     assert not inside([], (5, 6)).any()
@@ -30,7 +28,7 @@ def test_the_pixels_whose_centre_is_in_a_polygon() -> None:
 
 @examples(60)
 @given(st.lists(st.tuples(numbers, numbers), min_size=3, max_size=7))
-def test_every_pixel_is_where_a_plain_count_of_crossings_says(points: Any) -> None:
+def test_every_pixel_is_where_a_plain_count_of_crossings_says(points):
     found = inside([[number for point in points for number in point]], (8, 10))
     for row in range(8):
         for column in range(10):
@@ -42,7 +40,7 @@ def test_every_pixel_is_where_a_plain_count_of_crossings_says(points: Any) -> No
             assert at_an_edge or found[row, column] == (crossings % 2 == 1)
 
 
-def test_each_object_has_a_mask_of_its_polygons_and_its_runs() -> None:
+def test_each_object_has_a_mask_of_its_polygons_and_its_runs():
     runs = np.zeros((4, 5), bool)
     runs[1:3, 3:] = True
     objects = {
@@ -59,7 +57,7 @@ def test_each_object_has_a_mask_of_its_polygons_and_its_runs() -> None:
         object_masks(objects, (4, 6))
 
 
-def test_runs_whose_sum_begins_anew_are_refused() -> None:
+def test_runs_whose_sum_begins_anew_are_refused():
     """numpy would write all of them into memory for what is left of the sum."""
     longer = b"o" * 7 + b"?"  # each run is 2^39 - 1 pixels longer than the one before the last
     with pytest.raises(ValueError, match="longer than an image can be"):

@@ -67,9 +67,7 @@ PILLOW: dict[str, tuple[Callable[..., Image.Image], Callable[..., Image.Image]]]
 @pytest.mark.parametrize("name", PILLOW)
 @given(seed=seeds, width=sizes, height=sizes, factor=factors)
 @examples(30)
-def test_bit_for_bit_what_pillow_makes(
-    name: str, seed: int, width: int, height: int, factor: float
-) -> None:
+def test_bit_for_bit_what_pillow_makes(name, seed, width, height, factor):
     ours, theirs = PILLOW[name]
     image = picture(seed, width, height)
     before = values(image)
@@ -77,14 +75,14 @@ def test_bit_for_bit_what_pillow_makes(
     assert np.array_equal(values(image), before), "the image that was given has changed"
 
 
-def test_no_bits_are_black() -> None:
+def test_no_bits_are_black():
     """Pillow 13 refuses it; the strongest AugMix asks for it."""
     assert not values(pixels.posterize(picture(1), 0)).any()
 
 
 @given(seed=seeds, width=sizes, height=sizes, turn=st.floats(-0.5, 0.5))
 @examples(30)
-def test_hue_is_exact_to_a_rounded_value(seed: int, width: int, height: int, turn: float) -> None:
+def test_hue_is_exact_to_a_rounded_value(seed, width, height, turn):
     image = picture(seed, width, height)
     made = values(pixels.hue(image, turn)).reshape(-1, 3)
     for (red, green, blue), found in list(zip(values(image).reshape(-1, 3), made, strict=True))[
@@ -95,7 +93,7 @@ def test_hue_is_exact_to_a_rounded_value(seed: int, width: int, height: int, tur
         assert np.abs(found - wanted).max() <= 0.76, (red, green, blue)
 
 
-def test_hue_in_several_strips_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hue_in_several_strips_is_that_of_one(monkeypatch):
     whole = values(pixels.hue(picture(1), 0.3))
     monkeypatch.setattr(pixels, "_HUE_STRIP", 100)
     assert np.array_equal(values(pixels.hue(picture(1), 0.3)), whole)
@@ -109,9 +107,7 @@ def test_hue_in_several_strips_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -
     kernel=st.none() | st.integers(0, 12),
 )
 @examples(40)
-def test_blur_is_the_sum_over_the_mirrored_image(
-    seed: int, width: int, height: int, sigma: float, kernel: int | None
-) -> None:
+def test_blur_is_the_sum_over_the_mirrored_image(seed, width, height, sigma, kernel):
     image = picture(seed, width, height)
     size = None if kernel is None else 2 * kernel + 1
     radius = math.ceil(6 * sigma) if kernel is None else kernel
@@ -131,7 +127,7 @@ def test_blur_is_the_sum_over_the_mirrored_image(
 
 @given(seed=seeds, count=st.integers(1, 4))
 @examples(20)
-def test_a_mix_is_the_weighted_sum(seed: int, count: int) -> None:
+def test_a_mix_is_the_weighted_sum(seed, count):
     images = [picture(seed + n) for n in range(count)]
     weights = np.random.default_rng(seed).dirichlet([1.0] * count)
     wanted = sum(weight * values(image) for weight, image in zip(weights, images, strict=True))
@@ -139,7 +135,7 @@ def test_a_mix_is_the_weighted_sum(seed: int, count: int) -> None:
     assert ((found <= wanted + 1e-3) & (found > wanted - 1.001)).all()
 
 
-def test_channels_are_reordered_and_dropped() -> None:
+def test_channels_are_reordered_and_dropped():
     image = picture(1)
     assert np.array_equal(
         values(pixels.permute_channels(image, (2, 0, 1))), values(image)[..., [2, 0, 1]]
@@ -151,7 +147,7 @@ def test_channels_are_reordered_and_dropped() -> None:
 
 @given(seed=seeds, data=st.data())
 @examples(30)
-def test_erasing_changes_the_rectangle_alone(seed: int, data: st.DataObject) -> None:
+def test_erasing_changes_the_rectangle_alone(seed, data):
     image = picture(seed)
     left, top = data.draw(st.integers(0, 30)), data.draw(st.integers(0, 20))
     width, height = data.draw(st.integers(1, 41 - left)), data.draw(st.integers(1, 29 - top))
@@ -164,7 +160,7 @@ def test_erasing_changes_the_rectangle_alone(seed: int, data: st.DataObject) -> 
     assert np.array_equal(noisy, wanted)
 
 
-def test_a_jpeg_of_high_quality_is_close_and_of_low_quality_is_not() -> None:
+def test_a_jpeg_of_high_quality_is_close_and_of_low_quality_is_not():
     smooth = picture(3, 64, 48)
     error = {
         quality: np.abs(values(pixels.jpeg(smooth, quality)) - values(smooth)).mean()
@@ -176,7 +172,7 @@ def test_a_jpeg_of_high_quality_is_close_and_of_low_quality_is_not() -> None:
     assert np.array_equal(values(pixels.jpeg(smooth, 30)), values(Image.open(data).convert("RGB")))
 
 
-def test_gaussian_noise_has_its_mean_and_deviation() -> None:
+def test_gaussian_noise_has_its_mean_and_deviation():
     grey = Image.new("RGB", (300, 200), (128, 128, 128))
     made = values(pixels.gaussian_noise(grey, np.random.default_rng(3), mean=0.05, sigma=0.1)) - 128
     assert abs(made.mean() - 0.05 * 255) < 0.6  # the noise is cut towards 0
@@ -187,7 +183,7 @@ def test_gaussian_noise_has_its_mean_and_deviation() -> None:
     assert 0.45 < (dark == 0).mean() < 0.56, "half of the noise is below black, and is cut"
 
 
-def test_salt_and_pepper_touch_their_share_of_whole_pixels() -> None:
+def test_salt_and_pepper_touch_their_share_of_whole_pixels():
     grey = Image.new("RGB", (300, 200), (128, 128, 128))
     made = values(pixels.salt_and_pepper(grey, np.random.default_rng(4), amount=0.1, salt=0.25))
     assert (made == made[..., :1]).all()
@@ -197,9 +193,7 @@ def test_salt_and_pepper_touch_their_share_of_whole_pixels() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (32, 32), (7, 5), (1, 300), (500, 333)])
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
-def test_the_pixels_of_an_image_are_those_that_numpy_makes_of_it(
-    size: tuple[int, int], mode: str
-) -> None:
+def test_the_pixels_of_an_image_are_those_that_numpy_makes_of_it(size, mode):
     image = Image.effect_noise(size, 90).convert(mode)
     pixels = pixels_of(image)
     assert pixels.dtype == np.uint8

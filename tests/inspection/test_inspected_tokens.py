@@ -57,8 +57,8 @@ def ragged(tmp_path: Path) -> Path:
     ],
 )
 def test_a_tokenizer_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
-    tmp_path: Path, cli: Any, role: Tokens, message: str
-) -> None:
+    tmp_path, cli, role, message
+):
     out = write_ragged(tmp_path / "out", {"a": "text"}, role)
     with pytest.raises(DatasetError, match=message):
         _ = shardctl.open(out).tokenizer
@@ -70,7 +70,7 @@ def test_a_tokenizer_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
         assert "[116, 101, 120, 116, 256]" in shown.out
 
 
-def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(tmp_path: Path) -> None:
+def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(tmp_path):
     lists = pa.list_(pa.uint16())
     schema = pa.schema([("key", pa.string()), ("tokens", lists), ("other", lists)])
     roles = {
@@ -84,9 +84,7 @@ def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(tmp_path: Path) -
     assert "words.txt" in (decoder.why_not or "")
 
 
-def test_a_dataset_never_names_code_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
-) -> None:
+def test_a_dataset_never_names_code_to_run(tmp_path, monkeypatch, cli):
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("evil:make", "evil", "evil.py"):
@@ -96,7 +94,7 @@ def test_a_dataset_never_names_code_to_run(
         assert "tokens are shown as numbers only" in shown.err
 
 
-def test_text_is_shown_beside_the_tokens(ragged: Path, cli: Any) -> None:
+def test_text_is_shown_beside_the_tokens(ragged, cli):
     shown = cli("inspect", ragged, "--key", "b.txt")
     assert "  | β and then beta goes on and on<eos>\n" in shown.out
     assert (
@@ -115,7 +113,7 @@ def test_text_is_shown_beside_the_tokens(ragged: Path, cli: Any) -> None:
     ]
 
 
-def test_a_long_text_is_cut_but_for_v(tmp_path: Path, cli: Any) -> None:
+def test_a_long_text_is_cut_but_for_v(tmp_path, cli):
     out = write_ragged(tmp_path / "out", {"a": "é" * 5000 + "end"})
     shown = cli("inspect", out, "--key", "a").out
     assert "é" * 299 in shown
@@ -125,9 +123,7 @@ def test_a_long_text_is_cut_but_for_v(tmp_path: Path, cli: Any) -> None:
     assert "é" * 5000 + "end" in cli("inspect", out, "--head", 1, "-v").out
 
 
-def test_texts_of_tokens_are_saved_with_their_numbers(
-    ragged: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_texts_of_tokens_are_saved_with_their_numbers(ragged, tmp_path, cli):
     assert cli("inspect", ragged, "--key", "a.txt", "--save", tmp_path / "saved").code == 0
     assert json.loads((tmp_path / "saved" / "a.txt.json").read_text()) == {
         "tokens": [*b"alpha", EOS],
@@ -135,7 +131,7 @@ def test_texts_of_tokens_are_saved_with_their_numbers(
     }
 
 
-def test_a_block_leads_to_its_documents(packed: Path, cli: Any) -> None:
+def test_a_block_leads_to_its_documents(packed, cli):
     """Blocks of 16 tokens: a.txt has 6, b.txt 32 from the first block to the third, then c.txt and
     d.txt."""
     record = cli("inspect", packed, "--shard", 0, "--row", 0, "--json").json
@@ -165,7 +161,7 @@ def test_a_block_leads_to_its_documents(packed: Path, cli: Any) -> None:
     assert "3 documents:" in shown
 
 
-def test_a_document_leads_to_its_blocks(packed: Path, cli: Any) -> None:
+def test_a_document_leads_to_its_blocks(packed, cli):
     found = cli("inspect", packed, "--key", "b.txt", "--json").json["records"]
     assert [(record["shard"], record["row"]) for record in found] == [
         ("train-00000.arrow", 0),
@@ -180,12 +176,12 @@ def test_a_document_leads_to_its_blocks(packed: Path, cli: Any) -> None:
     assert shown.count("  *  b.txt") == 3
 
 
-def test_an_unknown_document_suggests_near_ones(packed: Path, cli: Any) -> None:
+def test_an_unknown_document_suggests_near_ones(packed, cli):
     ran = cli("inspect", packed, "--key", "b.tx")
     assert (ran.code, "did you mean b.txt" in ran.err) == (3, True)
 
 
-def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path: Path, cli: Any) -> None:
+def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path, cli):
     good = block_of([("a", 0, [104, 105, EOS])])
     blocks = [
         {**good, "document_lengths": [99]},
@@ -208,7 +204,7 @@ def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path: Path, cli: A
     )
 
 
-def test_tokens_of_another_type_are_shown_as_they_are(tmp_path: Path, cli: Any) -> None:
+def test_tokens_of_another_type_are_shown_as_they_are(tmp_path, cli):
     fields = pa.schema([("key", pa.string()), ("tokens", pa.string())])
     write_dataset(tmp_path / "out", fields, [("a", "no numbers")], 9, roles={"tokens": PACKED})
     shown = cli("inspect", tmp_path / "out", "--head", 1)
@@ -217,9 +213,7 @@ def test_tokens_of_another_type_are_shown_as_they_are(tmp_path: Path, cli: Any) 
     assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
 
 
-def test_very_many_tokens_are_described_and_their_text_begins(
-    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_very_many_tokens_are_described_and_their_text_begins(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("shardctl.inspection.content.blocks.MOST_LISTED", 100)
     out = write_ragged(tmp_path / "out", {"a": "long " * 40, "b": "short"})
     shown = cli("inspect", out, "--key", "a")
@@ -261,9 +255,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd", "none"])
-def test_each_document_of_a_conversion_leads_to_its_text(
-    source: Path, tmp_path: Path, method: str
-) -> None:
+def test_each_document_of_a_conversion_leads_to_its_text(source, tmp_path, method):
     convert(
         source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3
     )
@@ -284,7 +276,7 @@ def test_each_document_of_a_conversion_leads_to_its_text(
     assert decoder.why_not is None
 
 
-def test_only_the_shards_that_may_have_a_document_are_read(source: Path, tmp_path: Path) -> None:
+def test_only_the_shards_that_may_have_a_document_are_read(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out, "bfd", samples_per_shard=8)
     shards = sorted(out.glob("train-*.arrow"))
@@ -296,7 +288,7 @@ def test_only_the_shards_that_may_have_a_document_are_read(source: Path, tmp_pat
     }
 
 
-def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) -> None:
+def test_a_document_that_is_in_no_block_is_told_why(tmp_path, cli):
     (tmp_path / "in.jsonl").write_text('{"text": "one"}\n{"text": "no good"}\n{"text": "three"}\n')
     steps = [
         {"name": "filter_length", "min_chars": 4},

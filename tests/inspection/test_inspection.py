@@ -41,7 +41,7 @@ def pixels_of(path: Path) -> Any:
         return np.asarray(opened)
 
 
-def test_the_overview_adds_up(raw_dataset: Path) -> None:
+def test_the_overview_adds_up(raw_dataset):
     record = overview(LocalFolder(raw_dataset)).record()
     assert record["samples"] == 60
     assert record["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("*-0*.arrow"))
@@ -55,7 +55,7 @@ def test_the_overview_adds_up(raw_dataset: Path) -> None:
     assert column_bytes(LocalFolder(raw_dataset))["image"] == 60 * 32 * 32 * 3
 
 
-def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset: Path) -> None:
+def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset):
     from dataclasses import replace
 
     from shardctl.format.manifest import Manifest
@@ -66,7 +66,7 @@ def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset: Path
     assert overview(LocalFolder(dataset)).classes_by_split == before.classes_by_split
 
 
-def test_samples_without_a_label_are_counted_as_such(photos: Path, tmp_path: Path) -> None:
+def test_samples_without_a_label_are_counted_as_such(photos, tmp_path):
     keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
     (tmp_path / "labels.csv").write_text(
         "file_name,label\n" + "\n".join(f"{key},cat" for key in keys[:20]) + "\n"
@@ -81,7 +81,7 @@ def test_samples_without_a_label_are_counted_as_such(photos: Path, tmp_path: Pat
     assert overview(LocalFolder(tmp_path / "out")).classes == {"cat": 20, "(no label)": 40}
 
 
-def test_a_key_leads_to_its_record_and_its_source(raw_dataset: Path, photos: Path) -> None:
+def test_a_key_leads_to_its_record_and_its_source(raw_dataset, photos):
     ds = shardctl.open(raw_dataset)
     for index in (0, 17, 59):
         sample = ds[index]
@@ -106,7 +106,7 @@ def test_a_key_leads_to_its_record_and_its_source(raw_dataset: Path, photos: Pat
         assert (placed.index, placed.source) == (record.index, record.source)
 
 
-def test_a_key_has_all_its_variants(photos: Path, tmp_path: Path) -> None:
+def test_a_key_has_all_its_variants(photos, tmp_path):
     recipe = {
         "store": "raw",
         "variants": 3,
@@ -119,14 +119,14 @@ def test_a_key_has_all_its_variants(photos: Path, tmp_path: Path) -> None:
     assert {record.values["key"] for record in records} == {key}
 
 
-def test_an_unknown_key_suggests_near_ones(raw_dataset: Path) -> None:
+def test_an_unknown_key_suggests_near_ones(raw_dataset):
     with pytest.raises(
         InputError, match=r"no key 'dunes/dunes-0001.jpg'; did you mean dunes/dunes-00\d\d.jpg"
     ):
         samples_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
 
 
-def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
+def test_the_key_of_a_reject_tells_why(tmp_path, photos):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
@@ -138,7 +138,7 @@ def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
     assert overview(LocalFolder(tmp_path / "out")).reject_reasons == {"decode: not-an-image": 1}
 
 
-def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
+def test_a_damaged_record_is_shown_and_said(dataset):
     shard = dataset / "train-00001.arrow"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
@@ -146,7 +146,7 @@ def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
     assert sample_at(*file_at(shard), 0, 0).intact is False
 
 
-def test_a_damaged_dataset_is_still_described(cli: Any, dataset: Path) -> None:
+def test_a_damaged_dataset_is_still_described(cli, dataset):
     for shard in dataset.glob("train-0000[0-3].arrow"):
         shard.write_bytes(shard.read_bytes()[:-200])
     (dataset / "train-00006.arrow").unlink()
@@ -161,7 +161,7 @@ def test_a_damaged_dataset_is_still_described(cli: Any, dataset: Path) -> None:
     assert "DAMAGED: 4 of the blocks looked at" in cli("inspect", dataset).out
 
 
-def test_a_shard_is_described_without_its_dataset(raw_dataset: Path, tmp_path: Path) -> None:
+def test_a_shard_is_described_without_its_dataset(raw_dataset, tmp_path):
     name = next(raw_dataset.glob("val-*.arrow")).name
     (tmp_path / name).write_bytes((raw_dataset / name).read_bytes())
     found = describe_shard(*file_at(tmp_path / name), check=True)
@@ -174,7 +174,7 @@ def test_a_shard_is_described_without_its_dataset(raw_dataset: Path, tmp_path: P
     assert statistics_of(place_of(tmp_path / name)).samples == found.samples
 
 
-def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
+def test_places_that_are_not_there_are_said(raw_dataset):
     shard = raw_dataset / "train-00000.arrow"
     for block, row, message in (
         (9, 0, "no block 9"),
@@ -195,14 +195,14 @@ def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
             next(take)
 
 
-def test_the_head_is_the_beginning(raw_dataset: Path) -> None:
+def test_the_head_is_the_beginning(raw_dataset):
     ds = shardctl.open(raw_dataset, split="val")
     records = list(head(place_of(raw_dataset), "val", 12))
     assert [record.values["key"] for record in records] == [ds[index]["key"] for index in range(12)]
 
 
 @pytest.mark.parametrize("count", [1, 7, 60, 500])
-def test_some_records_come_from_everywhere_and_none_twice(raw_dataset: Path, count: int) -> None:
+def test_some_records_come_from_everywhere_and_none_twice(raw_dataset, count):
     indices = [record.index for record in some_samples(place_of(raw_dataset), None, count)]
     assert indices == sorted(set(indices))
     assert len(indices) <= count
@@ -213,7 +213,7 @@ def test_some_records_come_from_everywhere_and_none_twice(raw_dataset: Path, cou
         }
 
 
-def test_statistics_tell_lengths_sizes_and_compression(demo: Path, tmp_path: Path) -> None:
+def test_statistics_tell_lengths_sizes_and_compression(demo, tmp_path):
     shardctl.convert(demo / "lines.jsonl", tmp_path / "lines", workers=0)
     texts = [shardctl.open(tmp_path / "lines")[index]["text"] for index in range(50)]
     found = statistics_of(place_of(tmp_path / "lines"), blocks=100)
@@ -230,7 +230,7 @@ def test_statistics_tell_lengths_sizes_and_compression(demo: Path, tmp_path: Pat
     assert stored < whole, "metadata comes on top"
 
 
-def test_statistics_of_images_come_from_their_headers(photos: Path, tmp_path: Path) -> None:
+def test_statistics_of_images_come_from_their_headers(photos, tmp_path):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     found = {
         spread.what: spread
@@ -248,7 +248,7 @@ def test_statistics_of_images_come_from_their_headers(photos: Path, tmp_path: Pa
     assert distribution("none", Counter()).counts == ()
 
 
-def test_statistics_keep_no_block_in_memory(tmp_path: Path) -> None:
+def test_statistics_keep_no_block_in_memory(tmp_path):
     texts = ({"text": f"{number:05d}" * 2000} for number in range(4000))
     shardctl.write(tmp_path / "out", texts, pa.schema({"text": pa.string()}), compression="zstd:1")
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
@@ -263,7 +263,7 @@ def test_statistics_keep_no_block_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["source", "raw"])
-def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: str) -> None:
+def test_saved_records_are_ordinary_files(photos, tmp_path, store):
     recipe = {
         "store": store,
         "transform": [] if store == "source" else [{"name": "resize", "size": "16x12"}],
@@ -285,7 +285,7 @@ def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: s
         save(head(place_of(tmp_path / "out"), None, 1), tmp_path / "saved")
 
 
-def test_saved_texts_keep_their_names_and_fields(tmp_path: Path) -> None:
+def test_saved_texts_keep_their_names_and_fields(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "Größe", "answer": 42, "ids": [1, 2]}\n')
     shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
     save(head(place_of(tmp_path / "out"), None, 1), tmp_path / "saved")
@@ -299,7 +299,7 @@ def test_saved_texts_keep_their_names_and_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key", ["../../evil", "/etc/evil", "a/../../evil", "..", "", "a\\..\\evil", "a\0b"]
 )
-def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path: Path, key: str) -> None:
+def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path, key):
     from shardctl.inspection.content.blocks import StoredSample
 
     record = StoredSample(
@@ -317,16 +317,14 @@ def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path: Path, key: str) -
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["saved"]
 
 
-def test_equal_datasets_have_no_differences(
-    photos: Path, raw_dataset: Path, tmp_path: Path
-) -> None:
+def test_equal_datasets_have_no_differences(photos, raw_dataset, tmp_path):
     shutil.copytree(raw_dataset, tmp_path / "copy")
     found = differences(place_of(raw_dataset), place_of(tmp_path / "copy"))
     assert found.same_samples
     assert (found.in_both, found.settings, found.fields) == (60, (), ())
 
 
-def test_a_diff_names_samples_fields_and_settings(photos: Path, tmp_path: Path) -> None:
+def test_a_diff_names_samples_fields_and_settings(photos, tmp_path):
     shutil.copytree(photos, tmp_path / "in")
     shardctl.convert(tmp_path / "in", tmp_path / "a", workers=0, shuffle=1)
     (tmp_path / "in" / "snow" / "snow-0047.jpg").rename(tmp_path / "in" / "snow" / "new.jpg")
@@ -342,7 +340,7 @@ def test_a_diff_names_samples_fields_and_settings(photos: Path, tmp_path: Path) 
     assert [(pair.name, pair.a, pair.b) for pair in found.settings] == [("settings shuffle", 1, 2)]
 
 
-def test_a_diff_of_other_recipes_compares_what_both_have(photos: Path, tmp_path: Path) -> None:
+def test_a_diff_of_other_recipes_compares_what_both_have(photos, tmp_path):
     resize = [{"name": "resize", "size": "16x12"}]
     shardctl.convert(
         photos, tmp_path / "a", recipe={"store": "raw", "transform": resize}, workers=0
@@ -367,7 +365,7 @@ def test_a_diff_of_other_recipes_compares_what_both_have(photos: Path, tmp_path:
     assert heard[-1] == (60, 60)
 
 
-def test_labels_are_shown_with_their_names(cli: Any, raw_dataset: Path) -> None:
+def test_labels_are_shown_with_their_names(cli, raw_dataset):
     key = shardctl.open(raw_dataset)[0]["key"]
     name = key.partition("/")[0]
     label = f"{CLASSES.index(name)} ({name})"
@@ -387,7 +385,7 @@ def test_labels_are_shown_with_their_names(cli: Any, raw_dataset: Path) -> None:
     assert record["records"][0]["values"] == record["values"]
 
 
-def test_a_split_is_shown_alone(cli: Any, raw_dataset: Path) -> None:
+def test_a_split_is_shown_alone(cli, raw_dataset):
     val = shardctl.open(raw_dataset, split="val")
     shown = cli("inspect", raw_dataset, "--split", "val")
     assert shown.out.startswith(f"split val of {raw_dataset}: {len(val)} image samples in ")
@@ -416,16 +414,14 @@ IDLE = """
 
 
 @pytest.mark.parametrize("case", IDLE.strip().splitlines())
-def test_no_option_is_ignored(cli: Any, raw_dataset: Path, case: str) -> None:
+def test_no_option_is_ignored(cli, raw_dataset, case):
     options, idle = case.split(" | ")
     refused = cli("inspect", raw_dataset, *options.split())
     assert refused.code == 2
     assert f"contradict each other; leave out {idle}\n" in refused.err
 
 
-def test_a_contact_sheet_shows_what_is_asked_for(
-    cli: Any, raw_dataset: Path, demo: Path, tmp_path: Path
-) -> None:
+def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_path):
     drawn = cli("inspect", raw_dataset, "--images", tmp_path / "sheet.png")
     assert drawn.code == 0
     assert pixels_of(tmp_path / "sheet.png").shape[1] == 8 * 164
@@ -454,7 +450,7 @@ def test_a_contact_sheet_shows_what_is_asked_for(
     assert not (tmp_path / "no.png").exists()
 
 
-def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
+def test_an_image_that_does_not_decode_is_crossed_out(tmp_path):
     from shardctl.inspection.content.blocks import StoredSample
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
@@ -464,7 +460,7 @@ def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
     assert tuple(sheet[2, 2]) == (200, 60, 60)
 
 
-def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path: Path) -> None:
+def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path):
     values = [[[1, 2], [3]], [[1, 2], [3, 4]], None, [], [[5]]]
     for name, changed in (("a", None), ("b", [[9, 9]])):
         lines = [
@@ -479,14 +475,14 @@ def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("type_", [pa.float32(), pa.float64(), pa.float16()])
-def test_numbers_that_are_nan_in_both_are_the_same(type_: pa.DataType, tmp_path: Path) -> None:
+def test_numbers_that_are_nan_in_both_are_the_same(type_, tmp_path):
     for name, last in (("a", 1.0), ("b", 2.0)):
         samples = [{"x": float("nan")}, {"x": 1.0}, {"x": last}]
         shardctl.write(tmp_path / name, samples, schema=pa.schema([("x", type_)]))
     assert differences(place_of(tmp_path / "a"), place_of(tmp_path / "b")).changed == 1
 
 
-def test_python_gives_what_the_command_prints(cli: Any, raw_dataset: Path) -> None:
+def test_python_gives_what_the_command_prints(cli, raw_dataset):
     shard = next(raw_dataset.glob("train-*.arrow")).name
     for given, arguments in (
         ({}, []),
@@ -507,7 +503,7 @@ def test_python_gives_what_the_command_prints(cli: Any, raw_dataset: Path) -> No
     )
 
 
-def test_inspect_in_python_refuses_what_is_not_there(raw_dataset: Path, tmp_path: Path) -> None:
+def test_inspect_in_python_refuses_what_is_not_there(raw_dataset, tmp_path):
     shard = next(raw_dataset.glob("train-*.arrow"))
     with pytest.raises(UsageError, match="is one shard"):
         shardctl.inspect(shard, split="val")

@@ -27,7 +27,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_objects_are_counted(tmp_path: Path, compression: str) -> None:
+def test_objects_are_counted(tmp_path, compression):
     (found,) = object_statistics(place_of(write_annotated(tmp_path / "out", compression))).values()
     assert (found.samples, found.not_annotated, found.without_objects, found.objects) == (
         16,
@@ -59,7 +59,7 @@ def test_objects_are_counted(tmp_path: Path, compression: str) -> None:
     assert (found.degenerate, found.outside, found.sized_images, found.faults) == (0, 0, 16, ())
 
 
-def test_sizes_and_places_are_shares_of_the_image(marked: Path) -> None:
+def test_sizes_and_places_are_shares_of_the_image(marked):
     found = object_statistics(place_of(marked))["objects"]
     assert (found.shares.low, found.shares.high) == (0.25, 1.0)
     assert found.shares.median == pytest.approx(0.3536, abs=0.001)
@@ -74,7 +74,7 @@ def test_sizes_and_places_are_shares_of_the_image(marked: Path) -> None:
     assert [centres[place] for place in places] == [4, 4, 4]
 
 
-def test_keypoints_are_counted_one_by_one(marked: Path) -> None:
+def test_keypoints_are_counted_one_by_one(marked):
     points = object_statistics(place_of(marked))["objects"].keypoints
     assert [(each.name, each.visible, each.hidden, each.absent) for each in points] == [
         ("nose", 4, 0, 0),
@@ -83,7 +83,7 @@ def test_keypoints_are_counted_one_by_one(marked: Path) -> None:
     ]
 
 
-def test_some_blocks_and_some_images_are_said_to_be_some(marked: Path) -> None:
+def test_some_blocks_and_some_images_are_said_to_be_some(marked):
     few = object_statistics(place_of(marked), blocks=4, images=2)["objects"]
     assert few.blocks == 4
     assert few.samples < 16
@@ -93,7 +93,7 @@ def test_some_blocks_and_some_images_are_said_to_be_some(marked: Path) -> None:
     assert object_statistics(place_of(shard))["objects"].samples == 4
 
 
-def test_pixels_of_masks_are_counted_by_class(marked: Path) -> None:
+def test_pixels_of_masks_are_counted_by_class(marked):
     (found,) = mask_statistics(place_of(marked), 100).values()
     assert (found.masks, found.missing, found.unreadable) == (12, 4, 0)
     assert (found.pixels, found.ignored) == (12 * 64 * 48, 12 * 64 * 4)
@@ -123,7 +123,7 @@ def with_wrong_boxes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def test_boxes_that_are_wrong_are_counted_as_such(tmp_path: Path, cli: Any) -> None:
+def test_boxes_that_are_wrong_are_counted_as_such(tmp_path, cli):
     root = write_annotated(tmp_path / "out", change=with_wrong_boxes)
     found = object_statistics(place_of(root))["objects"]
     assert (found.degenerate, found.outside, found.sized_images) == (2, 1, 15)
@@ -146,9 +146,7 @@ def uneven(sample: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(tmp_path, cli):
     root = write_annotated(tmp_path / "out", change=uneven)
     found = object_statistics(place_of(root))["objects"]
     assert len(found.faults) == 1
@@ -164,7 +162,7 @@ def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(
     assert cli("inspect", root, "--key", "k00.png").code == 0
 
 
-def test_stats_are_printed(marked: Path, cli: Any) -> None:
+def test_stats_are_printed(marked, cli):
     shown = cli("inspect", marked, "--stats").out
     for line in (
         "objects: 12 objects (of 16 samples)",
@@ -184,12 +182,12 @@ def test_stats_are_printed(marked: Path, cli: Any) -> None:
     assert "--stats reads all" in cli("inspect", marked).out
 
 
-def test_a_mask_that_is_missing_is_no_unreadable_image(marked: Path, cli: Any) -> None:
+def test_a_mask_that_is_missing_is_no_unreadable_image(marked, cli):
     assert cli("inspect", marked, "--stats", "--json").json["statistics"]["formats"] == {"PNG": 28}
     assert "mask     missing" in cli("inspect", marked, "--key", "k02.png").out
 
 
-def test_the_objects_of_a_sample_are_a_table(marked: Path, cli: Any) -> None:
+def test_the_objects_of_a_sample_are_a_table(marked, cli):
     shown = cli("inspect", marked, "--key", "k00.png").out
     rows = [line.split() for line in shown.splitlines()]
     assert ["objects", "1", "person,", "1", "dog"] in rows
@@ -215,11 +213,11 @@ def test_the_objects_of_a_sample_are_a_table(marked: Path, cli: Any) -> None:
         ("len(objects.category) == 2 and split == 'val'", 1),
     ],
 )
-def test_conditions_on_objects(marked: Path, cli: Any, condition: str, matches: int) -> None:
+def test_conditions_on_objects(marked, cli, condition, matches):
     assert cli("inspect", marked, "--where", condition, "--json").json["matches"] == matches
 
 
-def test_json_has_the_values_as_they_were(tmp_path: Path, cli: Any) -> None:
+def test_json_has_the_values_as_they_were(tmp_path, cli):
     def with_fractions(sample: tuple[Any, ...]) -> tuple[Any, ...]:
         key, image, objects, mask = sample
         return (
@@ -262,7 +260,7 @@ def with_gaps(sample: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> None:
+def test_what_is_missing_in_objects_is_left_out(tmp_path, cli):
     root = write_annotated(tmp_path / "out", change=with_gaps)
     found = object_statistics(place_of(root))["objects"]
     assert (found.objects, found.degenerate, found.crowds, found.faults) == (64, 32, 16, ())
@@ -278,7 +276,7 @@ def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> Non
     assert cli("inspect", root, "--stats").code == 0
 
 
-def test_a_column_of_another_type_is_no_objects(tmp_path: Path, cli: Any) -> None:
+def test_a_column_of_another_type_is_no_objects(tmp_path, cli):
     root, fields = (
         tmp_path / "out",
         pa.struct(
@@ -308,9 +306,7 @@ def sheet(cli: Any, root: Path, path: Path, *options: Any) -> Any:
         return np.asarray(opened.convert("RGB"))
 
 
-def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(
-    marked: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(marked, tmp_path, cli):
     plain = sheet(cli, marked, tmp_path / "plain.png", "--head", 4, "--no-annotations")
     drawn = sheet(cli, marked, tmp_path / "drawn.png", "--head", 4)
     assert plain.shape[1] == 8 * 164
@@ -323,7 +319,7 @@ def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(
     assert (plain[58:106, 50:114] == 90).all()
 
 
-def test_objects_that_differ_are_found(tmp_path: Path) -> None:
+def test_objects_that_differ_are_found(tmp_path):
     def with_masks(sample: tuple[Any, ...]) -> tuple[Any, ...]:
         return *sample[:3], (png(classes_of_pixels()), "mask.png")
 

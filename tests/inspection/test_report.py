@@ -117,9 +117,7 @@ def bench_report(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_bench_page_is_drawn_from_nothing_but_itself(
-    browser: Any, bench_report: tuple[Path, dict[str, Any]], scheme: str
-) -> None:
+def test_the_bench_page_is_drawn_from_nothing_but_itself(browser, bench_report, scheme):
     path, record = bench_report
     seen = Seen(browser, path, scheme)
     assert seen.complaints == []
@@ -190,9 +188,7 @@ def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_dataset_page_can_be_browsed(
-    browser: Any, dataset_report: tuple[Path, Path], scheme: str
-) -> None:
+def test_the_dataset_page_can_be_browsed(browser, dataset_report, scheme):
     seen = Seen(browser, dataset_report[0], scheme)
     assert seen.complaints == []
     assert seen.requests == [dataset_report[0].as_uri()]
@@ -250,9 +246,7 @@ def test_the_dataset_page_can_be_browsed(
     seen.context.close()
 
 
-def test_the_page_of_texts_shows_how_they_begin(
-    browser: Any, dataset_report: tuple[Path, Path]
-) -> None:
+def test_the_page_of_texts_shows_how_they_begin(browser, dataset_report):
     seen = Seen(browser, dataset_report[1], "light")
     assert seen.complaints == []
     assert seen.page.locator(".texts blockquote").count() == 24
@@ -261,7 +255,7 @@ def test_the_page_of_texts_shows_how_they_begin(
     seen.context.close()
 
 
-def test_what_says_nothing_is_not_drawn(tmp_path: Path) -> None:
+def test_what_says_nothing_is_not_drawn(tmp_path):
     from shardctl.inspection.pages.dataset import dataset_page
 
     (tmp_path / "in").mkdir()
@@ -282,7 +276,7 @@ def test_what_says_nothing_is_not_drawn(tmp_path: Path) -> None:
     assert "{&#x27;" not in made, "nothing of Python's"
 
 
-def test_a_run_that_is_too_short_says_so_in_place_of_charts(raw_dataset: Path) -> None:
+def test_a_run_that_is_too_short_says_so_in_place_of_charts(raw_dataset):
     from shardctl.benchmark.measure import bench
     from shardctl.benchmark.page import bench_page
 
@@ -307,7 +301,7 @@ def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "out.html"
 
 
-def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Path) -> None:
+def test_the_page_shows_what_is_marked_in_images(browser, marked_report):
     seen = Seen(browser, marked_report, "dark")
     assert seen.complaints == []
     assert seen.requests == [marked_report.as_uri()]
@@ -372,8 +366,8 @@ def preview_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
 def test_the_preview_shows_samples_with_and_without_annotations(
-    browser: Any, preview_report: Path, scheme: str, width: int
-) -> None:
+    browser, preview_report, scheme, width
+):
     seen = Seen(browser, preview_report, scheme, width)
     assert seen.complaints == []
     assert seen.requests == [preview_report.as_uri()]
@@ -417,7 +411,7 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     seen.context.close()
 
 
-def test_a_bar_is_as_long_as_its_number() -> None:
+def test_a_bar_is_as_long_as_its_number():
     apart = bars("Rates", ["a", "b"], {"x": [2, 4], "y": [None, 1]}, "samples/s").text
     assert [width for width in ("50.00%", "100.00%", "25.00%") if f"width:{width}" in apart] == [
         "50.00%",
@@ -437,8 +431,8 @@ def test_a_bar_is_as_long_as_its_number() -> None:
     ("store", "side", "anew"), [("jpeg:80", 64, False), ("raw", 64, False), ("raw", 400, True)]
 )
 def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
-    tmp_path: Path, store: str, side: int, anew: bool
-) -> None:
+    tmp_path, store, side, anew
+):
     from shardctl.making.preview import make_preview
     from shardctl.making.preview.page import ANEW, preview_page
 
@@ -462,7 +456,7 @@ def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
         assert (kind, base64.b64decode(content)) == ("jpeg", stored["bytes"])
 
 
-def test_a_button_copies_a_command(browser: Any, tmp_path: Path) -> None:
+def test_a_button_copies_a_command(browser, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(
         page("commands", command("shardctl inspect 'a b' --key \"<i>\"")), encoding="utf-8"
@@ -479,7 +473,7 @@ def test_a_button_copies_a_command(browser: Any, tmp_path: Path) -> None:
     seen.context.close()
 
 
-def test_a_page_runs_no_script_but_its_own(browser: Any, tmp_path: Path) -> None:
+def test_a_page_runs_no_script_but_its_own(browser, tmp_path):
     path = tmp_path / "page.html"
     intruder = Html(
         "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
@@ -492,11 +486,11 @@ def test_a_page_runs_no_script_but_its_own(browser: Any, tmp_path: Path) -> None
 
 
 def test_pages_fit_a_telephone(
-    browser: Any,
-    bench_report: tuple[Path, dict[str, Any]],
-    dataset_report: tuple[Path, Path],
-    marked_report: Path,
-) -> None:
+    browser,
+    bench_report,
+    dataset_report,
+    marked_report,
+):
     for path in (bench_report[0], *dataset_report, marked_report):
         for width in (390, 1280):
             seen = Seen(browser, path, "light", width=width)
@@ -504,7 +498,7 @@ def test_pages_fit_a_telephone(
             seen.context.close()
 
 
-def test_nothing_in_the_data_becomes_part_of_the_page(browser: Any, tmp_path: Path) -> None:
+def test_nothing_in_the_data_becomes_part_of_the_page(browser, tmp_path):
     nasty = (
         "</script><script>document.title = 'owned'</script><img src=x "
         'onerror="document.title '
@@ -526,9 +520,7 @@ def test_nothing_in_the_data_becomes_part_of_the_page(browser: Any, tmp_path: Pa
     seen.context.close()
 
 
-def test_a_page_and_a_contact_sheet_are_written_together(
-    cli: Any, raw_dataset: Path, tmp_path: Path
-) -> None:
+def test_a_page_and_a_contact_sheet_are_written_together(cli, raw_dataset, tmp_path):
     page, sheet = tmp_path / "out.html", tmp_path / "sheet.png"
     found = cli(
         "inspect", raw_dataset, "--split", "val", "--html", page, "--images", sheet, "--json"
@@ -548,7 +540,7 @@ def test_a_page_and_a_contact_sheet_are_written_together(
     assert f": {samples[0]} image samples in" in content, "the page is that of the split"
 
 
-def test_the_command_writes_the_page(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+def test_the_command_writes_the_page(cli, raw_dataset, tmp_path):
     written = cli(
         "bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "report.html"
     )
@@ -574,9 +566,7 @@ NOTEBOOK = {"light": ("#ffffff", "#000000"), "dark": ("#111111", "#dddddd")}
 
 
 @pytest.mark.parametrize("scheme", NOTEBOOK)
-def test_what_a_notebook_shows_can_be_read_on_light_and_dark(
-    browser: Any, dataset: Path, tmp_path: Path, scheme: str
-) -> None:
+def test_what_a_notebook_shows_can_be_read_on_light_and_dark(browser, dataset, tmp_path, scheme):
     flip(next(dataset.glob("train-*.arrow")))
     (dataset / "extra.txt").touch()
     paper, ink = NOTEBOOK[scheme]

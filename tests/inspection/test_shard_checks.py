@@ -3,8 +3,6 @@ without its dataset."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import shardctl
@@ -35,9 +33,7 @@ shards.SHARD_CHECKS = (*shards.SHARD_CHECKS, ShardCheck({level!r}, "made up", ch
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("own", LEVELS)
-def test_a_row_of_the_table_is_checked_from_its_level_on(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
-) -> None:
+def test_a_row_of_the_table_is_checked_from_its_level_on(dataset, tmp_path, monkeypatch, own):
     """The processes that check get the table with one row more."""
     (tmp_path / "sitecustomize.py").write_text(MADE_UP.format(shard=SHARD, level=own))
     monkeypatch.syspath_prepend(tmp_path)
@@ -57,7 +53,7 @@ def test_a_row_of_the_table_is_checked_from_its_level_on(
             assert found == [finding] * (LEVELS.index(level) >= LEVELS.index(first))
 
 
-def test_the_table_has_known_levels_in_their_order_and_each_name_once() -> None:
+def test_the_table_has_known_levels_in_their_order_and_each_name_once():
     levels = [LEVELS.index(row.level) for row in SHARD_CHECKS]
     assert levels == sorted(levels)
     assert len({row.name for row in SHARD_CHECKS}) == len(SHARD_CHECKS)

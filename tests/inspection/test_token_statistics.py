@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -42,9 +40,7 @@ DOCUMENTS = {
 
 @examples(12)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=12))
-def test_the_statistics_are_those_of_the_documents(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
-) -> None:
+def test_the_statistics_are_those_of_the_documents(tmp_path_factory, texts):
     tmp_path = tmp_path_factory.mktemp("statistics")
     documents = {f"{number}.txt": text for number, text in enumerate(texts)}
     tokens = [token for text in texts for token in tokens_of(text)]
@@ -76,7 +72,7 @@ def test_the_statistics_are_those_of_the_documents(
     )
 
 
-def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) -> None:
+def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path):
     out = write_packed(
         tmp_path / "out", packed_blocks({str(n): "text" for n in range(64)}), per_shard=2
     )
@@ -86,7 +82,7 @@ def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("eos", [None, 300])
-def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int | None) -> None:
+def test_documents_are_told_apart_without_an_end_token(tmp_path, eos):
     """But for one that ends where its block does. The tokenizer may have an end token that was not
     used."""
     out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(400, eos, packed=True))
@@ -96,7 +92,7 @@ def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int 
     assert {each.text for each in found.most_common} == {None}
 
 
-def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
+def test_a_loss_mask_is_counted(tmp_path):
     blocks = [{**block, "loss_mask": [1] * 4 + [0] * 12} for block in packed_blocks(DOCUMENTS)]
     (found,) = token_statistics(
         place_of(write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8())))
@@ -105,7 +101,7 @@ def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_path: Path) -> None:
+def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_path):
     fields = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint32()))])
     rows = [("a", [1, 2**32 - 1, 2**31]), ("b", [1])]
     for number, role in enumerate((Tokens(300), Tokens(2**32), Tokens())):
@@ -114,9 +110,7 @@ def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_pat
         assert (found.outside, found.used, found.tokens) == (2, 1, 4)
 
 
-def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(tmp_path, cli):
     good = block_of([("a", 0, [104, 105, EOS])])
     out = write_packed(
         tmp_path / "out", [good, good, {**good, "document_lengths": [99]}, good], per_shard=9
@@ -127,7 +121,7 @@ def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(
     assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
 
 
-def test_inspect_prints_what_was_counted(tmp_path: Path, cli: Any) -> None:
+def test_inspect_prints_what_was_counted(tmp_path, cli):
     out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED)
     shown = cli("inspect", out, "--stats").out
     assert "tokens: 73 tokens (of 5 blocks)" in shown
@@ -138,7 +132,7 @@ def test_inspect_prints_what_was_counted(tmp_path: Path, cli: Any) -> None:
     assert cli("inspect", out, "--json").json["tokens"][0]["padding_share"] == 0.0875
 
 
-def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
+def test_the_page_has_texts_and_what_was_counted(tmp_path):
     from shardctl.inspection.pages.dataset import dataset_page
 
     page = dataset_page(place_of(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED)))
@@ -147,7 +141,7 @@ def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
     assert "beta goes" in dataset_page(place_of(write_ragged(tmp_path / "ragged", DOCUMENTS)))
 
 
-def test_a_vocabulary_may_have_holes(tmp_path: Path, cli: Any) -> None:
+def test_a_vocabulary_may_have_holes(tmp_path, cli):
     """The encodings of tiktoken have: a number without a token is shown as a number."""
     content = {
         "version": "1.0",

@@ -26,9 +26,7 @@ from shardctl.system.processes.worker_state import FATAL_KILLS
 
 @pytest.mark.thorough(after=8)
 @pytest.mark.parametrize(("level", "damage", "kind", "shard"), DAMAGE)
-def test_damage_is_found_and_named(
-    dataset: Path, level: str, damage: Callable[[Path], object], kind: str, shard: str | None
-) -> None:
+def test_damage_is_found_and_named(dataset, level, damage, kind, shard):
     assert shardctl.verify(dataset, level).ok
     damage(dataset)
     result = shardctl.verify(dataset, level)
@@ -36,7 +34,7 @@ def test_damage_is_found_and_named(
     assert (kind, shard) in {(finding.kind, finding.shard) for finding in result.findings}
 
 
-def test_a_damaged_block_names_its_samples_and_their_source(dataset: Path, photos: Path) -> None:
+def test_a_damaged_block_names_its_samples_and_their_source(dataset, photos):
     flip(dataset / SHARD, middle(dataset, SHARD))
     (finding,) = shardctl.verify(dataset).findings
     first = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
@@ -45,7 +43,7 @@ def test_a_damaged_block_names_its_samples_and_their_source(dataset: Path, photo
     assert "`shardctl repair` builds it again" in finding.message
 
 
-def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset: Path) -> None:
+def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset):
     """The case of a hex digit in an escape is no value of the JSON, so the digest of the values
     still holds."""
     path = dataset / "manifest.json"
@@ -63,7 +61,7 @@ def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset: Path) -> None
     ]
 
 
-def test_every_single_flipped_bit_of_the_manifest_is_found(dataset: Path) -> None:
+def test_every_single_flipped_bit_of_the_manifest_is_found(dataset):
     data = (dataset / "manifest.json").read_bytes()
     for place in range(0, len(data), 7):
         flipped = bytearray(data)
@@ -74,7 +72,7 @@ def test_every_single_flipped_bit_of_the_manifest_is_found(dataset: Path) -> Non
         ], f"byte {place}"
 
 
-def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(dataset: Path) -> None:
+def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(dataset):
     flip(dataset / "shards.arrow", middle(dataset, "shards.arrow"))
     flip(dataset / SHARD, middle(dataset, SHARD))
     result = shardctl.verify(dataset)
@@ -84,7 +82,7 @@ def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(data
     assert result.shards == 7
 
 
-def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset: Path) -> None:
+def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset):
     edit_manifest(dataset)
     flip(dataset / "plan.arrow", middle(dataset, "plan.arrow"))
     flip(dataset / SHARD, middle(dataset, SHARD))
@@ -101,7 +99,7 @@ def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset
     assert result.shards == 7
 
 
-def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Path) -> None:
+def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset):
     (dataset / "manifest.json").unlink()
     (finding,) = shardctl.verify(dataset).findings
     assert (finding.kind, finding.message) == (
@@ -110,7 +108,7 @@ def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Pat
     )
 
 
-def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dataset: Path) -> None:
+def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dataset):
     """Its files are there, the manifest is still in the staging folder: convert goes on from that,
     repair would not."""
     (dataset / "manifest.json").unlink()
@@ -124,16 +122,14 @@ def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dat
 
 
 @pytest.mark.parametrize("name", ["files.arrow", "plan.arrow", "shards.arrow", "manifest.json"])
-def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(
-    cli: Any, raw_dataset: Path, name: str
-) -> None:
+def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(cli, raw_dataset, name):
     for command in ("verify", "inspect"):
         ran = cli(command, raw_dataset / name)
         assert ran.code == 3
         assert f"not a shard; give the folder of the dataset, {raw_dataset}" in ran.err
 
 
-def test_a_key_that_stands_twice_is_found(dataset: Path) -> None:
+def test_a_key_that_stands_twice_is_found(dataset):
     table = pa.ipc.open_file(dataset / "files.arrow").read_all()
     paths = table["path"].to_pylist()
     paths[5] = paths[40]
@@ -156,7 +152,7 @@ def undecodable(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path / "out", victim.relative_to(tmp_path / "in").as_posix()
 
 
-def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
+def test_only_deep_decodes_every_sample(undecodable):
     out, key = undecodable
     assert shardctl.verify(out, "full").ok
     (finding,) = shardctl.verify(out, "deep").findings
@@ -176,9 +172,7 @@ def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
 
 
 @pytest.mark.thorough
-def test_what_crashes_the_reader_is_a_finding(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_crashes_the_reader_is_a_finding(dataset, tmp_path, monkeypatch):
     """The processes that check get a reader that aborts at one shard, as a fault in Arrow could
     make it."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -195,8 +189,8 @@ def test_what_crashes_the_reader_is_a_finding(
 
 @pytest.mark.thorough
 def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dataset, tmp_path, monkeypatch
+):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.inspection.verify.tables as t\nt.DatasetTables.units = lambda *given: "
         "os.abort()\n"
@@ -212,9 +206,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
 
 
 @pytest.mark.thorough
-def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lone_shard_that_crashes_the_reader_is_a_finding(dataset, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.inspection.verify.worker as s\ns.ShardReader = lambda folder, name: "
         "os.abort()\n"
@@ -224,9 +216,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
     assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
 
 
-def test_an_image_that_crashes_its_decoder_is_a_finding(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_crashes_its_decoder_is_a_finding(photos, tmp_path, monkeypatch):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.inspection.verify.shard_checks as s\n"
@@ -249,7 +239,7 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(
     }
 
 
-def test_a_file_that_does_not_belong_is_a_warning(dataset: Path) -> None:
+def test_a_file_that_does_not_belong_is_a_warning(dataset):
     (dataset / "notes.txt").write_text("mine")
     result = shardctl.verify(dataset, "quick")
     assert result.ok
@@ -258,9 +248,7 @@ def test_a_file_that_does_not_belong_is_a_warning(dataset: Path) -> None:
     ]
 
 
-def test_a_shard_of_another_dataset_with_the_same_name_is_found(
-    dataset: Path, demo: Path, tmp_path: Path
-) -> None:
+def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset, demo, tmp_path):
     shardctl.convert(
         demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"}, workers=0
     )
@@ -271,7 +259,7 @@ def test_a_shard_of_another_dataset_with_the_same_name_is_found(
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
-def test_two_swapped_shards_of_one_size_are_found(tmp_path: Path, level: str) -> None:
+def test_two_swapped_shards_of_one_size_are_found(tmp_path, level):
     for name in ("1.png", "2.png"):
         (tmp_path / "in").mkdir(exist_ok=True)
         Image.new("RGB", (8, 8), int(name[0])).save(tmp_path / "in" / name)
@@ -288,7 +276,7 @@ def test_two_swapped_shards_of_one_size_are_found(tmp_path: Path, level: str) ->
     assert found == {(one.name, "wrong-shard"), (other.name, "wrong-shard")}
 
 
-def test_a_lone_shard_proves_itself(dataset: Path, tmp_path: Path) -> None:
+def test_a_lone_shard_proves_itself(dataset, tmp_path):
     lone = tmp_path / "lone.arrow"
     shutil.copy(dataset / SHARD, lone)
     assert shardctl.verify(lone).samples == 8
@@ -300,7 +288,7 @@ def test_a_lone_shard_proves_itself(dataset: Path, tmp_path: Path) -> None:
     assert [finding.kind for finding in shardctl.verify(lone).findings] == ["unreadable-shard"]
 
 
-def test_what_is_no_dataset_is_said(tmp_path: Path) -> None:
+def test_what_is_no_dataset_is_said(tmp_path):
     with pytest.raises(DatasetError, match="no such dataset"):
         shardctl.verify(tmp_path / "absent")
     with pytest.raises(DatasetError, match="not a dataset"):
@@ -309,7 +297,7 @@ def test_what_is_no_dataset_is_said(tmp_path: Path) -> None:
         shardctl.verify(tmp_path, "total")
 
 
-def test_progress_counts_every_shard(raw_dataset: Path) -> None:
+def test_progress_counts_every_shard(raw_dataset):
     heard: list[tuple[int, int]] = []
     result = shardctl.verify(raw_dataset, progress=lambda done, total: heard.append((done, total)))
     assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
@@ -317,7 +305,7 @@ def test_progress_counts_every_shard(raw_dataset: Path) -> None:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full"])
-def test_files_that_may_not_be_read_are_findings(dataset: Path, level: str) -> None:
+def test_files_that_may_not_be_read_are_findings(dataset, level):
     for name in (SHARD, "plan.arrow", "SHA256SUMS"):
         (dataset / name).chmod(0)
     ran = without_privileges("verify", dataset, "--level", level, "--json")
@@ -336,7 +324,7 @@ def test_files_that_may_not_be_read_are_findings(dataset: Path, level: str) -> N
 
 
 @pytest.mark.thorough
-def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset: Path) -> None:
+def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset):
     for name in (SHARD, "plan.arrow", "manifest.json"):
         (dataset / name).chmod(0)
     ran = without_privileges("verify", dataset, "--json")
@@ -364,8 +352,8 @@ LocalFolder.chunks = fail
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full", "deep"])
 def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
-) -> None:
+    dataset, tmp_path, monkeypatch, level
+):
     """Where the disk fails, a mapped file reads as zeros (shardctl/system/mmap.py), here a changed
     byte; other reads fail."""
     (tmp_path / "sitecustomize.py").write_text(UNREADABLE)
@@ -377,9 +365,7 @@ def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(
         assert "cannot be read (Input/output error)" in finding.message
 
 
-def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(dataset, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import shardctl.inspection.verify.worker as s\n"
         "real = s.is_regular_file\n"
@@ -429,9 +415,7 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM"])
-def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(
-    dataset: Path, killed: Callable[..., Path], signal: str
-) -> None:
+def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(dataset, killed, signal):
     log = killed(FATAL_KILLS - 1, signal=signal)
     assert shardctl.verify(dataset).findings == ()
     assert shardctl.verify(dataset / SHARD).ok
@@ -439,9 +423,7 @@ def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(
 
 
 @pytest.mark.thorough
-def test_processes_that_are_killed_again_and_again_end_the_check(
-    dataset: Path, killed: Callable[..., Path]
-) -> None:
+def test_processes_that_are_killed_again_and_again_end_the_check(dataset, killed):
     killed(100)
     for target in (dataset, dataset / SHARD):
         with pytest.raises(
@@ -453,8 +435,8 @@ def test_processes_that_are_killed_again_and_again_end_the_check(
 
 @pytest.mark.thorough
 def test_processes_that_are_killed_at_one_image_after_the_other_end_the_check(
-    photos: Path, tmp_path: Path, killed: Callable[..., Path]
-) -> None:
+    photos, tmp_path, killed
+):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     log = killed(100, "_decode_fault", "True")
     with pytest.raises(WorkerError, match="was ended by SIGKILL, 16 times"):
@@ -463,9 +445,7 @@ def test_processes_that_are_killed_at_one_image_after_the_other_end_the_check(
 
 
 @pytest.mark.thorough
-def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(
-    photos: Path, tmp_path: Path, killed: Callable[..., Path]
-) -> None:
+def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(photos, tmp_path, killed):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     size = min(path.stat().st_size for path in photos.rglob("*.jpg"))
     log = killed(FATAL_KILLS - 1, "_decode_fault", f"len(given[0]) == {size}")
@@ -474,9 +454,7 @@ def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(
 
 
 @pytest.mark.thorough
-def test_an_image_whose_process_is_killed_every_time_is_a_finding(
-    photos: Path, tmp_path: Path, killed: Callable[..., Path]
-) -> None:
+def test_an_image_whose_process_is_killed_every_time_is_a_finding(photos, tmp_path, killed):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     smallest = min(photos.rglob("*.jpg"), key=lambda path: path.stat().st_size)
     killed(100, "_decode_fault", f"len(given[0]) == {smallest.stat().st_size}")
@@ -501,9 +479,7 @@ def test_an_image_whose_process_is_killed_every_time_is_a_finding(
         SHARD,
     ],
 )
-def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(
-    dataset: Path, photos: Path, name: str
-) -> None:
+def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(dataset, photos, name):
     (dataset / name).unlink()
     os.mkfifo(dataset / name)
     kind = {"manifest.json": "damaged-manifest", SHARD: "missing-shard"}.get(name, "missing-file")
@@ -513,9 +489,7 @@ def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(
 
 
 @pytest.mark.parametrize("name", ["rejects.jsonl", "shards.arrow"])
-def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_a_file(
-    dataset: Path, cli: Any, name: str
-) -> None:
+def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_a_file(dataset, cli, name):
     (dataset / name).unlink()
     os.mkfifo(dataset / name)
     ran = cli("inspect", dataset)
@@ -523,8 +497,8 @@ def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_a_file(
 
 
 def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_replaced(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dataset, monkeypatch
+):
     """As on a server whose handle of the file has become stale: nothing else has what is in it."""
     stat, read = Path.stat, LocalFolder.read
 

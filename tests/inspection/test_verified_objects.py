@@ -62,7 +62,7 @@ WRONG: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_objects_that_are_wrong_are_found_with_their_place(tmp_path: Path) -> None:
+def test_objects_that_are_wrong_are_found_with_their_place(tmp_path):
     good = struct([thing([1, 2, 3, 4], 2), thing(BOX)])
     objects = [value for _, wrong in WRONG for value in (good, None, wrong)]
     shard = written(tmp_path / "out", objects)
@@ -74,7 +74,7 @@ def test_objects_that_are_wrong_are_found_with_their_place(tmp_path: Path) -> No
             assert finding.message.startswith(f"objects {says}")
 
 
-def test_an_rle_that_is_no_mask_of_its_size_is_found_at_deep(tmp_path: Path) -> None:
+def test_an_rle_that_is_no_mask_of_its_size_is_found_at_deep(tmp_path):
     shard = written(
         tmp_path / "out", [struct([]), None, runs((12, 16), b"\x01"), None, runs((12, 16), b"1")]
     )
@@ -92,7 +92,7 @@ def test_an_rle_that_is_no_mask_of_its_size_is_found_at_deep(tmp_path: Path) -> 
     )
 
 
-def test_what_the_loader_refuses_and_sends_to_verify_is_found_there(tmp_path: Path) -> None:
+def test_what_the_loader_refuses_and_sends_to_verify_is_found_there(tmp_path):
     refused = WRONG[:2] + WRONG[7:9]
     written(tmp_path / "out", [value for _, value in refused])
     dataset = shardctl.open(tmp_path / "out")
@@ -106,7 +106,7 @@ def test_what_the_loader_refuses_and_sends_to_verify_is_found_there(tmp_path: Pa
     ] == [0, 1, 2, 3]
 
 
-def test_objects_that_can_be_read_are_no_finding(tmp_path: Path) -> None:
+def test_objects_that_can_be_read_are_no_finding(tmp_path):
     write(tmp_path / "out", SAMPLES)
     assert not [
         each for each in shardctl.verify(tmp_path / "out").findings if each.kind == "bad-annotation"
@@ -120,7 +120,7 @@ def test_objects_that_can_be_read_are_no_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_column_that_is_not_one_of_objects_is_found(tmp_path: Path) -> None:
+def test_a_column_that_is_not_one_of_objects_is_found(tmp_path):
     fields = pa.schema([("key", pa.string()), ("objects", pa.list_(pa.float32()))])
     write_dataset(tmp_path / "out", fields, [("k", [1.0])], 2, roles={"objects": ROLE})
     (shard,) = (tmp_path / "out").glob("*-0*.arrow")

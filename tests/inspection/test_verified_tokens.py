@@ -63,7 +63,7 @@ def findings(target: Path) -> list[tuple[str, int | None, int | None, str]]:
     ]
 
 
-def test_tokens_and_documents_that_are_wrong_are_found_with_their_place(tmp_path: Path) -> None:
+def test_tokens_and_documents_that_are_wrong_are_found_with_their_place(tmp_path):
     good = block_of([("a", 0, tokens_of("good"))])
     out = write_packed(
         tmp_path / "out", [block for *_, bad in WRONG for block in (good, bad)], per_shard=99
@@ -81,7 +81,7 @@ def test_tokens_and_documents_that_are_wrong_are_found_with_their_place(tmp_path
     ]
 
 
-def test_a_loss_mask_is_0_or_1_and_as_long_as_the_tokens(tmp_path: Path) -> None:
+def test_a_loss_mask_is_0_or_1_and_as_long_as_the_tokens(tmp_path):
     blocks = [
         {**wrong(), "loss_mask": mask}
         for mask in ([1] * LENGTH, [0, 2, 3] + [0] * 13, [1] * 15, None)
@@ -99,13 +99,13 @@ def test_a_loss_mask_is_0_or_1_and_as_long_as_the_tokens(tmp_path: Path) -> None
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("role", [PACKED, Tokens(), Tokens(packed=True)])
-def test_what_is_as_it_should_be_is_no_finding(tmp_path: Path, role: Tokens) -> None:
+def test_what_is_as_it_should_be_is_no_finding(tmp_path, role):
     assert findings(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), role)) == []
     assert findings(write_ragged(tmp_path / "ragged", {**DOCUMENTS, "empty": ""})) == []
 
 
 @pytest.mark.thorough
-def test_columns_that_are_not_those_of_tokens_are_found(tmp_path: Path) -> None:
+def test_columns_that_are_not_those_of_tokens_are_found(tmp_path):
     fields = pa.schema(
         [("key", pa.string()), ("tokens", pa.list_(pa.uint16())), ("other", pa.string())]
     )

@@ -57,14 +57,14 @@ def reports(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 class TestPage:
-    def test_its_sections_are_in_the_same_order(self, path: Path) -> None:
+    def test_its_sections_are_in_the_same_order(self, path):
         found = re.findall(r"^## (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert len(found) == len(HEADINGS)
         assert all(
             pattern.fullmatch(heading) for pattern, heading in zip(HEADINGS, found, strict=True)
         ), found
 
-    def test_each_report_has_threads_and_a_test_that_is_there(self, path: Path) -> None:
+    def test_each_report_has_threads_and_a_test_that_is_there(self, path):
         rows = reports(path.read_text(encoding="utf-8"))
         assert 5 <= len(rows) <= 10
         for reported, _, test in rows:
@@ -76,7 +76,7 @@ class TestPage:
             assert named is not None, test
             assert named[2] in functions(ROOT / named[1]), test
 
-    def test_it_begins_with_a_conversion_and_ends_with_an_export(self, path: Path) -> None:
+    def test_it_begins_with_a_conversion_and_ends_with_an_export(self, path):
         commands = [
             command.text
             for block in blocks(path.read_text(encoding="utf-8"))
@@ -87,16 +87,16 @@ class TestPage:
         assert "shardctl verify out" in commands
         assert any(command.startswith("shardctl export out back --to ") for command in commands)
 
-    def test_its_other_snippets_are_python(self, path: Path) -> None:
+    def test_its_other_snippets_are_python(self, path):
         """Those that need the other tool: nothing runs them, but they can be compiled."""
         for code in snippets(path.read_text(encoding="utf-8"), "python"):
             ast.parse(code)
 
-    def test_the_index_leads_to_it(self, path: Path) -> None:
+    def test_the_index_leads_to_it(self, path):
         assert f"]({path.name})" in INDEX.read_text(encoding="utf-8")
 
 
-def test_every_thread_that_the_comparison_names_is_one() -> None:
+def test_every_thread_that_the_comparison_names_is_one():
     links = [
         link
         for link in LINK.findall(COMPARED.read_text(encoding="utf-8"))
@@ -106,14 +106,14 @@ def test_every_thread_that_the_comparison_names_is_one() -> None:
     assert [link for link in links if not THREAD.fullmatch(link)] == []
 
 
-def test_every_note_of_the_comparison_is_used_and_there() -> None:
+def test_every_note_of_the_comparison_is_used_and_there():
     page = COMPARED.read_text(encoding="utf-8")
     notes = re.findall(r"^\[\^([\w-]+)\]: ", page, re.MULTILINE)
     assert len(notes) == len(set(notes))
     assert set(re.findall(r"\[\^([\w-]+)\](?!:)", page)) == set(notes)
 
 
-def test_the_speeds_of_the_comparison_are_those_that_were_measured() -> None:
+def test_the_speeds_of_the_comparison_are_those_that_were_measured():
     """Each cell is in the pages of measurements, in the row of the same tool."""
     names = {"ArrayRecord and Grain": "ArrayRecord + Grain"}
     pages = (ROOT / "docs" / "performance.md", *sorted((ROOT / "docs" / "dev").rglob("*.md")))

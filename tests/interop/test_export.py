@@ -171,9 +171,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @examples(12)
 @given(train=documents, val=documents, compression=st.sampled_from(["none", "zstd"]))
-def test_ragged_documents_come_out_with_their_end(
-    tmp_path: Path, small_blocks: None, train: list[Document], val: list[Document], compression: str
-) -> None:
+def test_ragged_documents_come_out_with_their_end(tmp_path, small_blocks, train, val, compression):
     splits = {"train": train, "val": val}
     made = write_ragged(tmp_path / "in", splits, samples_per_shard=4, compression=compression)
     for to, read in (("megatron", read_megatron), ("nanogpt", read_nanogpt)):
@@ -191,9 +189,7 @@ def test_ragged_documents_come_out_with_their_end(
 
 @examples(15)
 @given(given_=documents, size=st.integers(2, 9))
-def test_documents_cut_anywhere_come_out_whole_and_in_order(
-    tmp_path: Path, small_blocks: None, given_: list[Document], size: int
-) -> None:
+def test_documents_cut_anywhere_come_out_whole_and_in_order(tmp_path, small_blocks, given_, size):
     made = write_packed(tmp_path / "in", concatenated(given_, size), size)
     for to, read in (("megatron", read_megatron), ("nanogpt", read_nanogpt)):
         shardctl.export(made, tmp_path / to, to, overwrite=True)
@@ -203,8 +199,8 @@ def test_documents_cut_anywhere_come_out_whole_and_in_order(
 @examples(15)
 @given(given_=documents, size=st.integers(2, 9), data=st.data())
 def test_pieces_in_any_order_of_blocks_come_out_as_documents(
-    tmp_path: Path, small_blocks: None, given_: list[Document], size: int, data: st.DataObject
-) -> None:
+    tmp_path, small_blocks, given_, size, data
+):
     pieces = data.draw(st.permutations(pieces_of(given_, size)))
     made = write_packed(tmp_path / "in", first_fit(pieces, size), size)
     shardctl.export(made, tmp_path / "out", "megatron", overwrite=True)
@@ -213,9 +209,7 @@ def test_pieces_in_any_order_of_blocks_come_out_as_documents(
     )
 
 
-def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(tmp_path, cli):
     made = write_ragged(tmp_path / "in", {"train": [[1, 2, EOS], [3]]})
     assert cli("export", made, tmp_path / "one", "--to", "megatron").code == 0
     assert read_megatron(tmp_path / "one") == [[1, 2, EOS], [3, EOS]]
@@ -232,9 +226,7 @@ def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(
         (200_000, pa.uint32(), "int32"),
     ],
 )
-def test_megatron_has_the_type_that_its_own_tool_takes(
-    tmp_path: Path, vocabulary: int, type_: Any, dtype: str
-) -> None:
+def test_megatron_has_the_type_that_its_own_tool_takes(tmp_path, vocabulary, type_, dtype):
     given_ = [[vocabulary - 1, 1], [0]]
     made = write_ragged(
         tmp_path / "in", {"train": given_}, type_, {**ROLE, "vocabulary": vocabulary}
@@ -244,7 +236,7 @@ def test_megatron_has_the_type_that_its_own_tool_takes(
     assert json.loads((tmp_path / "out" / "shardctl.json").read_text())["dtype"] == dtype
 
 
-def test_megatron_core_reads_the_files(tmp_path: Path) -> None:
+def test_megatron_core_reads_the_files(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own imports
         reader = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
@@ -256,7 +248,7 @@ def test_megatron_core_reads_the_files(tmp_path: Path) -> None:
     assert read.document_indices.tolist() == [0, 1, 2, 3]
 
 
-def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path: Path, cli: Any) -> None:
+def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, cli):
     made = write_ragged(tmp_path / "in", {"train": [[1, 2], []], "val": [[3]]})
     ran = cli("export", made, tmp_path / "out", "--to", "nanogpt", "--split", "train", "--json")
     assert (ran.code, ran.err) == (0, "")
@@ -315,9 +307,7 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path: Path, cli:
         ),
     ],
 )
-def test_what_cannot_be_exported_is_said_and_leaves_nothing(
-    tmp_path: Path, to: str, document: Document, role: Any, message: str
-) -> None:
+def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path, to, document, role, message):
     made = write_ragged(tmp_path / "in", {"train": [document]}, pa.int64(), role)
     with pytest.raises(ShardctlError, match=message):
         shardctl.export(made, tmp_path / "out", to)
@@ -338,16 +328,14 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
         ),
     ],
 )
-def test_pieces_that_do_not_make_documents_are_refused(
-    tmp_path: Path, pieces: list[Piece], message: str
-) -> None:
+def test_pieces_that_do_not_make_documents_are_refused(tmp_path, pieces, message):
     block = {**block_of(pieces, 4), "tokens": [1, 2, 3, 4]}
     made = write_packed(tmp_path / "in", [block], 4)
     with pytest.raises(DatasetError, match=message):
         shardctl.export(made, tmp_path / "out", "megatron")
 
 
-def test_a_damaged_shard_is_found_and_nothing_is_written(tmp_path: Path, cli: Any) -> None:
+def test_a_damaged_shard_is_found_and_nothing_is_written(tmp_path, cli):
     made = write_ragged(tmp_path / "in", {"train": [list(range(8, 400))]}, compression="none")
     shard = next(made.glob("train-*.arrow"))
     content = shard.read_bytes()
@@ -359,7 +347,7 @@ def test_a_damaged_shard_is_found_and_nothing_is_written(tmp_path: Path, cli: An
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_packed_documents_without_their_end_get_one(tmp_path: Path) -> None:
+def test_packed_documents_without_their_end_get_one(tmp_path):
     blocks = [
         block_of([Piece("a", 0, [1, 2]), Piece("b", 0, [3, EOS])], 5),
         block_of([Piece("c", 0, [4])], 5),
@@ -371,7 +359,7 @@ def test_packed_documents_without_their_end_get_one(tmp_path: Path) -> None:
     assert read_megatron(tmp_path / "two") == [[1, 2], [3, EOS], [4]]
 
 
-def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
+def test_only_an_export_is_overwritten(tmp_path, cli):
     made, out = write_ragged(tmp_path / "in", {"train": [[1]]}), tmp_path / "out"
     out.mkdir()
     shardctl.export(made, out, "megatron")  # an empty folder is taken
@@ -398,9 +386,7 @@ def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
-def test_stopped_anywhere_the_export_is_the_old_the_new_or_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_stopped_anywhere_the_export_is_the_old_the_new_or_absent(tmp_path, monkeypatch, how):
     made, out = write_ragged(tmp_path / "in", {"train": [[1], [2]]}), tmp_path / "out"
     old, new = [[1, EOS], [2, EOS]], [[1], [2]]
     change, stopped = 0, True
@@ -420,9 +406,7 @@ def test_stopped_anywhere_the_export_is_the_old_the_new_or_absent(
     assert change > 5
 
 
-def test_a_dataset_that_changes_meanwhile_is_not_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path, monkeypatch):
     made = write_ragged(tmp_path / "in", {"train": [[1]]})
     real = Source.check_unchanged
 
@@ -438,7 +422,7 @@ def test_a_dataset_that_changes_meanwhile_is_not_exported(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_is_said_and_nothing_stays(disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_nothing_stays(disk, tmp_path):
     made = write_ragged(tmp_path / "in", {"train": [list(range(8, 400))] * 50})
     with pytest.raises(StorageError, match="is where a file system is mounted"):
         shardctl.export(made, disk, "megatron")
@@ -462,7 +446,7 @@ def converted(folder: Path, texts: list[str], pack: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("method", ["concat", "bfd", "none"])
-def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path: Path, method: str) -> None:
+def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path, method):
     texts = [f"{number} {'long ' * (number % 7)}" for number in range(40)]
     pack = {"method": method, **({} if method == "none" else {"length": 16})}
     shardctl.export(converted(tmp_path, texts, pack), tmp_path / "out", "megatron")
@@ -471,7 +455,7 @@ def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path: Path, me
     assert sorted(bytes(document[:-1]).decode() for document in read) == sorted(texts)
 
 
-def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path: Path) -> None:
+def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path):
     """Pieces may overlap, and as documents of their own they would have an end in the middle."""
     made = converted(
         tmp_path, ["too long for one row"], {"method": "none", "length": 8, "stride": 2}

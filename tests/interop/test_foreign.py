@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,7 +28,7 @@ def tars(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_overview_has_the_files_the_fields_and_the_first_records(tars: Path) -> None:
+def test_an_overview_has_the_files_the_fields_and_the_first_records(tars):
     found = look(tars, first=2, workers=0)
     assert (found.formats, found.files, found.records, found.faults) == (
         {"webdataset": 2},
@@ -44,14 +43,14 @@ def test_an_overview_has_the_files_the_fields_and_the_first_records(tars: Path) 
     ]
 
 
-def test_whole_shards_have_no_findings(tars: Path) -> None:
+def test_whole_shards_have_no_findings(tars):
     told: list[tuple[int, int]] = []
     result = check(tars, 0, lambda done, total: told.append((done, total)))
     assert (result.ok, result.shards, result.samples, result.findings) == (True, 2, 42, ())
     assert told[-1] == (42, 42)
 
 
-def test_a_tar_without_its_end_is_told_and_is_no_damage(tars: Path, cli: Any) -> None:
+def test_a_tar_without_its_end_is_told_and_is_no_damage(tars, cli):
     cut = tars / "train-00001.tar"
     cut.write_bytes(cut.read_bytes()[: 3 * 1024])  # the second sample lacks its second member
     result = check(tars, 0)
@@ -69,7 +68,7 @@ def test_a_tar_without_its_end_is_told_and_is_no_damage(tars: Path, cli: Any) ->
     assert "warning: train-00001.tar: no-end: it has no end marker" in ran.out
 
 
-def test_damage_is_found_with_the_file_and_the_record(tars: Path) -> None:
+def test_damage_is_found_with_the_file_and_the_record(tars):
     damaged = tars / "train-00000.tar"
     data = bytearray(damaged.read_bytes())
     at = data.index(b"text 7")
@@ -86,7 +85,7 @@ def test_damage_is_found_with_the_file_and_the_record(tars: Path) -> None:
         assert (result.ok, result.samples) == (False, 39)
 
 
-def test_a_parquet_file_with_a_damaged_page_is_found(tmp_path: Path) -> None:
+def test_a_parquet_file_with_a_damaged_page_is_found(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(
         pa.table({"text": [f"some text {n}" for n in range(1000)]}), path, write_page_checksum=True
@@ -99,7 +98,7 @@ def test_a_parquet_file_with_a_damaged_page_is_found(tmp_path: Path) -> None:
     assert [finding.kind for finding in result.findings] == ["damaged"]
 
 
-def test_the_hashes_of_an_index_are_compared(dataset: Path, tmp_path: Path) -> None:
+def test_the_hashes_of_an_index_are_compared(dataset, tmp_path):
     shardctl.write(tmp_path / "texts", [{"text": f"text {n}"} for n in range(9)])
     shardctl.export(tmp_path / "texts", tmp_path / "mds", "mds", workers=0)
     (tmp_path / "mds" / "shardctl.json").unlink()  # it has checksums of its own
@@ -113,7 +112,7 @@ def test_the_hashes_of_an_index_are_compared(dataset: Path, tmp_path: Path) -> N
     ]
 
 
-def test_a_dataset_and_what_is_left_of_one_are_not_foreign(dataset: Path, tars: Path) -> None:
+def test_a_dataset_and_what_is_left_of_one_are_not_foreign(dataset, tars):
     assert is_foreign(tars)
     assert is_foreign(tars / "train-00000.tar")
     assert not is_foreign(dataset)
@@ -123,7 +122,7 @@ def test_a_dataset_and_what_is_left_of_one_are_not_foreign(dataset: Path, tars: 
     assert not is_foreign(tars / "missing.tar")
 
 
-def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_take_them(tars, capsys):
     assert run(["verify", str(tars), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples"] == 42
     assert run(["inspect", str(tars), "--head", "1"]) == 0
@@ -135,9 +134,7 @@ def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.thorough
-def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(
-    photos: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(photos, tmp_path, cli):
     shardctl.convert(photos, tmp_path / "in", recipe={"store": "jpeg:90"}, workers=0)
     shardctl.export(tmp_path / "in", tmp_path / "tars", "webdataset", workers=0)
     (tmp_path / "tars" / "shardctl.json").unlink()
@@ -184,7 +181,7 @@ the sizes of its columns."""
         "convert SRC OUT",
     ],
 )
-def test_a_file_that_ends_its_library_ends_no_command(command: str, tmp_path: Path) -> None:
+def test_a_file_that_ends_its_library_ends_no_command(command, tmp_path):
     (tmp_path / "a.parquet").write_bytes(ENDS_PYARROW)
     places = {
         "SRC": str(tmp_path / "a.parquet"),
@@ -202,7 +199,7 @@ def test_a_file_that_ends_its_library_ends_no_command(command: str, tmp_path: Pa
 
 
 @pytest.mark.thorough
-def test_advice_names_what_cannot_be_read(tmp_path: Path, cli: Any) -> None:
+def test_advice_names_what_cannot_be_read(tmp_path, cli):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.parquet").write_bytes(ENDS_PYARROW)
     parquet.write_table(

@@ -57,9 +57,7 @@ def with_columns(photos: Path, tmp_path: Path) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
 @pytest.mark.parametrize("which", ["encoded", "with_columns"])
-def test_hugging_face_sees_images_and_class_labels(
-    which: str, request: pytest.FixtureRequest, photos: Path, tmp_path: Path
-) -> None:
+def test_hugging_face_sees_images_and_class_labels(which, request, photos, tmp_path):
     import datasets
 
     files = request.getfixturevalue(which)
@@ -104,9 +102,7 @@ print(json.dumps([datasets.__version__, label, size, sample, pixels]))
     os.environ.get("SHARDCTL_INSTALLS") != "yes",
     reason="SHARDCTL_INSTALLS=yes lets it install packages",
 )
-def test_an_older_hugging_face_sees_the_same(
-    with_columns: list[str], raw_dataset: Path, tmp_path: Path
-) -> None:
+def test_an_older_hugging_face_sees_the_same(with_columns, raw_dataset, tmp_path):
     """Release 3.6, in an environment of its own, without shardctl."""
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
@@ -137,8 +133,8 @@ def test_an_older_hugging_face_sees_the_same(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
 def test_hugging_face_reads_raw_shards_as_vectors_when_it_is_told_so(
-    raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    raw_dataset, tmp_path, monkeypatch
+):
     """By the lines in docs/format.md. Without them it refuses the tensor type."""
     import datasets
 
@@ -156,7 +152,7 @@ def test_hugging_face_reads_raw_shards_as_vectors_when_it_is_told_so(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
-def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path: Path) -> None:
+def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path):
     import datasets
 
     values = {
@@ -183,7 +179,7 @@ def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path: Path) -
     assert ds[0] == {"key": "a", **{name: value for name, (_, value) in values.items()}}
 
 
-def test_polars_and_pandas_and_pyarrow_read_encoded_shards(encoded: list[str]) -> None:
+def test_polars_and_pandas_and_pyarrow_read_encoded_shards(encoded):
     keys = [sample["key"] for sample in shardctl.open(Path(encoded[0]).parent)]
     polars = pl.concat([pl.read_ipc(path) for path in encoded])
     assert polars["key"].to_list() == keys
@@ -195,7 +191,7 @@ def test_polars_and_pandas_and_pyarrow_read_encoded_shards(encoded: list[str]) -
     )
 
 
-def test_polars_and_pandas_read_raw_shards(raw_dataset: Path) -> None:
+def test_polars_and_pandas_read_raw_shards(raw_dataset):
     path = sorted(raw_dataset.glob("train-*.arrow"))[0]
     first = shardctl.open(raw_dataset, split="train")[0]
     polars = pl.read_ipc(path)
@@ -207,7 +203,7 @@ def test_polars_and_pandas_read_raw_shards(raw_dataset: Path) -> None:
     assert np.array_equal(np.asarray(pandas["image"][0]).reshape(32, 32, 3), first["image"])
 
 
-def test_polars_and_pandas_read_text_shards(demo: Path, tmp_path: Path) -> None:
+def test_polars_and_pandas_read_text_shards(demo, tmp_path):
     shardctl.convert(demo / "lines.jsonl", tmp_path / "out", workers=0, samples_per_shard=50)
     (path,) = (tmp_path / "out").glob("train-*.arrow")
     lines = [json.loads(line) for line in (demo / "lines.jsonl").read_text().splitlines()]
@@ -215,7 +211,7 @@ def test_polars_and_pandas_read_text_shards(demo: Path, tmp_path: Path) -> None:
     assert pd.read_feather(path)["text"].tolist() == [line["text"] for line in lines]
 
 
-def test_sha256sum_checks_a_dataset(raw_dataset: Path) -> None:
+def test_sha256sum_checks_a_dataset(raw_dataset):
     done = subprocess.run(
         ["sha256sum", "-c", "--quiet", "--strict", "SHA256SUMS"],
         cwd=raw_dataset,

@@ -52,9 +52,7 @@ def begins_at(array: Any) -> int:
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(
-    root: Path, options: dict[str, Any]
-) -> None:
+def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(root, options):
     torch = pytest.importorskip("torch")
     forms = [
         lambda array: array,
@@ -82,9 +80,7 @@ def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_a_later_loader_uses_the_memory_of_an_earlier_one(
-    root: Path, options: dict[str, Any]
-) -> None:
+def test_a_later_loader_uses_the_memory_of_an_earlier_one(root, options):
     def addresses() -> set[int]:
         ds = shardctl.open(root)
         loader = ds.loader(
@@ -107,7 +103,7 @@ def test_a_later_loader_uses_the_memory_of_an_earlier_one(
     assert addresses() <= first
 
 
-def test_threads_that_take_and_leave_batches_never_have_the_same_memory(root: Path) -> None:
+def test_threads_that_take_and_leave_batches_never_have_the_same_memory(root):
     ds = shardctl.open(root)
     wrong: list[Any] = []
 
@@ -136,7 +132,7 @@ def read_in_fork(loader: Any, held: Any, before: Any, go_on: Any, queue: Any) ->
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_and_its_parent_do_not_see_what_the_other_writes(root: Path) -> None:
+def test_a_forked_process_and_its_parent_do_not_see_what_the_other_writes(root):
     loader = shardctl.open(root).loader(
         BATCH, shuffle=True, columns=["image", "key"], threads=2, repeat=3
     )
@@ -178,7 +174,7 @@ print(held, own() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_no_more_memory_is_kept_than_the_bound(root: Path) -> None:
+def test_no_more_memory_is_kept_than_the_bound(root):
     ran = subprocess.run(
         [sys.executable, "-c", MANY, str(root)], capture_output=True, text=True, check=True
     )
@@ -187,7 +183,7 @@ def test_no_more_memory_is_kept_than_the_bound(root: Path) -> None:
     assert kept < 20, f"{kept} MiB"
 
 
-def test_memory_that_the_system_does_not_give_is_a_memory_error() -> None:
+def test_memory_that_the_system_does_not_give_is_a_memory_error():
     from shardctl.loader.blocks.memory import BatchMemory
 
     with pytest.raises(MemoryError, match="bytes of memory can be had for a batch"):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from object_server import ObjectServer
 from remote_datasets import all_same, block_reads, blocks_of, make, upload
 
 import shardctl
@@ -59,9 +58,7 @@ def files_of(folder: Path) -> list[str]:
     return ["", *(str(path.relative_to(folder)) for path in folder.rglob("*"))]
 
 
-def test_the_second_time_nothing_comes(
-    root: Path, bucket: str, folder: Path, object_server: ObjectServer
-) -> None:
+def test_the_second_time_nothing_comes(root, bucket, folder, object_server):
     url = upload(root, f"{bucket}/out")
     first = read(url, cache=folder)
     object_server.clear()
@@ -71,9 +68,7 @@ def test_the_second_time_nothing_comes(
     assert (entry.url, entry.blocks, entry.of_blocks) == (url, blocks_of(root), blocks_of(root))
 
 
-def test_another_dataset_at_the_same_place(
-    plain: Path, tmp_path: Path, bucket: str, folder: Path
-) -> None:
+def test_another_dataset_at_the_same_place(plain, tmp_path, bucket, folder):
     url = upload(plain, f"{bucket}/out")
     before = read(url, cache=folder)
     other = make(tmp_path / "other", samples=240, seed=500)
@@ -119,9 +114,7 @@ def results(processes: list[subprocess.Popen[str]]) -> list[tuple[int, ...]]:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_processes_together_bring_each_block_once(
-    plain: Path, bucket: str, folder: Path, object_server: ObjectServer, world_size: int
-) -> None:
+def test_processes_together_bring_each_block_once(plain, bucket, folder, object_server, world_size):
     url = upload(plain, f"{bucket}/out")
     object_server.clear()
     found = results(
@@ -142,9 +135,7 @@ def test_processes_together_bring_each_block_once(
     assert sorted(tables) == ["out/manifest.json", "out/shards.arrow"]
 
 
-def test_a_killed_process_leaves_whole_blocks(
-    plain: Path, bucket: str, folder: Path, object_server: ObjectServer
-) -> None:
+def test_a_killed_process_leaves_whole_blocks(plain, bucket, folder, object_server):
     url = upload(plain, f"{bucket}/out")
     object_server.fault("slow", key="*train-00001*", method="GET", seconds=20)
     (process,) = started(1, url=url, folder=str(folder), shuffle=False)
@@ -178,9 +169,7 @@ def damage(folder: Path) -> int:
     return len(files)
 
 
-def test_damage_is_noticed_and_mended(
-    root: Path, bucket: str, folder: Path, object_server: ObjectServer
-) -> None:
+def test_damage_is_noticed_and_mended(root, bucket, folder, object_server):
     url = upload(root, f"{bucket}/out")
     whole = read(url, cache=folder)
     count = damage(folder)
@@ -211,9 +200,7 @@ def flip(data: bytes, at: int) -> bytes:
     ],
     ids=["end", "footer", "begin", "cut", "longer", "zeros", "gone"],
 )
-def test_whatever_is_damaged_comes_again(
-    plain: Path, bucket: str, folder: Path, damaged: Any, on_error: str
-) -> None:
+def test_whatever_is_damaged_comes_again(plain, bucket, folder, damaged, on_error):
     url = upload(plain, f"{bucket}/out")
     first = read(url, cache=folder)
     for path in [
@@ -228,7 +215,7 @@ def test_whatever_is_damaged_comes_again(
         assert loader.stats().skipped == 0
 
 
-def test_a_lost_footer_comes_again(plain: Path, bucket: str, folder: Path) -> None:
+def test_a_lost_footer_comes_again(plain, bucket, folder):
     url = upload(plain, f"{bucket}/out")
     whole = read(url, cache=folder)
     for path in folder.glob("*/shards/*.arrow"):
@@ -262,9 +249,7 @@ class Watch:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [0, 100_000, 300_000])
-def test_the_limit_holds_at_every_moment(
-    plain: Path, bucket: str, folder: Path, limit: int
-) -> None:
+def test_the_limit_holds_at_every_moment(plain, bucket, folder, limit):
     url = upload(plain, f"{bucket}/out")
     with Watch(folder) as watch:
         for _ in range(2):
@@ -280,9 +265,7 @@ def disk_usage_of_nothing(folder: Path) -> int:
     return folder.stat().st_blocks * 512
 
 
-def test_with_a_full_cache_the_rest_passes_by(
-    plain: Path, bucket: str, folder: Path, object_server: ObjectServer
-) -> None:
+def test_with_a_full_cache_the_rest_passes_by(plain, bucket, folder, object_server):
     url = upload(plain, f"{bucket}/out")
     read(url, cache=folder, cache_limit=260_000)
     (entry,) = Cache(folder).entries()
@@ -294,7 +277,7 @@ def test_with_a_full_cache_the_rest_passes_by(
     assert len(reads) == entry.of_blocks - entry.blocks
 
 
-def test_datasets_that_nobody_uses_make_room(plain: Path, bucket: str, folder: Path) -> None:
+def test_datasets_that_nobody_uses_make_room(plain, bucket, folder):
     urls = [upload(plain, f"{bucket}/{name}") for name in ("a", "b", "c")]
     limit = 1_000_000
     for number, url in enumerate(urls[:2]):
@@ -308,7 +291,7 @@ def test_datasets_that_nobody_uses_make_room(plain: Path, bucket: str, folder: P
     assert kept[urls[2]].blocks == kept[urls[2]].of_blocks
 
 
-def test_a_dataset_in_use_stays(plain: Path, bucket: str, folder: Path) -> None:
+def test_a_dataset_in_use_stays(plain, bucket, folder):
     first, second = (upload(plain, f"{bucket}/{name}") for name in ("a", "b"))
     used = shardctl.open(first, cache=folder)
     before = list(used.loader(8))
@@ -321,9 +304,7 @@ def test_a_dataset_in_use_stays(plain: Path, bucket: str, folder: Path) -> None:
     assert all_same(used.loader(8), before)
 
 
-def test_a_full_disk_is_as_a_full_cache(
-    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_as_a_full_cache(plain, bucket, folder, monkeypatch):
     url = upload(plain, f"{bucket}/out")
     real, left = os.posix_fallocate, [6]
 
@@ -341,9 +322,7 @@ def test_a_full_disk_is_as_a_full_cache(
     assert entry.blocks < 6
 
 
-def test_a_disk_that_is_nearly_full_stays_so(
-    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_nearly_full_stays_so(plain, bucket, folder, monkeypatch):
     monkeypatch.setattr(caching, "KEPT_FREE", 2.0)
     url = upload(plain, f"{bucket}/out")
     with pytest.warns(CacheWarning, match="the disk of the cache is full") as said:
@@ -352,7 +331,7 @@ def test_a_disk_that_is_nearly_full_stays_so(
     assert Cache(folder).entries() == []
 
 
-def test_a_cache_that_is_removed_while_it_is_read(plain: Path, bucket: str, folder: Path) -> None:
+def test_a_cache_that_is_removed_while_it_is_read(plain, bucket, folder):
     url = upload(plain, f"{bucket}/out")
     opened = shardctl.open(url, cache=folder)
     first = opened[0]["key"]
@@ -362,9 +341,7 @@ def test_a_cache_that_is_removed_while_it_is_read(plain: Path, bucket: str, fold
     assert shardctl.open(url, cache=folder)[0]["key"] == first
 
 
-def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(
-    plain: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(plain, folder, tmp_path):
     """Whatever the limit is: it may be the only copy (mosaicml/streaming#988)."""
     shutil.copytree(plain, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -377,7 +354,7 @@ def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(
     assert not folder.exists()
 
 
-def test_where_the_cache_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_cache_is(folder, monkeypatch):
     monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
     assert cache_of(None, None) is None
     monkeypatch.setenv("SHARDCTL_CACHE", str(folder))
@@ -396,7 +373,7 @@ def test_where_the_cache_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         cache_of(None, None)
 
 
-def test_a_limit_of_no_cache_is_wrong_usage(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_no_cache_is_wrong_usage(cli, monkeypatch):
     monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
     with pytest.raises(UsageError, match="--cache-limit needs --cache"):
         cache_of(None, "2GB")
@@ -419,17 +396,17 @@ def test_a_limit_of_no_cache_is_wrong_usage(cli: Any, monkeypatch: pytest.Monkey
         ("2T", 2 * 10**12),
     ],
 )
-def test_sizes(text: Any, size: int) -> None:
+def test_sizes(text, size):
     assert size_of(text, "limit") == size
 
 
 @pytest.mark.parametrize("text", ["", "many", "1XB", "-3", -1, 2.5, True])
-def test_what_is_no_size(text: Any) -> None:
+def test_what_is_no_size(text):
     with pytest.raises(UsageError, match=r"^limit: "):
         size_of(text, "limit")
 
 
-def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder: Path) -> None:
+def test_the_command_lists_and_clears(cli, plain, bucket, folder):
     used, unused = (upload(plain, f"{bucket}/{name}") for name in ("used", "unused"))
     opened = shardctl.open(used, cache=folder)
     read(unused, cache=folder)
@@ -456,9 +433,7 @@ def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder
     assert Cache(folder).entries() == []
 
 
-def test_the_command_is_told_which_cache(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_is_told_which_cache(cli, tmp_path, monkeypatch):
     monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
     assert "Give its folder" in cli("cache", "ls").err
     assert cli("cache", "ls", tmp_path / "none").code == 3
@@ -467,7 +442,7 @@ def test_the_command_is_told_which_cache(
     assert cli("cache", "clear", "s3://b/a", "s3://b/b").code == 2
 
 
-def test_a_folder_that_is_no_cache_stays_as_it_is(cli: Any, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_cache_stays_as_it_is(cli, tmp_path):
     ran = cli("cache", "clear", tmp_path)
     assert (ran.code, "removed 0 datasets" in ran.out) == (0, True)
     assert list(tmp_path.iterdir()) == []
@@ -476,8 +451,8 @@ def test_a_folder_that_is_no_cache_stays_as_it_is(cli: Any, tmp_path: Path) -> N
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000000deadbeef", "mine.partial"])
 def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
-    cli: Any, plain: Path, bucket: str, folder: Path, object_server: ObjectServer, name: str
-) -> None:
+    cli, plain, bucket, folder, object_server, name
+):
     one, other = (upload(plain, f"{bucket}/{place}") for place in ("one", "other"))
     read(one, cache=folder)
     (entry,) = Cache(folder).entries()
@@ -501,7 +476,7 @@ def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
     assert there.read_text() == "mine"
 
 
-def test_other_files_of_the_folder_stay(cli: Any, plain: Path, bucket: str, folder: Path) -> None:
+def test_other_files_of_the_folder_stay(cli, plain, bucket, folder):
     folder.mkdir()
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("mine")
@@ -512,9 +487,7 @@ def test_other_files_of_the_folder_stay(cli: Any, plain: Path, bucket: str, fold
     assert open_store(url).stat("manifest.json") is not None
 
 
-def test_a_process_that_stands_still_holds_up_no_other(
-    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_stands_still_holds_up_no_other(plain, bucket, folder, monkeypatch):
     monkeypatch.setattr(file_locks, "PATIENCE", 0.02)
     url = upload(plain, f"{bucket}/out")
     opened = shardctl.open(url, cache=folder)
@@ -528,8 +501,8 @@ def test_a_process_that_stands_still_holds_up_no_other(
 
 
 def test_a_process_that_stands_still_while_it_opens_holds_up_no_other(
-    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plain, bucket, folder, monkeypatch
+):
     monkeypatch.setattr(file_locks, "OPENING_PATIENCE", 0.02)
     url = upload(plain, f"{bucket}/out")
     cache = Cache(folder)
@@ -540,9 +513,7 @@ def test_a_process_that_stands_still_while_it_opens_holds_up_no_other(
     assert len(cache.entries()) == 1
 
 
-def test_a_dataset_that_is_being_removed_comes_again(
-    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_that_is_being_removed_comes_again(plain, bucket, folder, monkeypatch):
     """Another process has removed what says that it is there, and goes on, right after this one has
     seen that."""
     url = upload(plain, f"{bucket}/out")

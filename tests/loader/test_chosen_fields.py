@@ -37,7 +37,7 @@ def samples(root: Path, **options: Any) -> list[dict[str, Any]]:
     return [dict(sample) for sample in dataset]
 
 
-def test_fields_are_chosen_and_renamed(table: Path, tmp_path: Path) -> None:
+def test_fields_are_chosen_and_renamed(table, tmp_path):
     made = shardctl.convert(
         table, tmp_path / "out", recipe={"fields": "image=photo,label=class,n"}, workers=0
     )
@@ -50,9 +50,7 @@ def test_fields_are_chosen_and_renamed(table: Path, tmp_path: Path) -> None:
     assert manifest["recipe"]["fields"] == "image=photo,label=class,n=n"
 
 
-def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(
-    table: Path, tmp_path: Path
-) -> None:
+def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(table, tmp_path):
     with pytest.raises(InputError, match="no field odd; they have id, n, photo, class"):
         shardctl.convert(
             table, tmp_path / "out", recipe={"kind": "table", "fields": "n=odd"}, workers=0
@@ -64,9 +62,7 @@ def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(
 
 @pytest.mark.parametrize("choice", [{"key_field": "id"}, {"fields": "key=id,n,photo"}])
 @pytest.mark.parametrize("kind", ["table", "image"])
-def test_keys_are_those_of_the_records(
-    table: Path, tmp_path: Path, kind: str, choice: dict[str, str]
-) -> None:
+def test_keys_are_those_of_the_records(table, tmp_path, kind, choice):
     out = tmp_path / "out"
     recipe = {"kind": kind, **choice, **({"image_field": "photo"} if kind == "image" else {})}
     shardctl.convert(table, out, recipe=recipe, workers=0, samples_per_shard=2, shuffle=3)
@@ -82,7 +78,7 @@ def test_keys_are_those_of_the_records(
     assert shard.read_bytes() == before
 
 
-def test_a_record_without_a_key_is_a_reject_and_numbers_are_keys(tmp_path: Path) -> None:
+def test_a_record_without_a_key_is_a_reject_and_numbers_are_keys(tmp_path):
     lines = [{"id": 7, "x": 1}, {"id": None, "x": 2}, {"id": 9, "x": 3}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     made = shardctl.convert(
@@ -98,7 +94,7 @@ def test_a_record_without_a_key_is_a_reject_and_numbers_are_keys(tmp_path: Path)
     ]
 
 
-def test_lists_are_no_keys(tmp_path: Path) -> None:
+def test_lists_are_no_keys(tmp_path):
     (tmp_path / "in.jsonl").write_text('{"id": [1]}\n')
     with pytest.raises(
         InputError, match=r"the field id is of type .*; keys are text, or whole numbers"
@@ -111,7 +107,7 @@ def test_lists_are_no_keys(tmp_path: Path) -> None:
         )
 
 
-def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path: Path) -> None:
+def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path):
     (tmp_path / "in.jsonl").write_text('{"key": "a", "x": 1, "image": [2, 3], "variant": true}\n')
     made = shardctl.convert(
         tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0
@@ -129,7 +125,7 @@ def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path: Path) -
     assert list(sample["__image__"]) == [2, 3]
 
 
-def test_only_files_of_the_format_that_is_named_are_read(table: Path, tmp_path: Path) -> None:
+def test_only_files_of_the_format_that_is_named_are_read(table, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     table.rename(folder / table.name)
@@ -143,7 +139,7 @@ def test_only_files_of_the_format_that_is_named_are_read(table: Path, tmp_path: 
     assert run(["convert", str(folder), str(tmp_path / "cli"), "--kind", "parquet", "-q"]) == 0
 
 
-def test_keys_that_are_there_twice_are_told(tmp_path: Path) -> None:
+def test_keys_that_are_there_twice_are_told(tmp_path):
     lines = [{"id": name, "x": n} for n, name in enumerate("abcab")]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     made = shardctl.convert(

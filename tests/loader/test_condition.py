@@ -6,7 +6,6 @@ import json
 import re
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,7 +82,7 @@ def chosen(text: str) -> list[int]:
         ("box.width >= 30", lambda r: r["box"]["width"] >= 30),
     ],
 )  # fmt: skip
-def test_a_condition_means_what_it_means_in_python(text: str, python: Any) -> None:
+def test_a_condition_means_what_it_means_in_python(text, python):
     assert chosen(text) == [place for place, row in enumerate(ROWS[:-1]) if python(row)]
 
 
@@ -104,9 +103,7 @@ NUMBERS = {
     | st.sampled_from([0.5, -0.0, 1.0, 0.1, -5.0, 127.5, 2.0**53, 1e30, -1e30, 9.3e18]),
     st.booleans(),
 )
-def test_numbers_of_all_types_are_compared_as_in_python(
-    column: str, sign: str, number: float, behind: bool
-) -> None:
+def test_numbers_of_all_types_are_compared_as_in_python(column, sign, number, behind):
     text = f"{number} {sign} {column}" if behind and sign != "in" else f"{column} {sign} {number}"
     text = text.replace(f"in {number}", f"in [{number}, 1.5]")
     table = pa.table(NUMBERS)
@@ -123,7 +120,7 @@ def test_numbers_of_all_types_are_compared_as_in_python(
     "text",
     ["i - 0.5 == 16777212.5", "b + b == 200", "b * 2.5 > 300", "i / 2 == 0.5", "u == i", "b < u"],
 )
-def test_numbers_are_computed_with_in_64_bits(text: str) -> None:
+def test_numbers_are_computed_with_in_64_bits(text):
     table = pa.table(NUMBERS)
     kept = kept_rows(
         table.append_column("place", pa.array(range(5))),
@@ -134,7 +131,7 @@ def test_numbers_are_computed_with_in_64_bits(text: str) -> None:
     ]
 
 
-def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
+def test_missing_values_meet_no_comparison_and_can_be_asked_for():
     assert chosen("n is None") == [8]
     assert chosen("text is not None and n < 2") == [0, 1]
 
@@ -207,7 +204,7 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
         ("not not (" + " and ".join(["n == 1"] * 20_000) + ")", "more than 1,000 comparisons"),
     ],
 )
-def test_what_is_no_condition_is_refused_in_a_sentence(text: str, message: str) -> None:
+def test_what_is_no_condition_is_refused_in_a_sentence(text, message):
     with pytest.raises(UsageError, match=re.sub(r"[()\[]", r"\\\g<0>", message)) as refused:
         parse_condition(text, SCHEMA, {"label": CLASSES})
     assert len(str(refused.value)) < 800, (
@@ -216,16 +213,16 @@ def test_what_is_no_condition_is_refused_in_a_sentence(text: str, message: str) 
     assert "kernel" not in str(refused.value), "Arrow's own words are not for users of shardctl"
 
 
-def test_numbers_at_the_ends_of_64_bits_are_allowed() -> None:
+def test_numbers_at_the_ends_of_64_bits_are_allowed():
     assert chosen(f"n < {2**63 - 1} and n > {-(2**63)} and n == 4") == [4]
 
 
-def test_a_condition_of_a_thousand_comparisons_is_allowed_and_a_list_may_be_longer() -> None:
+def test_a_condition_of_a_thousand_comparisons_is_allowed_and_a_list_may_be_longer():
     assert chosen(" or ".join(f"n == {number}" for number in range(4, 1004))) == [4, 5, 6, 7]
     assert chosen(f"n in {list(range(5, 50_000))}") == [5, 6, 7]
 
 
-def test_columns_are_released_by_the_thread_that_asked() -> None:
+def test_columns_are_released_by_the_thread_that_asked():
     """Where another thread is the last to release a numpy array while Python exits, the process is
     aborted."""
     where, released = (
@@ -244,16 +241,14 @@ def test_columns_are_released_by_the_thread_that_asked() -> None:
 
 @examples(300)
 @given(st.text(st.sampled_from("nx text()[]'\"=<>!.,+-*/ inotadle12{}:\\\n\0é"), max_size=40))
-def test_no_text_does_anything_but_be_refused_or_understood(text: str) -> None:
+def test_no_text_does_anything_but_be_refused_or_understood(text):
     try:
         assert set(chosen(text)) <= set(range(len(ROWS)))
     except UsageError:
         return
 
 
-def test_width_height_and_place_can_be_asked_without_being_columns(
-    photos: Path, raw_dataset: Path, tmp_path: Path
-) -> None:
+def test_width_height_and_place_can_be_asked_without_being_columns(photos, raw_dataset, tmp_path):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     wide = {
         sample["key"]
@@ -284,9 +279,7 @@ def test_width_height_and_place_can_be_asked_without_being_columns(
     ] * len(list(raw_dataset.glob("val-*")))
 
 
-def test_matches_are_counted_only_where_all_samples_were_looked_at(
-    cli: Any, raw_dataset: Path
-) -> None:
+def test_matches_are_counted_only_where_all_samples_were_looked_at(cli, raw_dataset):
     few = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 3, "--json").json
     assert (few["matches"], len(few["samples"])) == (None, 3)
     assert (
@@ -297,7 +290,7 @@ def test_matches_are_counted_only_where_all_samples_were_looked_at(
     )
 
 
-def test_a_division_by_zero_is_said_in_a_sentence(cli: Any, raw_dataset: Path) -> None:
+def test_a_division_by_zero_is_said_in_a_sentence(cli, raw_dataset):
     refused = cli("inspect", raw_dataset, "--where", "index / 0 > 1")
     assert (refused.code, refused.err) == (
         2,
@@ -310,9 +303,7 @@ def test_a_division_by_zero_is_said_in_a_sentence(cli: Any, raw_dataset: Path) -
         shardctl.open(raw_dataset).filter("label / 0 > 1")
 
 
-def test_the_command_counts_shows_and_saves_what_matches(
-    cli: Any, raw_dataset: Path, tmp_path: Path
-) -> None:
+def test_the_command_counts_shows_and_saves_what_matches(cli, raw_dataset, tmp_path):
     shown = cli(
         "inspect",
         raw_dataset,

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.images.codecs.image import decode
 
 
-def test_every_input_comes_out_as_it_went_in(photos: Path, tmp_path: Path) -> None:
+def test_every_input_comes_out_as_it_went_in(photos, tmp_path):
     shardctl.convert(photos, tmp_path / "out", workers=0, shuffle=5)
     ds = shardctl.open(tmp_path / "out")
     assert len(ds) == 60
@@ -27,7 +26,7 @@ def test_every_input_comes_out_as_it_went_in(photos: Path, tmp_path: Path) -> No
     assert stored["image"] == [(photos / key).read_bytes() for key in stored["key"]]
 
 
-def test_indices_and_slices_of_the_order(raw_dataset: Path) -> None:
+def test_indices_and_slices_of_the_order(raw_dataset):
     ds = shardctl.open(raw_dataset)
     in_order = [sample["key"] for sample in ds]
     assert [ds[index]["key"] for index in range(60)] == in_order
@@ -45,7 +44,7 @@ def test_indices_and_slices_of_the_order(raw_dataset: Path) -> None:
     assert chosen.tolist() == [-1, 3], "what the caller gave is not changed"
 
 
-def test_the_splits_are_the_whole(raw_dataset: Path) -> None:
+def test_the_splits_are_the_whole(raw_dataset):
     train, val, both = (shardctl.open(raw_dataset, split=split) for split in ("train", "val", None))
     assert [sample["key"] for sample in train] + [sample["key"] for sample in val] == [
         sample["key"] for sample in both
@@ -54,7 +53,7 @@ def test_the_splits_are_the_whole(raw_dataset: Path) -> None:
         shardctl.open(raw_dataset, split="test")
 
 
-def test_batches_are_arrays_of_the_right_shape(raw_dataset: Path) -> None:
+def test_batches_are_arrays_of_the_right_shape(raw_dataset):
     batches = list(shardctl.open(raw_dataset).loader(batch_size=25))
     assert [batch["image"].shape for batch in batches] == [
         (25, 32, 32, 3),
@@ -78,8 +77,8 @@ def half_labelled(tmp_path: Path) -> Path:
 
 
 def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(
-    half_labelled: Path,
-) -> None:
+    half_labelled,
+):
     ds = shardctl.open(half_labelled)
     assert ds.take([0, 1, 2])["label"] == [0, None, 1]
     assert ds[1]["label"] is None
@@ -100,15 +99,13 @@ def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(
     assert [b["label"].tolist() for b in ds.filter("label is not None").loader(2)] == [[0, 1]]
 
 
-def test_datasets_with_missing_labels_can_be_measured_and_looked_at(
-    half_labelled: Path, cli: Any
-) -> None:
+def test_datasets_with_missing_labels_can_be_measured_and_looked_at(half_labelled, cli):
     assert cli("bench", half_labelled, "--seconds", "0.1").code == 0
     assert cli("inspect", half_labelled, "--head", "3").code == 0
     assert cli("verify", half_labelled, "--level", "deep").code == 0
 
 
-def test_slices_are_datasets(raw_dataset: Path) -> None:
+def test_slices_are_datasets(raw_dataset):
     ds = shardctl.open(raw_dataset, split="train")
     in_order = [sample["key"] for sample in ds]
     for chosen in (
@@ -143,7 +140,7 @@ def test_slices_are_datasets(raw_dataset: Path) -> None:
         ds.limit(2.5)
 
 
-def test_a_filter_may_be_a_string(raw_dataset: Path) -> None:
+def test_a_filter_may_be_a_string(raw_dataset):
     ds = shardctl.open(raw_dataset)
     assert ds.classes is not None
     expected = [sample["key"] for sample in ds if sample["label"] == 2]
@@ -164,7 +161,7 @@ def test_a_filter_may_be_a_string(raw_dataset: Path) -> None:
             ds.filter(wrong)
 
 
-def test_a_filter_may_ask_for_the_split_and_the_place(raw_dataset: Path) -> None:
+def test_a_filter_may_ask_for_the_split_and_the_place(raw_dataset):
     ds = shardctl.open(raw_dataset)
     in_order = [sample["key"] for sample in ds]
     train, val = (shardctl.open(raw_dataset, split=split) for split in ("train", "val"))
@@ -188,7 +185,7 @@ def test_a_filter_may_ask_for_the_split_and_the_place(raw_dataset: Path) -> None
     assert len(turned.filter("split == 'train'")) == len(train)
 
 
-def test_a_filter_may_ask_for_the_size_of_encoded_images(photos: Path, tmp_path: Path) -> None:
+def test_a_filter_may_ask_for_the_size_of_encoded_images(photos, tmp_path):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
     expected = [
@@ -200,7 +197,7 @@ def test_a_filter_may_ask_for_the_size_of_encoded_images(photos: Path, tmp_path:
     assert [sample["key"] for sample in ds.filter("width > height and label != 1")] == expected
 
 
-def test_what_is_printed_says_what_is_in_it(raw_dataset: Path) -> None:
+def test_what_is_printed_says_what_is_in_it(raw_dataset):
     ds = shardctl.open(raw_dataset, split="train")
     shown = repr(ds)
     for part in (
@@ -220,7 +217,7 @@ def test_what_is_printed_says_what_is_in_it(raw_dataset: Path) -> None:
     assert {"open", "convert", "mix", "bench", "__version__"} <= set(dir(shardctl))
 
 
-def test_a_damaged_shard_is_named_and_not_read(dataset: Path) -> None:
+def test_a_damaged_shard_is_named_and_not_read(dataset):
     victim = dataset / "train-00001.arrow"
     victim.write_bytes(victim.read_bytes()[:-1])
     ds = shardctl.open(dataset)
@@ -240,16 +237,14 @@ def test_a_damaged_shard_is_named_and_not_read(dataset: Path) -> None:
         ({"batch_size": 1, "columns": ["colour"]}, "no column 'colour'; it has key, image, label"),
     ],
 )
-def test_impossible_loaders_are_refused(
-    raw_dataset: Path, arguments: dict[str, Any], message: str
-) -> None:
+def test_impossible_loaders_are_refused(raw_dataset, arguments, message):
     with pytest.raises(UsageError, match=message):
         shardctl.open(raw_dataset).loader(**arguments)
 
 
 def test_a_dataset_that_was_opened_by_a_relative_path_stays_where_it_is(
-    raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    raw_dataset, tmp_path, monkeypatch
+):
     monkeypatch.chdir(raw_dataset.parent)
     ds = shardctl.open(raw_dataset.name)
     monkeypatch.chdir(tmp_path)

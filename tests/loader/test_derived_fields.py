@@ -59,7 +59,7 @@ def reference(
 
 @examples(60)
 @given(st.lists(st.lists(st.integers(1, 5), max_size=4), max_size=6), st.booleans())
-def test_derived_fields_are_those_of_a_plain_reference(rows: list[list[int]], masked: bool) -> None:
+def test_derived_fields_are_those_of_a_plain_reference(rows, masked):
     width = 20
     tokens = np.arange(len(rows) * width, dtype=np.uint16).reshape(len(rows), width) + 1
     mask = (tokens % 3 > 0).astype(np.uint8) if masked else None
@@ -133,9 +133,7 @@ def check(batch: dict[str, Any], ds: shardctl.Dataset, indices: list[int]) -> No
     "options", [{}, {"mmap": False}, {"preload": True}, {"on_error": "skip"}, {"reuse": True}]
 )
 @pytest.mark.parametrize("stored", ["blocks", "compressed"])
-def test_batches_in_order_have_the_derived_fields(
-    stored: str, options: dict[str, Any], request: Any
-) -> None:
+def test_batches_in_order_have_the_derived_fields(stored, options, request):
     ds = shardctl.open(request.getfixturevalue(stored))
     first = 0
     for batch in ds.loader(7, derive=ALL, **options):
@@ -146,9 +144,7 @@ def test_batches_in_order_have_the_derived_fields(
 
 
 @pytest.mark.parametrize("processes", [None, 2])
-def test_shuffled_batches_have_the_derived_fields_and_resume(
-    blocks: Path, processes: int | None
-) -> None:
+def test_shuffled_batches_have_the_derived_fields_and_resume(blocks, processes):
     ds = shardctl.open(blocks)
     places = {tuple(ds[index]["tokens"].tolist()): index for index in range(len(ds))}
     loader = ds.loader(8, shuffle=True, seed=3, derive=ALL, processes=processes)
@@ -167,7 +163,7 @@ def test_shuffled_batches_have_the_derived_fields_and_resume(
     assert rest == seen[3:]
 
 
-def test_a_loader_of_blocks_reads_tokens_and_loss_mask_unless_asked_for_more(blocks: Path) -> None:
+def test_a_loader_of_blocks_reads_tokens_and_loss_mask_unless_asked_for_more(blocks):
     ds = shardctl.open(blocks)
     (batch,) = ds.limit(3).loader(3)
     assert set(batch) == {"tokens", "loss_mask"}
@@ -189,9 +185,7 @@ def test_a_loader_of_blocks_reads_tokens_and_loss_mask_unless_asked_for_more(blo
     }
 
 
-def test_blocks_are_stored_so_that_they_can_be_read_in_place(
-    blocks: Path, source: Path, tmp_path: Path
-) -> None:
+def test_blocks_are_stored_so_that_they_can_be_read_in_place(blocks, source, tmp_path):
     assert shardctl.open(blocks).manifest.recipe["compression"] == "none"
     assert (
         shardctl.open(convert(source, tmp_path / "out", method="none")).manifest.recipe[
@@ -201,7 +195,7 @@ def test_blocks_are_stored_so_that_they_can_be_read_in_place(
     )
 
 
-def test_pieces_that_are_padded_have_derived_fields_too(source: Path, tmp_path: Path) -> None:
+def test_pieces_that_are_padded_have_derived_fields_too(source, tmp_path):
     ds = shardctl.open(convert(source, tmp_path / "out", method="none", stride=4))
     loader = ds.loader(5, columns=["tokens"], pad={"tokens": PAD}, bucket={"tokens": 4}, derive=ALL)
     stored = {(tuple(row["tokens"].tolist()), tuple(row["loss_mask"].tolist())) for row in ds}
@@ -223,7 +217,7 @@ def test_pieces_that_are_padded_have_derived_fields_too(source: Path, tmp_path: 
     assert count == len(ds)
 
 
-def test_specs_say_what_derived_fields_are(blocks: Path) -> None:
+def test_specs_say_what_derived_fields_are(blocks):
     specs = shardctl.open(blocks).loader(4, derive=ALL).stream.specs()
     assert specs["labels"] == Spec("fixed", (LENGTH,), np.dtype(np.int64), -100)
     assert specs["position_ids"] == Spec("fixed", (LENGTH,), np.dtype(np.int32))
@@ -231,7 +225,7 @@ def test_specs_say_what_derived_fields_are(blocks: Path) -> None:
     assert specs["cu_seqlens"].kind == specs["max_seqlen"].kind == "whole"
 
 
-def test_a_mixture_derives_what_can_be_joined(blocks: Path, compressed: Path) -> None:
+def test_a_mixture_derives_what_can_be_joined(blocks, compressed):
     mix = shardctl.mix([shardctl.open(blocks), shardctl.open(compressed)], [1, 1])
     batch = next(iter(mix.loader(8, derive=["labels", "document_ids"])))
     same = batch["document_ids"][:, 1:] == batch["document_ids"][:, :-1]
@@ -244,7 +238,7 @@ def test_a_mixture_derives_what_can_be_joined(blocks: Path, compressed: Path) ->
         mix.loader(8, derive=["cu_seqlens"])
 
 
-def test_what_cannot_be_derived_is_refused(blocks: Path, source: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_derived_is_refused(blocks, source, tmp_path):
     ds = shardctl.open(blocks)
     with pytest.raises(
         UsageError, match="derive: 'mask' is not known; there are labels, position_ids"
@@ -272,16 +266,14 @@ def written(out: Path, columns: dict[str, Any], types: dict[str, pa.DataType]) -
 @pytest.mark.parametrize(
     "lengths", [[[3, 2], [4]], [[4], [2, 0]], [[-1], [4]], [[2**62] * 3 + [2**62 + 4], [4]]]
 )
-def test_lengths_that_are_not_those_of_a_block_are_an_error(
-    tmp_path: Path, lengths: list[list[int]]
-) -> None:
+def test_lengths_that_are_not_those_of_a_block_are_an_error(tmp_path, lengths):
     columns = {"tokens": [[1, 2, 3, 4]] * 2, "document_lengths": lengths}
     ds = written(tmp_path / "out", columns, {"document_lengths": pa.list_(pa.int64())})
     with pytest.raises(DatasetError, match="document_lengths do not fit blocks of 4"):
         next(iter(ds.loader(2, derive=["labels", "position_ids"])))
 
 
-def test_columns_that_do_not_go_with_the_tokens_are_an_error(tmp_path: Path) -> None:
+def test_columns_that_do_not_go_with_the_tokens_are_an_error(tmp_path):
     tokens = {"tokens": [[1, 2, 3, 4]]}
     with pytest.raises(
         DatasetError, match=r"document_lengths does not go with tokens, .* there is none"

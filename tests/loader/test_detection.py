@@ -4,7 +4,6 @@ where it can."""
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ torch = pytest.importorskip("torch")
 OPTIONS: dict[str, Any] = {"channels_first": True, "threads": 1}
 
 
-def test_a_batch_becomes_images_and_targets(tmp_path: Path, torchvision: Any) -> None:
+def test_a_batch_becomes_images_and_targets(tmp_path, torchvision):
     from torchvision import tv_tensors
 
     from shardctl.torch import Loader, detection
@@ -66,9 +65,7 @@ def test_a_batch_becomes_images_and_targets(tmp_path: Path, torchvision: Any) ->
     assert "masks" not in corners[0]
 
 
-def test_transforms_of_torchvision_move_a_target_as_the_loader_does(
-    tmp_path: Path, torchvision: Any
-) -> None:
+def test_transforms_of_torchvision_move_a_target_as_the_loader_does(tmp_path, torchvision):
     from torchvision.transforms import v2
 
     from shardctl.torch import detection
@@ -96,7 +93,7 @@ def test_transforms_of_torchvision_move_a_target_as_the_loader_does(
     assert torch.equal(theirs["mask"], ours["mask"])
 
 
-def test_what_a_batch_lacks_is_said(tmp_path: Path, torchvision: Any) -> None:
+def test_what_a_batch_lacks_is_said(tmp_path, torchvision):
     from shardctl.torch import detection
 
     ds = write(tmp_path / "out", SAMPLES)
@@ -115,9 +112,7 @@ def test_what_a_batch_lacks_is_said(tmp_path: Path, torchvision: Any) -> None:
         detection(next(iter(ds.loader(4))), box_format="xyxy")
 
 
-def test_without_torchvision_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_torchvision_it_says_what_to_install(tmp_path, monkeypatch):
     from shardctl.torch import detection
 
     monkeypatch.setitem(sys.modules, "torchvision", None)
@@ -126,7 +121,7 @@ def test_without_torchvision_it_says_what_to_install(
         detection(batch)
 
 
-def test_a_sample_without_a_mask_has_a_target_without_one(tmp_path: Path, torchvision: Any) -> None:
+def test_a_sample_without_a_mask_has_a_target_without_one(tmp_path, torchvision):
     from shardctl.torch import detection
 
     (batch,) = write(tmp_path / "out", SAMPLES).loader(4, **OPTIONS)

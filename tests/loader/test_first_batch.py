@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 FIRST_BATCH = (
     "import sys, shardctl; next(iter(shardctl.open(sys.argv[1]).loader(batch_size=8, "
@@ -12,7 +11,7 @@ FIRST_BATCH = (
 )
 
 
-def test_the_first_batch_imports_no_large_module_that_it_does_not_need(raw_dataset: Path) -> None:
+def test_the_first_batch_imports_no_large_module_that_it_does_not_need(raw_dataset):
     """Each of these takes 10 to 30 ms. One import at the top of a module brings it into every
     training script."""
     command = [sys.executable, "-X", "importtime", "-c", FIRST_BATCH, raw_dataset]

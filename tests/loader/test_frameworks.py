@@ -62,7 +62,7 @@ class TestTorch:
     def torch(self) -> Any:
         return pytest.importorskip("torch")
 
-    def test_batches_are_tensors_that_share_memory(self, root: Path, torch: Any) -> None:
+    def test_batches_are_tensors_that_share_memory(self, root, torch):
         from shardctl.torch import Loader
 
         plain = shardctl.open(root).loader(32, shuffle=True, seed=3)
@@ -78,7 +78,7 @@ class TestTorch:
             batch["x"] += 1
 
     @pytest.mark.thorough
-    def test_an_iteration_that_is_open_when_python_ends_says_nothing(self, root: Path) -> None:
+    def test_an_iteration_that_is_open_when_python_ends_says_nothing(self, root):
         code = (
             f"import shardctl, torch; batches = iter(shardctl.open({str(root)!r}).loader(8, "
             "threads=1)); next(batches)"
@@ -88,9 +88,7 @@ class TestTorch:
         )
         assert (done.stdout, done.stderr) == ("", "")
 
-    def test_in_a_data_loader_with_workers_each_sample_comes_once(
-        self, root: Path, torch: Any
-    ) -> None:
+    def test_in_a_data_loader_with_workers_each_sample_comes_once(self, root, torch):
         from shardctl.torch import IterableDataset
 
         for workers in (0, 2):
@@ -98,9 +96,7 @@ class TestTorch:
             loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
             assert sorted(numbers(loader)) == list(range(SAMPLES))
 
-    def test_a_worker_that_begins_late_reads_the_epoch_that_was_set_before_it(
-        self, root: Path, torch: Any
-    ) -> None:
+    def test_a_worker_that_begins_late_reads_the_epoch_that_was_set_before_it(self, root, torch):
         from shardctl.torch import IterableDataset
 
         begin = multiprocessing.Event()
@@ -121,8 +117,8 @@ class TestTorch:
     @pytest.mark.thorough(after=1)
     @pytest.mark.parametrize("persistent", [False, True])
     def test_each_iteration_with_workers_is_the_next_epoch_or_the_one_that_is_set(
-        self, root: Path, torch: Any, persistent: bool
-    ) -> None:
+        self, root, torch, persistent
+    ):
         from shardctl.torch import IterableDataset
 
         def make() -> tuple[Any, Any]:
@@ -164,7 +160,7 @@ class TestTorch:
             next(iter(IterableDataset(shardctl.open(root), 16, reuse=True)))
 
     @pytest.mark.thorough
-    def test_spawned_workers(self, root: Path, torch: Any) -> None:
+    def test_spawned_workers(self, root, torch):
         from shardctl.torch import IterableDataset
 
         dataset = IterableDataset(shardctl.open(root), 16, threads=1)
@@ -177,7 +173,7 @@ class TestTorch:
     @pytest.mark.thorough(after=1)
     @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_torchdata_resumes_after_any_batch(self, root: Path, workers: int) -> None:
+    def test_torchdata_resumes_after_any_batch(self, root, workers):
         stateful = pytest.importorskip("torchdata.stateful_dataloader")
         from shardctl.torch import IterableDataset
 
@@ -198,7 +194,7 @@ class TestTorch:
                 f"after {done} of {len(whole)} batches"
             )
 
-    def test_state_counts_what_the_training_loop_has(self, root: Path) -> None:
+    def test_state_counts_what_the_training_loop_has(self, root):
         from shardctl.torch import Loader
 
         loader = Loader(shardctl.open(root).loader(16, shuffle=True))
@@ -211,7 +207,7 @@ class TestTorch:
         resumed.load_state_dict(loader.state_dict())
         assert seen + [batch["n"].tolist() for batch in resumed] == whole
 
-    def test_an_iteration_after_a_broken_off_one_is_the_next_epoch(self, root: Path) -> None:
+    def test_an_iteration_after_a_broken_off_one_is_the_next_epoch(self, root):
         from shardctl.torch import IterableDataset, Loader
 
         plain = shardctl.open(root).loader(16, shuffle=True)
@@ -244,9 +240,7 @@ class TestTorch:
             broken.set_epoch(1)  # nothing is left: no warning, which would be an error here
             assert numbers(broken) == epochs[1]
 
-    def test_worker_processes_divide_the_part_of_a_rank_that_was_given(
-        self, root: Path, torch: Any
-    ) -> None:
+    def test_worker_processes_divide_the_part_of_a_rank_that_was_given(self, root, torch):
         from shardctl.torch import IterableDataset
 
         read = []
@@ -260,7 +254,7 @@ class TestTorch:
             assert len(read[rank]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
 
-    def test_an_iterable_dataset_has_a_length(self, root: Path, torch: Any) -> None:
+    def test_an_iterable_dataset_has_a_length(self, root, torch):
         from shardctl.torch import IterableDataset
 
         dataset = IterableDataset(shardctl.open(root), 16)
@@ -273,7 +267,7 @@ class TestTorch:
         assert len(IterableDataset(shardctl.open(root), 16, rank=1, world_size=2)) == 4
 
     @pytest.mark.thorough
-    def test_two_ranks_of_a_loader_share_the_samples(self, root: Path, tmp_path: Path) -> None:
+    def test_two_ranks_of_a_loader_share_the_samples(self, root, tmp_path):
         """Two real processes; the loader was made before the process group, and takes rank and
         world size from it."""
         printed = in_two_ranks(root, tmp_path, READ)
@@ -284,7 +278,7 @@ class TestTorch:
             "batches of a rank; samples where 0 of 1 was given"
         )
 
-    def test_two_ranks_of_distributed_data_parallel(self, root: Path, tmp_path: Path) -> None:
+    def test_two_ranks_of_distributed_data_parallel(self, root, tmp_path):
         """Two real processes train a real model; each must have the other's gradients, and all
         samples come once."""
         printed = in_two_ranks(root, tmp_path, TRAIN)
@@ -294,9 +288,7 @@ class TestTorch:
         assert printed[0][1] == printed[1][1], "the same weights after averaging gradients"
 
     @pytest.mark.thorough
-    def test_two_ranks_of_distributed_data_parallel_end_together(
-        self, root: Path, tmp_path: Path
-    ) -> None:
+    def test_two_ranks_of_distributed_data_parallel_end_together(self, root, tmp_path):
         """Where the samples do not divide: all of them come, the first of the epoch again, and no
         rank waits for another."""
         for samples in (SAMPLES - 9, 1):
@@ -311,9 +303,7 @@ class TestTorch:
             assert len(read[0]) == len(read[1]) == -(-samples // 20) * 10
             assert set(read[0] + read[1]) == set(range(samples))
 
-    def test_worker_processes_of_one_rank_take_no_sample_twice(
-        self, root: Path, torch: Any
-    ) -> None:
+    def test_worker_processes_of_one_rank_take_no_sample_twice(self, root, torch):
         from shardctl.torch import IterableDataset
 
         dataset = IterableDataset(shardctl.open(root), 8, threads=1)
@@ -388,7 +378,7 @@ os._exit(0)
 """
 
 
-def test_tensorflow_gets_a_dataset_with_the_right_specs(root: Path) -> None:
+def test_tensorflow_gets_a_dataset_with_the_right_specs(root):
     """In a process of its own: TensorFlow and PyTorch do not always bear each other."""
     if not _has("tensorflow"):
         pytest.skip("TensorFlow is not installed")
@@ -435,7 +425,7 @@ assert [int(tf.math.count_nonzero(batch["repeated"])) for batch in filled] == [0
 """
 
 
-def test_jax_gets_arrays_and_grain_a_source(root: Path) -> None:
+def test_jax_gets_arrays_and_grain_a_source(root):
     if not _has("jax"):
         pytest.skip("JAX is not installed")
     ran = subprocess.run(

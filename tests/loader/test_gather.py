@@ -52,16 +52,14 @@ print("read")
 """
 
 
-def test_nothing_behind_a_buffer_is_read() -> None:
+def test_nothing_behind_a_buffer_is_read():
     ended = run_checked(GUARDED)
     assert (ended.returncode, ended.stdout) == (0, "read\n"), ended.stderr
 
 
 @pytest.mark.parametrize("stretch", [1 << 30, 16])
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.data())
-def test_gathered_values_are_those_of_the_buffers(
-    stretch: int, contents: list[bytes], data: st.DataObject
-) -> None:
+def test_gathered_values_are_those_of_the_buffers(stretch, contents, data):
     """With a stretch of 16 bytes, buffers and values are as large for it as those of more than 1
     GiB."""
     places = []
@@ -88,8 +86,8 @@ def test_gathered_values_are_those_of_the_buffers(
     [1, 24, 4096, LEAST_ALONE - 8, LEAST_ALONE, LEAST_ALONE + 1, LEAST_ALONE + 8, 3 * LEAST_ALONE],
 )
 def test_values_are_copied_into_the_memory_of_the_caller_and_nothing_beside_it_is_written(
-    width: int, count: int
-) -> None:
+    width, count
+):
     numbers = np.random.default_rng(width + count)
     contents = [
         numbers.integers(0, 256, size, np.uint8) for size in (width, width + 9, 3 * width + 5)
@@ -125,7 +123,7 @@ def far(tmp_path: Path) -> pa.Buffer:
 
 
 @pytest.mark.parametrize("width", [4, 12, 13, 40])
-def test_values_beyond_2_gib_of_a_buffer_are_found(far: pa.Buffer, width: int) -> None:
+def test_values_beyond_2_gib_of_a_buffer_are_found(far, width):
     near = pa.py_buffer(b"near" * 20)
     start = np.array([*PLACES, 4], np.int64)
     located = Located(

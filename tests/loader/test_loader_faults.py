@@ -71,9 +71,7 @@ def place_of(path: Path, block: int, column: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("shuffle", [False, True, "window"])
 @pytest.mark.parametrize("mmap", [True, False])
-def test_offsets_that_lead_astray_are_named_or_skipped(
-    tmp_path: Path, shuffle: Any, mmap: bool
-) -> None:
+def test_offsets_that_lead_astray_are_named_or_skipped(tmp_path, shuffle, mmap):
     root = make(tmp_path / "out")
     shard = root / "train-00001.arrow"
     offsets, _ = place_of(shard, 1, "text")
@@ -93,8 +91,8 @@ def test_offsets_that_lead_astray_are_named_or_skipped(
 
 @pytest.mark.parametrize("mmap", [True, False])
 def test_offsets_that_lead_astray_are_looked_at_where_another_block_has_a_missing_value(
-    tmp_path: Path, mmap: bool
-) -> None:
+    tmp_path, mmap
+):
     """Arrow itself collects the values of all blocks of a batch then: the process would end where
     it follows them."""
     rows = (
@@ -116,7 +114,7 @@ def test_offsets_that_lead_astray_are_looked_at_where_another_block_has_a_missin
     assert read == [f"k{n:03d}" for n in range(120) if not 50 <= n < 60]
 
 
-def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path):
     root = make(tmp_path / "out")
     _, data = place_of(root / "train-00002.arrow", 0, "text")
     overwrite(root / "train-00002.arrow", data, b"\xff\xfe")
@@ -128,7 +126,7 @@ def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pad", [None, {"tokens": 0}, {"tokens": 0, "boxes": 0}])
-def test_a_batch_of_which_every_sample_is_skipped_does_not_come(tmp_path: Path, pad: Any) -> None:
+def test_a_batch_of_which_every_sample_is_skipped_does_not_come(tmp_path, pad):
     """Whatever its columns are: one that is filled up has no longest sample then."""
     columns = [("key", pa.string()), ("image", ENCODED_IMAGE), ("tokens", pa.list_(pa.int32()))]
     schema = pa.schema([*columns, ("boxes", pa.list_(pa.list_(pa.float32())))])
@@ -163,9 +161,7 @@ def jpegs_with_a_forged_size(root: Path, widths: int, side: int) -> Path:
 
 @pytest.mark.parametrize("widths", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"crop": 16, "flip": 0.5}, {"resize": 20, "crop": 16}])
-def test_a_damaged_size_of_an_image_takes_no_memory_and_can_be_skipped(
-    tmp_path: Path, widths: int, options: dict[str, Any]
-) -> None:
+def test_a_damaged_size_of_an_image_takes_no_memory_and_can_be_skipped(tmp_path, widths, options):
     ds = shardctl.open(jpegs_with_a_forged_size(tmp_path / "out", widths, 40_000))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
@@ -183,8 +179,8 @@ def test_a_damaged_size_of_an_image_takes_no_memory_and_can_be_skipped(
 
 @pytest.mark.parametrize("store", ["jpeg:90", "png", "webp:80"])
 def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(
-    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, store, monkeypatch
+):
     """Nothing limits the size of what a program or a recipe makes, even if hardly any bytes are
     left of it."""
     from shardctl.loader.blocks import pictures
@@ -199,9 +195,7 @@ def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
-def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(
-    tmp_path: Path, compression: str
-) -> None:
+def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(tmp_path, compression):
     root = make(tmp_path / "out", compression)
     shard = root / "train-00001.arrow"
     whole = shard.read_bytes()
@@ -220,7 +214,7 @@ def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": "window"}, {"mmap": False}])
-def test_a_flipped_bit_is_found_by_checksums(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_flipped_bit_is_found_by_checksums(tmp_path, options):
     root = make(tmp_path / "out")
     shard = root / "train-00001.arrow"
     _, data = place_of(shard, 2, "text")
@@ -284,9 +278,7 @@ def changed(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_shard_that_changes_under_a_running_loader_is_named(
-    changed: tuple[str, bool, dict[str, str]], change: Any
-) -> None:
+def test_a_shard_that_changes_under_a_running_loader_is_named(changed, change):
     """In a process of its own, which a mapping of a file that shrank would kill."""
     compression, mmap, messages = changed
     message = messages[change.__name__]
@@ -315,7 +307,7 @@ def change_while_reading(root: Path, change: Any, mmap: bool, queue: Any) -> Non
         queue.put(str(error))
 
 
-def test_a_bus_error_of_somebody_else_is_theirs(tmp_path: Path) -> None:
+def test_a_bus_error_of_somebody_else_is_theirs(tmp_path):
     root = make(tmp_path / "out")
     code = (
         "import mmap, os, sys, shardctl\n"
@@ -334,7 +326,7 @@ def test_a_bus_error_of_somebody_else_is_theirs(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_dataset_replaced_under_a_running_loader_is_named(photos: Path, tmp_path: Path) -> None:
+def test_a_dataset_replaced_under_a_running_loader_is_named(photos, tmp_path):
     shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "store": "png"}, workers=0)
     ds = shardctl.open(tmp_path / "out")
     shardctl.convert(
@@ -347,7 +339,7 @@ def test_a_dataset_replaced_under_a_running_loader_is_named(photos: Path, tmp_pa
 
 
 @pytest.mark.thorough
-def test_many_shards_with_few_open_files(tmp_path: Path) -> None:
+def test_many_shards_with_few_open_files(tmp_path):
     columns = pa.schema([("key", pa.string()), ("n", pa.int64())])
     write_dataset(tmp_path / "out", columns, ((f"k{n}", n) for n in range(4)), 4)
     repeat_shard(tmp_path / "out", 1000)
@@ -384,9 +376,7 @@ def loader_threads() -> Callable[[], list[str]]:
     ]
 
 
-def test_abandoned_iterators_leave_no_thread(
-    tmp_path: Path, loader_threads: Callable[[], list[str]]
-) -> None:
+def test_abandoned_iterators_leave_no_thread(tmp_path, loader_threads):
     ds = shardctl.open(make(tmp_path / "out"))
     kept = [iter(ds.loader(4, threads=3)) for _ in range(3)]
     for batches in kept:
@@ -398,7 +388,7 @@ def test_abandoned_iterators_leave_no_thread(
     assert loader_threads() == []
 
 
-def test_a_program_that_ends_in_the_middle_of_an_epoch_ends(tmp_path: Path) -> None:
+def test_a_program_that_ends_in_the_middle_of_an_epoch_ends(tmp_path):
     root = make(tmp_path / "out")
     code = (
         "import shardctl, sys\nbatches = iter(shardctl.open(sys.argv[1]).loader(4, "
@@ -410,9 +400,7 @@ def test_a_program_that_ends_in_the_middle_of_an_epoch_ends(tmp_path: Path) -> N
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "over\n", "")
 
 
-def test_an_exception_in_a_thread_arrives_with_its_traceback(
-    tmp_path: Path, loader_threads: Callable[[], list[str]]
-) -> None:
+def test_an_exception_in_a_thread_arrives_with_its_traceback(tmp_path, loader_threads):
     root = make(tmp_path / "out")
     (root / "train-00002.arrow").unlink()
     batches = iter(shardctl.open(root).loader(8, threads=2))
@@ -425,7 +413,7 @@ def test_an_exception_in_a_thread_arrives_with_its_traceback(
     assert loader_threads() == []
 
 
-def test_an_iterator_is_not_continued_in_a_forked_process(tmp_path: Path) -> None:
+def test_an_iterator_is_not_continued_in_a_forked_process(tmp_path):
     ds = shardctl.open(make(tmp_path / "out"))
     batches = iter(ds.loader(4, threads=2))
     next(batches)
@@ -445,7 +433,7 @@ def continue_reading(batches: Any, queue: Any) -> None:
         queue.put(str(error))
 
 
-def test_many_loaders_at_once_over_one_dataset(tmp_path: Path) -> None:
+def test_many_loaders_at_once_over_one_dataset(tmp_path):
     ds = shardctl.open(make(tmp_path / "out", "zstd"))
     found: list[list[str]] = []
 
@@ -460,7 +448,7 @@ def test_many_loaders_at_once_over_one_dataset(tmp_path: Path) -> None:
     assert found == [[f"k{n:03d}" for n in range(120)]] * 12
 
 
-def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
+def test_nothing_is_left_in_shared_memory(tmp_path):
     before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
     ds = shardctl.open(make(tmp_path / "out", "zstd"))
     batches = iter(ds.loader(7, shuffle=True, threads=2))
@@ -471,7 +459,7 @@ def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_many_threads_that_read_files_cut_short_go_on(tmp_path: Path) -> None:
+def test_many_threads_that_read_files_cut_short_go_on(tmp_path):
     """All of them fault on the same page at the same time, again and again: only one finds
     something to mend."""
     code = (
@@ -501,7 +489,7 @@ def test_many_threads_that_read_files_cut_short_go_on(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_a_handler_that_was_replaced_is_put_back_before_the_next_batch(tmp_path: Path) -> None:
+def test_a_handler_that_was_replaced_is_put_back_before_the_next_batch(tmp_path):
     """As torch's worker processes do: they replace the handler after the dataset was opened."""
     root = make(tmp_path / "out")
     code = (
@@ -523,7 +511,7 @@ def test_a_handler_that_was_replaced_is_put_back_before_the_next_batch(tmp_path:
     assert ran.returncode == -signal.SIGBUS, "one that somebody sends is theirs"
 
 
-def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path: Path) -> None:
+def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path):
     """A file that was cut short and has its old bytes and times again looks unchanged, but the
     mapping is not."""
     root = make(tmp_path / "out")
@@ -550,7 +538,7 @@ def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path: Path) -> Non
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path):
     root = make(tmp_path / "out")
     code = (
         "import os, sys, shardctl\n"
@@ -569,7 +557,7 @@ def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) ->
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_a_loader_that_is_collected_in_a_thread_of_another_does_not_wait_for_it() -> None:
+def test_a_loader_that_is_collected_in_a_thread_of_another_does_not_wait_for_it():
     """The collector may run anywhere, in a thread that holds what the threads of an abandoned
     iterator wait for."""
     held, begun = threading.Event(), threading.Event()
@@ -631,7 +619,7 @@ print(whole)
 """
 
 
-def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path: Path) -> None:
+def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path):
     """Where Python may raise KeyboardInterrupt: when one of its functions begins, or when a call
     has returned."""
     make(tmp_path / "out", samples=40)

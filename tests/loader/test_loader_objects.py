@@ -4,7 +4,6 @@ and in PyTorch."""
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_each_sample_has_its_objects_as_arrays(tmp_path: Path, compression: str) -> None:
+def test_each_sample_has_its_objects_as_arrays(tmp_path, compression):
     ds = write(tmp_path / "out", SAMPLES, compression=compression)
     (batch,) = ds.loader(4)
     first, none, unknown, last = batch["objects"]
@@ -77,7 +76,7 @@ def test_each_sample_has_its_objects_as_arrays(tmp_path: Path, compression: str)
     assert ds.take([0, 3], columns=["objects"])["objects"][1]["category"].tolist() == [0]
 
 
-def test_padded_objects_are_arrays_of_the_batch(tmp_path: Path) -> None:
+def test_padded_objects_are_arrays_of_the_batch(tmp_path):
     ds = write(tmp_path / "out", SAMPLES)
     loader = ds.loader(4, pad={"objects": 0.5})
     (batch,) = loader
@@ -118,7 +117,7 @@ def assert_specs(specs: Any, batch: dict[str, Any]) -> None:
             ), name
 
 
-def test_members_can_be_chosen(tmp_path: Path) -> None:
+def test_members_can_be_chosen(tmp_path):
     ds = write(tmp_path / "out", SAMPLES)
     (batch,) = ds.loader(4, columns=["objects.category", "key", "objects.id"])
     assert list(batch) == ["objects", "key"]
@@ -147,7 +146,7 @@ def test_members_can_be_chosen(tmp_path: Path) -> None:
         ds.loader(4, columns=["image.bytes"])
 
 
-def test_objects_are_cut_and_mirrored_with_their_image(tmp_path: Path) -> None:
+def test_objects_are_cut_and_mirrored_with_their_image(tmp_path):
     """An image of 16 x 12; the centre of 8 x 8 begins at (4, 2). Mirrored, x becomes 8 - (x -
     4)."""
     objects = [
@@ -187,7 +186,7 @@ def test_objects_are_cut_and_mirrored_with_their_image(tmp_path: Path) -> None:
     assert np.array_equal(mirrored["image"], batch["image"][:, :, ::-1])
 
 
-def test_what_is_kept_is_decided_by_the_area_inside_or_the_centre(tmp_path: Path) -> None:
+def test_what_is_kept_is_decided_by_the_area_inside_or_the_centre(tmp_path):
     """The centre of 8 x 8 of an image of 16 x 12 is from (4, 2) to (12, 10)."""
     boxes = [
         [0, 2, 8, 4],
@@ -253,16 +252,16 @@ annotated = st.lists(st.one_of(st.none(), st.lists(things, max_size=4)), min_siz
     seed=st.integers(0, 3),
 )
 def test_moved_objects_are_those_of_a_conversion(
-    tmp_path_factory: pytest.TempPathFactory,
-    samples: Any,
-    sizes: Any,
-    resize: Any,
-    crop: Any,
-    random: bool,
-    flip: float,
-    keep: Any,
-    seed: int,
-) -> None:
+    tmp_path_factory,
+    samples,
+    sizes,
+    resize,
+    crop,
+    random,
+    flip,
+    keep,
+    seed,
+):
     """Where an image was put is found from the pixels of its mask."""
     ds = write(tmp_path_factory.mktemp("objects") / "out", samples, sizes[: len(samples)])
     options: dict[str, Any] = {"resize": resize, "crop": crop, "flip": flip, "seed": seed}
@@ -309,13 +308,13 @@ def test_moved_objects_are_those_of_a_conversion(
 # centres that lie just between two pixels
 @example(size=(12, 12), resize=11, crop=(8, 9), flip=0.0, seed=0)
 def test_masks_of_single_objects_move_like_masks_of_pixels(
-    tmp_path_factory: pytest.TempPathFactory,
-    size: Any,
-    resize: Any,
-    crop: Any,
-    flip: float,
-    seed: int,
-) -> None:
+    tmp_path_factory,
+    size,
+    resize,
+    crop,
+    flip,
+    seed,
+):
     runs = {"size": size[::-1], "counts": rle.encode(NOISE[: size[1], : size[0]] > 99)}
     objects = [thing([0, 0, 99, 99]), thing([0, 0, 99, 99], rle=runs, iscrowd=True)]
     ds = write(tmp_path_factory.mktemp("rle") / "out", [objects], [size])
@@ -348,8 +347,8 @@ hundredths = st.integers(-800, 3200).map(lambda number: number / 100 + 0.00317)
     seed=st.integers(0, 9),
 )
 def test_polygons_cover_the_pixels_of_a_mask_that_is_cut_and_mirrored(
-    tmp_path_factory: pytest.TempPathFactory, corners: Any, size: Any, flip: float, seed: int
-) -> None:
+    tmp_path_factory, corners, size, flip, seed
+):
     outline = [number for corner in corners for number in corner]
     ds = write(
         tmp_path_factory.mktemp("polygons") / "out",
@@ -427,7 +426,7 @@ def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tu
     raise AssertionError("no part of the stored mask")
 
 
-def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path: Path) -> None:
+def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path):
     ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
     with pytest.raises(
         UsageError,
@@ -443,7 +442,7 @@ def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path: Path) -> Non
     )
 
 
-def test_options_that_do_not_fit_objects_are_refused(tmp_path: Path) -> None:
+def test_options_that_do_not_fit_objects_are_refused(tmp_path):
     ds = write(tmp_path / "out", SAMPLES)
     for options, why in [
         ({"pad": {"objects": "a"}}, "pad: the value for objects must be a finite number"),
@@ -460,7 +459,7 @@ def test_options_that_do_not_fit_objects_are_refused(tmp_path: Path) -> None:
             next(iter(ds.loader(2, **options)))
 
 
-def test_objects_move_with_the_main_image_or_not_at_all(tmp_path: Path) -> None:
+def test_objects_move_with_the_main_image_or_not_at_all(tmp_path):
     fields = pa.schema(
         [
             ("key", pa.string()),
@@ -494,7 +493,7 @@ def test_objects_move_with_the_main_image_or_not_at_all(tmp_path: Path) -> None:
         ds.loader(1, crop=13, columns=["objects"])
 
 
-def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path: Path) -> None:
+def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path):
     images = [png(16, 12), (b"no image", "x.png"), png(6, 6), png(16, 12), png(16, 12)]
     objects: list[Any] = [struct([thing([5, 4, 2, 2])]) for _ in images]
     objects[3]["id"] = [1, 2]
@@ -539,7 +538,7 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path: Pa
         assert loader.stats().skipped == 4
 
 
-def test_a_column_that_is_not_one_of_objects_is_refused(tmp_path: Path) -> None:
+def test_a_column_that_is_not_one_of_objects_is_refused(tmp_path):
     wrong = [
         (pa.list_(pa.float32()), "it is not a struct of lists", [1.0]),
         (
@@ -555,7 +554,7 @@ def test_a_column_that_is_not_one_of_objects_is_refused(tmp_path: Path) -> None:
             shardctl.open(tmp_path / str(number)).loader(1)
 
 
-def test_values_that_are_missing_in_a_list_of_objects(tmp_path: Path) -> None:
+def test_values_that_are_missing_in_a_list_of_objects(tmp_path):
     whole = struct([thing([1, 2, 3, 4]), thing([1, 2, 3, 4])])
     assert whole is not None
     holes = {**whole, "id": [None, 3], "area": [None, 2.0], "iscrowd": [True, None]}
@@ -572,7 +571,7 @@ def test_values_that_are_missing_in_a_list_of_objects(tmp_path: Path) -> None:
     assert objects["iscrowd"].tolist() == [True, False]
 
 
-def test_categories_of_a_mixture_are_matched_by_name(tmp_path: Path) -> None:
+def test_categories_of_a_mixture_are_matched_by_name(tmp_path):
     one = write(tmp_path / "one", [[thing([1, 2, 3, 4], 0)], [thing([1, 2, 3, 4], 2)]])
     two = write(
         tmp_path / "two",
@@ -600,7 +599,7 @@ def test_categories_of_a_mixture_are_matched_by_name(tmp_path: Path) -> None:
         shardctl.mix([one, write(tmp_path / "bare", [[]], role=Objects())], [1, 1]).loader(3)
 
 
-def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path: Path) -> None:
+def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path):
     ds = write(tmp_path / "out", SAMPLES * 4)
     options: dict[str, Any] = {
         "shuffle": True,
@@ -621,9 +620,7 @@ def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("pad", [{}, {"objects": 0}])
-def test_objects_made_by_a_worker_process_are_those_of_threads_and_are_counted_alike(
-    tmp_path: Path, pad: Any
-) -> None:
+def test_objects_made_by_a_worker_process_are_those_of_threads_and_are_counted_alike(tmp_path, pad):
     ds = write(tmp_path / "out", SAMPLES * 4)
     options: dict[str, Any] = {
         "shuffle": True,
@@ -655,9 +652,7 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("orientation", [None, 1, 3, 6, 8])
 @pytest.mark.parametrize("read", [["objects"], ["image", "objects"]])
-def test_the_size_of_an_image_is_that_of_the_upright_one(
-    tmp_path: Path, orientation: int | None, read: list[str]
-) -> None:
+def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path, orientation, read):
     """The centre of 8 x 8 of a photo of 16 x 12 begins at (4, 2), of one of 12 x 16 at (2, 4)."""
     exif = Pictures.Exif()
     if orientation is not None:
@@ -673,7 +668,7 @@ def test_the_size_of_an_image_is_that_of_the_upright_one(
     ]
 
 
-def test_differences_of_objects_between_datasets_are_found(tmp_path: Path, cli: Any) -> None:
+def test_differences_of_objects_between_datasets_are_found(tmp_path, cli):
     changed = [SAMPLES[0], [thing([1, 1, 1, 1])], None, [thing([4, 4, 8, 4], area=float("nan"))]]
     for name, samples in (("a", SAMPLES), ("b", changed), ("c", changed)):
         write(tmp_path / name, samples)
@@ -692,8 +687,8 @@ def test_differences_of_objects_between_datasets_are_found(tmp_path: Path, cli: 
 )
 @pytest.mark.parametrize("option", [{"resize": 8}, {"crop": 4}, {"flip": 0.5}])
 def test_columns_that_look_like_places_and_cannot_be_moved_are_refused(
-    tmp_path: Path, field: str, value: Any, named: str, option: dict[str, Any]
-) -> None:
+    tmp_path, field, value, named, option
+):
     image = np.zeros((12, 16, 3), np.uint8)
     shardctl.write(tmp_path / "out", [{"image": image, field: value, "numbers": [1.0, 2.0, 3.0]}])
     ds = shardctl.open(tmp_path / "out")

@@ -61,16 +61,14 @@ options = st.builds(
 
 @examples(70)
 @given(starts=starts, options=options, epoch=st.integers(0, 50))
-def test_every_order_has_every_sample_once(starts: Any, options: OrderOptions, epoch: int) -> None:
+def test_every_order_has_every_sample_once(starts, options, epoch):
     order = Ordering(starts, options).epoch(epoch)
     assert np.array_equal(np.sort(order.samples(np.arange(starts[-1]))), np.arange(starts[-1]))
 
 
 @examples(70)
 @given(starts=starts, options=options, epoch=st.integers(0, 5), data=st.data())
-def test_ranks_share_any_stretch_evenly(
-    starts: Any, options: OrderOptions, epoch: int, data: st.DataObject
-) -> None:
+def test_ranks_share_any_stretch_evenly(starts, options, epoch, data):
     order, size = Ordering(starts, options).epoch(epoch), int(starts[-1])
     first = data.draw(st.integers(0, size - 1))
     count, ranks = data.draw(st.integers(1, size - first)), data.draw(st.integers(1, 9))
@@ -89,14 +87,14 @@ def test_ranks_share_any_stretch_evenly(
     later_threads=st.integers(1, 4),
 )
 def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
-    numbers: Path,
-    shuffle: Any,
-    ranks: int,
-    threads: int,
-    stop: int,
-    later_ranks: int,
-    later_threads: int,
-) -> None:
+    numbers,
+    shuffle,
+    ranks,
+    threads,
+    stop,
+    later_ranks,
+    later_threads,
+):
     ds = shardctl.open(numbers)
     whole = read(ds.loader(48, shuffle=shuffle, seed=5))
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "remainder": "uneven"}
@@ -128,7 +126,7 @@ def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
 
 
 @pytest.mark.parametrize("mode", ["window", "block"])
-def test_a_rank_reads_mostly_its_own_blocks_and_the_same_in_every_epoch(mode: str) -> None:
+def test_a_rank_reads_mostly_its_own_blocks_and_the_same_in_every_epoch(mode):
     starts = np.arange(0, 100_001, 50)
     ordering = Ordering(starts, OrderOptions(mode, 3, lanes=16, interleave=16))
     blocks: list[set[int]] = []
@@ -144,7 +142,7 @@ def test_a_rank_reads_mostly_its_own_blocks_and_the_same_in_every_epoch(mode: st
 
 
 @pytest.mark.parametrize(("mode", "most"), [("window", 2 * 48), ("block", 2 * 16)])
-def test_a_window_draws_from_a_bounded_number_of_blocks(mode: str, most: int) -> None:
+def test_a_window_draws_from_a_bounded_number_of_blocks(mode, most):
     starts = np.arange(0, 200_001, 100)
     order = Ordering(starts, OrderOptions(mode, 3, lanes=16, interleave=48)).epoch(0)
     blocks = order.samples(np.arange(200_000)) // 100
@@ -159,7 +157,7 @@ def test_a_window_draws_from_a_bounded_number_of_blocks(mode: str, most: int) ->
     assert len(set(blocks[:256].tolist())) >= 16, "a batch comes from many blocks"
 
 
-def test_randomness_of_each_order() -> None:
+def test_randomness_of_each_order():
     """Rank correlation with the stored order, and the mean distance of neighbours: 0 and 1/3 of the
     size are ideal."""
     size = 40_000
@@ -175,7 +173,7 @@ def test_randomness_of_each_order() -> None:
 
 
 @pytest.mark.parametrize("size", [10**9, 10**12])
-def test_a_global_order_over_a_billion_samples_and_more_needs_no_table(size: int) -> None:
+def test_a_global_order_over_a_billion_samples_and_more_needs_no_table(size):
     order = Ordering(np.array([0, size]), OrderOptions("global", 3)).epoch(7)
     some = order.samples(np.arange(size - 1000, size))
     assert len(np.unique(some)) == 1000
@@ -184,7 +182,7 @@ def test_a_global_order_over_a_billion_samples_and_more_needs_no_table(size: int
 
 
 @pytest.mark.parametrize("beside", [12, 2**40])
-def test_each_sample_of_a_small_window_comes_at_each_place_equally_often(beside: int) -> None:
+def test_each_sample_of_a_small_window_comes_at_each_place_equally_often(beside):
     size, windows = 12, 50_000
     every = Orders.of(
         np.array([size] * windows + [beside]), mix64(np.arange(windows + 1, dtype=np.uint64))
@@ -198,7 +196,7 @@ def test_each_sample_of_a_small_window_comes_at_each_place_equally_often(beside:
     assert chi_squared < 121 + 4 * np.sqrt(2 * 121)
 
 
-def test_the_orders_are_the_same_for_ever() -> None:
+def test_the_orders_are_the_same_for_ever():
     starts = np.array([0, 4, 6, 9, 12])
     orders = [
         Ordering(starts, OrderOptions(mode, 1)).epoch(2).samples(np.arange(12)).tolist()
@@ -212,7 +210,7 @@ def test_the_orders_are_the_same_for_ever() -> None:
 
 
 @pytest.mark.parametrize("shuffle", ORDERS)
-def test_the_remainder_rules(numbers: Path, shuffle: Any) -> None:
+def test_the_remainder_rules(numbers, shuffle):
     ds = shardctl.open(numbers)
 
     def world(**options: Any) -> list[list[list[int]]]:
@@ -271,15 +269,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repeat=st.integers(1, 2),
 )
 def test_the_length_of_a_loader_is_the_number_of_its_batches(
-    rows: Path,
-    samples: int,
-    batch_size: int,
-    world_size: int,
-    last: dict[str, Any],
-    shuffle: Any,
-    kind: str,
-    repeat: int,
-) -> None:
+    rows,
+    samples,
+    batch_size,
+    world_size,
+    last,
+    shuffle,
+    kind,
+    repeat,
+):
     ds = shardctl.open(rows).limit(samples)
     source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
     options: dict[str, Any] = {"bucket": {"n": 3}} if kind == "bucket" else {}
@@ -314,15 +312,15 @@ WORLDS = {1: (1,), 6: (1, 2, 3, 6), 8: (2, 4), 12: (1, 4, 12)}
     data=st.data(),
 )
 def test_global_batches_are_the_same_for_any_world(
-    rows: Path,
-    samples: int,
-    together: int,
-    last: dict[str, Any],
-    shuffle: Any,
-    kind: str,
-    pad: bool,
-    data: st.DataObject,
-) -> None:
+    rows,
+    samples,
+    together,
+    last,
+    shuffle,
+    kind,
+    pad,
+    data,
+):
     ds = shardctl.open(rows)
     ds = ds.filter(f"key in {KEYS[:samples]}") if kind == "filter" else ds.limit(samples)
     source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
@@ -382,9 +380,7 @@ def test_global_batches_are_the_same_for_any_world(
 
 
 @pytest.mark.parametrize("derive", [[], ["labels", "document_ids"], ["cu_seqlens", "position_ids"]])
-def test_a_rank_without_a_sample_has_no_batch_whatever_is_derived(
-    tmp_path: Path, derive: list[str]
-) -> None:
+def test_a_rank_without_a_sample_has_no_batch_whatever_is_derived(tmp_path, derive):
     ragged = shardctl.open(write_ragged(tmp_path / "ragged", {"a": "text", "b": ""}))
     packed = shardctl.open(
         write_packed(tmp_path / "packed", packed_blocks({"a": "text", "b": "more"}))
@@ -398,7 +394,7 @@ def test_a_rank_without_a_sample_has_no_batch_whatever_is_derived(
         ]
 
 
-def test_several_ranks_get_equally_many_batches_unless_another_rule_is_given(rows: Path) -> None:
+def test_several_ranks_get_equally_many_batches_unless_another_rule_is_given(rows):
     ds = shardctl.open(rows).limit(7)
     for ranks, sizes in ((1, [[2, 2, 2, 1]]), (2, [[2, 2]] * 2), (3, [[2, 2]] * 3)):
         loaders = [ds.loader(2, rank=rank, world_size=ranks) for rank in range(ranks)]
@@ -414,7 +410,7 @@ def test_several_ranks_get_equally_many_batches_unless_another_rule_is_given(row
     ] == [1, 1, 2]
 
 
-def test_samples_that_come_twice_are_said_once_by_one_rank(rows: Path) -> None:
+def test_samples_that_come_twice_are_said_once_by_one_rank(rows):
     """Where nothing is filled up, or where it was asked for, there is nothing to say."""
     ran = subprocess.run([sys.executable, "-c", SAID, rows], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, "")
@@ -440,16 +436,14 @@ for loader in [ds.loader(2, world_size=2), ds.loader(3, world_size=3, repeat=2)]
 """
 
 
-def test_a_rank_without_a_part_of_the_remainder_has_one_batch_less(numbers: Path) -> None:
+def test_a_rank_without_a_part_of_the_remainder_has_one_batch_less(numbers):
     ds, uneven = shardctl.open(numbers).limit(200), {"world_size": 3, "remainder": "uneven"}
     assert [len(ds.loader(6, rank=rank, **uneven)) for rank in range(3)] == [11, 12, 12]
     assert [len(ds.limit(2).loader(6, rank=rank, **uneven)) for rank in range(3)] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("samples", [1, 33])
-def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(
-    numbers: Path, samples: int
-) -> None:
+def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(numbers, samples):
     ds = shardctl.open(numbers)
     mix = shardctl.mix([ds, ds], [1, 1], samples)
     uneven = {"world_size": 4, "prefetch": 1, "remainder": "uneven"}
@@ -460,7 +454,7 @@ def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(
     assert sizes == [whole, whole, whole, [*whole, 1]]
 
 
-def test_repeat_goes_on_into_the_next_epochs(numbers: Path) -> None:
+def test_repeat_goes_on_into_the_next_epochs(numbers):
     ds = shardctl.open(numbers)
     loader = ds.loader(300, shuffle=True)
     epochs = [read(loader) for _ in range(3)]
@@ -480,7 +474,7 @@ def test_repeat_goes_on_into_the_next_epochs(numbers: Path) -> None:
         assert read(ds.loader(600, remainder="drop", world_size=2, rank=0)) == []
 
 
-def test_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next(numbers: Path) -> None:
+def test_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next(numbers):
     ds = shardctl.open(numbers)
     loader = ds.loader(250, shuffle=True)
     batches = iter(loader)
@@ -502,9 +496,7 @@ def test_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next(numbers: Path
         ({"shuffle": False}, "shuffle"),
     ],
 )
-def test_a_state_of_another_order_is_refused_by_name(
-    numbers: Path, other: dict[str, Any], named: str
-) -> None:
+def test_a_state_of_another_order_is_refused_by_name(numbers, other, named):
     ds = shardctl.open(numbers)
     state = ds.loader(10, shuffle="global", seed=1).state_dict()
     with pytest.raises(UsageError) as refused:
@@ -531,7 +523,7 @@ def test_a_state_of_another_order_is_refused_by_name(
         ds.limit(500).loader(10, shuffle="global", seed=1).load_state_dict(state)
 
 
-def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers: Path) -> None:
+def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers):
     ds = shardctl.open(numbers)
     plain = ds.loader(64, shuffle=True)
     whole = [read(plain) for _ in range(4)]
@@ -559,9 +551,7 @@ def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": "global"}, {"shuffle": "window", "processes": 1}], ids=str
 )
-def test_samples_that_fill_up_a_batch_say_so(
-    numbers: Path, samples: int, batch: int, ranks: int, options: dict[str, Any]
-) -> None:
+def test_samples_that_fill_up_a_batch_say_so(numbers, samples, batch, ranks, options):
     ds = shardctl.open(numbers).limit(samples)
     seen: list[int] = []
     for rank in range(ranks):
@@ -575,7 +565,7 @@ def test_samples_that_fill_up_a_batch_say_so(
     assert sorted(seen) == list(range(samples)), "without the repeated ones each comes once"
 
 
-def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers: Path, tmp_path: Path) -> None:
+def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers, tmp_path):
     ds = shardctl.open(numbers)
     assert "repeated" not in next(iter(ds.loader(64, remainder="pad")))
     assert not any(batch["repeated"].any() for batch in ds.loader(64, repeated=True))
@@ -584,7 +574,7 @@ def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers: Path, tmp_pa
         shardctl.open(tmp_path / "out").loader(1, repeated=True)
 
 
-def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path: Path) -> None:
+def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path):
     def dataset(name: str, **facts: Any) -> Any:
         samples = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.full((4, 4), 1, np.uint8)}]
         shardctl.write(
@@ -626,7 +616,7 @@ def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path: Path) -> No
         assert len(list(mixed.loader(1, columns=["image"]))) == 2
 
 
-def test_filter_and_limit(numbers: Path) -> None:
+def test_filter_and_limit(numbers):
     ds = shardctl.open(numbers)
     some = ds.filter((pc.field("number") < 143) | (pc.field("key") == "k777"))
     expected = [*range(143), 777]
@@ -644,7 +634,7 @@ def test_filter_and_limit(numbers: Path) -> None:
         ds.limit(-1)
 
 
-def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
+def test_a_mixture_keeps_its_weights_and_resumes(numbers):
     ds = shardctl.open(numbers)
     few, many = ds.filter(pc.field("number") < 200), ds.filter(pc.field("number") >= 200)
     mix = shardctl.mix([few, many], [3, 1], samples=4096)
@@ -674,8 +664,8 @@ def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
 
 
 def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(
-    numbers: Path,
-) -> None:
+    numbers,
+):
     ds = shardctl.open(numbers)
     epochs = ds.loader(100, shuffle=True)
     whole = [read(epochs) for _ in range(4)]
@@ -716,7 +706,7 @@ def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginnin
     ] * 2
 
 
-def test_a_truncated_validation_reads_the_same_samples_each_time(numbers: Path) -> None:
+def test_a_truncated_validation_reads_the_same_samples_each_time(numbers):
     validation = shardctl.open(numbers).loader(30)
     seen = [read(itertools.islice(validation, 3)) for _ in range(3)]
     assert seen[0] == seen[1] == seen[2]
@@ -724,8 +714,8 @@ def test_a_truncated_validation_reads_the_same_samples_each_time(numbers: Path) 
 
 
 def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(
-    numbers: Path,
-) -> None:
+    numbers,
+):
     ds = shardctl.open(numbers)
     plain, endless = ds.loader(500, shuffle=True), ds.loader(500, shuffle=True, repeat=None)
     epochs = [read(plain) for _ in range(3)]
@@ -733,7 +723,7 @@ def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(
     assert read(itertools.islice(endless, 2)) == epochs[2]
 
 
-def test_a_rank_is_taken_only_where_none_was_given(numbers: Path) -> None:
+def test_a_rank_is_taken_only_where_none_was_given(numbers):
     ds = shardctl.open(numbers)
     whole = read(ds.loader(100, shuffle=True))
     parts = []
@@ -754,7 +744,7 @@ def test_a_rank_is_taken_only_where_none_was_given(numbers: Path) -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, None, "1", True])
-def test_an_epoch_is_a_whole_number(numbers: Path, epoch: Any) -> None:
+def test_an_epoch_is_a_whole_number(numbers, epoch):
     with pytest.raises(UsageError, match="epoch must be"):
         shardctl.open(numbers).loader(50).set_epoch(epoch)
 
@@ -774,9 +764,7 @@ def labelled(root: Path, name: str, classes: tuple[str, ...] | None, labels: lis
 
 
 @pytest.mark.parametrize("dtype", [None, {"label": "uint8"}])
-def test_labels_of_a_mixture_are_numbered_by_their_names(
-    tmp_path: Path, dtype: dict[str, str] | None
-) -> None:
+def test_labels_of_a_mixture_are_numbered_by_their_names(tmp_path, dtype):
     pets = labelled(tmp_path, "pets", ("cat", "dog"), [0, 1, 1, 0] * 25)
     farm = labelled(tmp_path, "farm", ("cow", "dog", "hen"), [0, 1, 2] * 30)
     wanted = {
@@ -799,7 +787,7 @@ def test_labels_of_a_mixture_are_numbered_by_their_names(
     )
 
 
-def test_labels_that_cannot_be_brought_together_are_refused(tmp_path: Path) -> None:
+def test_labels_that_cannot_be_brought_together_are_refused(tmp_path):
     named = labelled(tmp_path, "named", ("cat", "dog"), [0, 1] * 20)
     bare = labelled(tmp_path, "bare", None, [0, 1] * 20)
     wrong = labelled(tmp_path, "wrong", ("hen", "dog"), [0, 5] * 20)
@@ -823,7 +811,7 @@ def one_column(root: Path, name: str, type_: pa.DataType, value: Any) -> Any:
     return shardctl.open(root / name)
 
 
-def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path: Path) -> None:
+def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path):
     small = one_column(tmp_path, "small", pa.int32(), 3)
     large = one_column(tmp_path, "large", pa.int64(), 4)
     text = one_column(tmp_path, "text", pa.string(), "a")
@@ -845,7 +833,7 @@ def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path: Path) ->
         shardctl.mix([date, pair], [1, 1]).loader(4)
 
 
-def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_path: Path) -> None:
+def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_path):
     wide = one_column(
         tmp_path, "wide", pa.fixed_shape_tensor(pa.uint8(), [3]), np.ones(3, np.uint8)
     )
@@ -870,9 +858,7 @@ def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_pa
         ([1, 1], -1, "samples must be at least 1; it is -1"),
     ],
 )
-def test_impossible_mixtures_are_refused(
-    numbers: Path, weights: Any, samples: Any, message: str
-) -> None:
+def test_impossible_mixtures_are_refused(numbers, weights, samples, message):
     ds = shardctl.open(numbers)
     with pytest.raises(UsageError, match=message):
         shardctl.mix([ds, ds], weights, samples)

@@ -117,9 +117,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made(
-    loader: Loader, epochs: list[list[dict[str, Any]]]
-) -> None:
+def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made(loader, epochs):
     loader.set_epoch(0)
     kept = [list(loader), list(loader)]
     views = [batch["wide"][1:] for epoch in kept for batch in epoch]
@@ -147,7 +145,7 @@ def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made
 @pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="the system does not tell what is mapped"
 )
-def test_memory_is_used_again_when_nothing_refers_to_it(loader: Loader) -> None:
+def test_memory_is_used_again_when_nothing_refers_to_it(loader):
     for _ in range(20):
         for _ in loader:
             pass
@@ -163,9 +161,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it(loader: Loader) -> None:
     )
 
 
-def test_an_iteration_continues_from_a_state_of_threads_and_the_reverse(
-    root: Path, loader: Loader, epochs: list[list[dict[str, Any]]]
-) -> None:
+def test_an_iteration_continues_from_a_state_of_threads_and_the_reverse(root, loader, epochs):
     threads = shardctl.open(root).loader(8, shuffle=True, seed=3)
     loader.set_epoch(1)
     batches = iter(loader)
@@ -179,9 +175,7 @@ def test_an_iteration_continues_from_a_state_of_threads_and_the_reverse(
     assert loader.state_dict() == threads.state_dict()
 
 
-def test_a_function_is_called_with_every_batch_in_the_threads_of_the_loader(
-    root: Path, loader: Loader, epochs: list[list[dict[str, Any]]]
-) -> None:
+def test_a_function_is_called_with_every_batch_in_the_threads_of_the_loader(root, loader, epochs):
     def taken(batch: dict[str, Any]) -> tuple[dict[str, Any], str]:
         return batch, threading.current_thread().name
 
@@ -234,8 +228,8 @@ OPTIONS: list[tuple[int, str, dict[str, Any]]] = [
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(("processes", "compression", "options"), OPTIONS)
 def test_whatever_the_options_are_batches_are_those_of_threads(
-    tmp_path: Path, root: Path, processes: int, compression: str, options: dict[str, Any]
-) -> None:
+    tmp_path, root, processes, compression, options
+):
     ds = shardctl.open(root if compression == "none" else make(tmp_path / "out", compression))
     threads = ds.loader(16, seed=5, **options)
     loader = ds.loader(16, seed=5, processes=processes, profile=True, **options)
@@ -257,7 +251,7 @@ def copied(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_mixture_of_filtered_datasets(root: Path) -> None:
+def test_a_mixture_of_filtered_datasets(root):
     ds = shardctl.open(root)
     mix = shardctl.mix([ds.filter("label < 3"), ds.limit(50)], [2, 1])
     threads, loader = (
@@ -273,7 +267,7 @@ def read_keys(loader: Loader, keys: list[str]) -> None:
         keys += batch["key"]
 
 
-def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path: Path) -> None:
+def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path):
     root = make(tmp_path / "out")
     ds = shardctl.open(root)
     encoded = ds[70]["image"], ds.take([70], decode=False)["image"][0]
@@ -301,7 +295,7 @@ def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_a_dataset_that_was_replaced_before_the_processes_opened_it(tmp_path: Path) -> None:
+def test_a_dataset_that_was_replaced_before_the_processes_opened_it(tmp_path):
     root = make(tmp_path / "out")
     loader = shardctl.open(root).loader(8, processes=1)
     root.rename(tmp_path / "old")
@@ -311,7 +305,7 @@ def test_a_dataset_that_was_replaced_before_the_processes_opened_it(tmp_path: Pa
     assert loader.process_ids == []
 
 
-def test_a_process_that_dies_is_named_and_the_next_iteration_has_new_ones(root: Path) -> None:
+def test_a_process_that_dies_is_named_and_the_next_iteration_has_new_ones(root):
     loader = shardctl.open(root).loader(1, processes=2, threads=2, columns=["wide"])
     batches = iter(loader)
     next(batches)
@@ -335,7 +329,7 @@ def test_a_process_that_dies_is_named_and_the_next_iteration_has_new_ones(root: 
 
 
 @pytest.mark.thorough
-def test_processes_end_with_the_loader_and_ignore_an_interrupt(root: Path) -> None:
+def test_processes_end_with_the_loader_and_ignore_an_interrupt(root):
     loader = shardctl.open(root).loader(16, processes=1, columns=["label"])
     batches = iter(loader)
     next(batches)
@@ -370,9 +364,7 @@ too."""
 
 
 @pytest.mark.thorough
-def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(root, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     # The processes have its stdout and stderr, so that run() comes back only when all of them are
@@ -416,8 +408,8 @@ def waiting_program(
 
 @pytest.mark.thorough
 def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_its_processes(
-    root: Path,
-) -> None:
+    root,
+):
     with waiting_program(root, env=environment(), start_new_session=True) as (program, processes):
         os.killpg(program.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
         _, errors = program.communicate(timeout=60)
@@ -427,7 +419,7 @@ def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_i
     assert_ended(processes)
 
 
-def test_processes_of_a_program_that_is_killed_end(root: Path) -> None:
+def test_processes_of_a_program_that_is_killed_end(root):
     with waiting_program(root) as (program, processes):
         program.kill()
         # ends when nobody has its stdout any more: its processes neither
@@ -447,9 +439,7 @@ def read_in_fork(loader: Loader, held: Any, before: Any, go_on: Any, queue: Any)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(
-    root: Path, loader: Loader
-) -> None:
+def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(root, loader):
     loader.set_epoch(0)
     batches = iter(loader)
     held = next(batches)["wide"]
@@ -509,8 +499,8 @@ keeps were overwritten."""
 
 @pytest.mark.thorough
 def test_batches_that_a_forked_process_keeps_and_its_parent_loses_at_once_are_not_overwritten(
-    root: Path,
-) -> None:
+    root,
+):
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKS, root],
         capture_output=True,
@@ -558,7 +548,7 @@ Then it begins to where none may be.
 
 
 @pytest.mark.thorough
-def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(tmp_path: Path) -> None:
+def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(tmp_path):
     fields = pa.schema(
         [
             ("key", pa.string()),
@@ -586,7 +576,7 @@ def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(tmp_pat
     assert found[5:] == ["2"], "as soon as there are some, the next iteration has new processes"
 
 
-def test_a_worker_without_file_descriptors_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_file_descriptors_says_so(monkeypatch):
     def refused(*_: Any) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -613,9 +603,7 @@ socket.send_fds = slow
 told that it is free."""
 
 
-def test_new_memory_that_is_free_at_once_is_not_sent_twice(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_memory_that_is_free_at_once_is_not_sent_twice(root, tmp_path, monkeypatch):
     # worker processes have the path of this one
     (tmp_path / "sitecustomize.py").write_text(SLOW_TO_GO_ON)
     monkeypatch.syspath_prepend(tmp_path)
@@ -631,7 +619,7 @@ def test_new_memory_that_is_free_at_once_is_not_sent_twice(
 
 
 @pytest.mark.thorough
-def test_starting_twice_closing_and_errors_of_the_training_loop(root: Path) -> None:
+def test_starting_twice_closing_and_errors_of_the_training_loop(root):
     loader = shardctl.open(root).loader(16, shuffle=True, processes=1, columns=["key", "wide"])
     loader.start()
     first = loader.process_ids
@@ -657,7 +645,7 @@ def test_starting_twice_closing_and_errors_of_the_training_loop(root: Path) -> N
 
 
 @pytest.mark.thorough
-def test_more_processes_than_batches_and_no_samples(root: Path) -> None:
+def test_more_processes_than_batches_and_no_samples(root):
     loader = shardctl.open(root).loader(SAMPLES, processes=2, columns=["key"])
     assert [len(batch["key"]) for batch in loader] == [SAMPLES]
     loader.close()
@@ -675,17 +663,13 @@ def test_more_processes_than_batches_and_no_samples(root: Path) -> None:
         ({"processes": 2, "cache": 10**6}, "cache= keeps images in one process"),
     ],
 )
-def test_impossible_numbers_of_processes_are_refused(
-    root: Path, options: dict[str, Any], message: str
-) -> None:
+def test_impossible_numbers_of_processes_are_refused(root, options, message):
     with pytest.raises(ShardctlError, match=message):
         shardctl.open(root).loader(8, **options)
 
 
 @pytest.mark.parametrize("with_memfd", [True, False])
-def test_memory_that_is_shared_has_no_name(
-    with_memfd: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_shared_has_no_name(with_memfd, monkeypatch):
     if not with_memfd:
         pytest.importorskip("_posixshmem")
         monkeypatch.delattr(os, "memfd_create", raising=False)

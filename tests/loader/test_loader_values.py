@@ -76,14 +76,14 @@ def as_plain(values: Any) -> list[Any]:
     batch=st.integers(1, 50),
 )
 def test_any_columns_come_out_as_they_went_in(
-    tmp_path_factory: pytest.TempPathFactory,
-    samples: list[Any],
-    compression: str,
-    per_shard: int,
-    access: dict[str, Any],
-    shuffle: Any,
-    batch: int,
-) -> None:
+    tmp_path_factory,
+    samples,
+    compression,
+    per_shard,
+    access,
+    shuffle,
+    batch,
+):
     root = tmp_path_factory.mktemp("any") / "out"
     keyed = [(f"{place}/{values[0]}", *values[1:]) for place, values in enumerate(samples)]
     write_dataset(root, COLUMNS, keyed, per_shard, compression, sample_bytes=200_000)
@@ -108,7 +108,7 @@ def test_any_columns_come_out_as_they_went_in(
 TEXTS = ["", "a", "twelve bytes", "thirteen byte", "ünïcödé " * 5, "x" * 1000]
 
 
-def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset: Path) -> None:
+def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset):
     ds = shardctl.open(raw_dataset)
     with pytest.warns(
         UserWarning,
@@ -122,7 +122,7 @@ def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_short_and_long_texts_next_to_the_end_of_a_block(tmp_path: Path, compression: str) -> None:
+def test_short_and_long_texts_next_to_the_end_of_a_block(tmp_path, compression):
     columns = pa.schema([("key", pa.string())])
     write_dataset(tmp_path / "out", columns, [(text,) for text in TEXTS], 2, compression)
     assert shardctl.open(tmp_path / "out").take([5, 0, 4, 1, 3, 2, 2])["key"] == [
@@ -145,7 +145,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_ragged_columns_are_padded_to_the_longest_of_the_batch(tokens: Path) -> None:
+def test_ragged_columns_are_padded_to_the_longest_of_the_batch(tokens):
     for batch in shardctl.open(tokens).loader(16, pad={"tokens": -7}, dtype={"tokens": "int64"}):
         padded, lengths = batch["tokens"], batch["tokens_length"]
         assert padded.dtype == np.int64
@@ -155,7 +155,7 @@ def test_ragged_columns_are_padded_to_the_longest_of_the_batch(tokens: Path) -> 
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_buckets_hold_samples_of_about_the_same_length(tmp_path: Path, compression: str) -> None:
+def test_buckets_hold_samples_of_about_the_same_length(tmp_path, compression):
     columns = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.int32()))])
     lengths = np.random.default_rng(0).integers(0, 200, 1000)
     rows = ((f"k{n}", list(range(length))) for n, length in enumerate(lengths.tolist()))
@@ -193,7 +193,7 @@ def test_buckets_hold_samples_of_about_the_same_length(tmp_path: Path, compressi
         ds.loader(30, shuffle=True, bucket={"tokens": 10}).load_state_dict(loader.state_dict())
 
 
-def test_types_and_normalisation(tokens: Path) -> None:
+def test_types_and_normalisation(tokens):
     ds = shardctl.open(tokens)
     plain = ds.take(range(100))["x"]
     (half,) = ds.loader(100, dtype={"x": "float16"})
@@ -207,7 +207,7 @@ def test_types_and_normalisation(tokens: Path) -> None:
     assert np.allclose(small["x"], plain / 2)
 
 
-def test_batches_are_aligned_and_in_one_piece(tokens: Path, jpegs: Path, raw_dataset: Path) -> None:
+def test_batches_are_aligned_and_in_one_piece(tokens, jpegs, raw_dataset):
     for options in ({"shuffle": True}, {"shuffle": True, "dtype": {"x": "float32"}}):
         for batch in shardctl.open(tokens).loader(16, **options):
             assert batch["x"].flags.c_contiguous
@@ -218,7 +218,7 @@ def test_batches_are_aligned_and_in_one_piece(tokens: Path, jpegs: Path, raw_dat
             assert batch["image"].ctypes.data % 64 == 0
 
 
-def test_a_batch_within_one_block_is_a_view_of_the_file(raw_dataset: Path) -> None:
+def test_a_batch_within_one_block_is_a_view_of_the_file(raw_dataset):
     ds = shardctl.open(raw_dataset)
     first = next(iter(ds.loader(4, columns=["image"])))["image"]
     assert not first.flags.writeable
@@ -239,7 +239,7 @@ def jpegs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_images_are_decoded_to_the_pixels_that_pillow_gives(jpegs: Path) -> None:
+def test_images_are_decoded_to_the_pixels_that_pillow_gives(jpegs):
     ds = shardctl.open(jpegs)
     stored = ds.take(range(60), decode=False)["image"]
     pixels = ds.take(range(60))["image"]
@@ -249,7 +249,7 @@ def test_images_are_decoded_to_the_pixels_that_pillow_gives(jpegs: Path) -> None
     )
 
 
-def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs: Path) -> None:
+def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs):
     ds = shardctl.open(jpegs)
     whole = {
         key: image for b in ds.loader(60) for key, image in zip(b["key"], b["image"], strict=True)
@@ -287,7 +287,7 @@ def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs: Path) ->
     )
 
 
-def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset: Path) -> None:
+def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset):
     ds = shardctl.open(raw_dataset)
     (whole,) = ds.loader(60)
     (cut,) = ds.loader(60, crop=20, dtype={"image": "float32"})
@@ -295,9 +295,7 @@ def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_normalised_views_are_the_formula_of_the_plain_ones(
-    jpegs: Path, raw_dataset: Path, dtype: str
-) -> None:
+def test_normalised_views_are_the_formula_of_the_plain_ones(jpegs, raw_dataset, dtype):
     mean, std = np.array([10.0, 20.0, 30.0]), np.array([2.0, 4.0, 8.0])
     for root in (jpegs, raw_dataset):
         options: dict[str, Any] = {
@@ -328,9 +326,7 @@ def test_normalised_views_are_the_formula_of_the_plain_ones(
 @pytest.mark.thorough(after=9)
 @pytest.mark.parametrize("stored", ["uint8", "int16", "int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize("width", [3, 5000, 300_000])
-def test_columns_of_any_width_are_converted_and_normalised(
-    tmp_path: Path, stored: str, width: int
-) -> None:
+def test_columns_of_any_width_are_converted_and_normalised(tmp_path, stored, width):
     columns = pa.schema(
         [
             ("key", pa.string()),
@@ -359,8 +355,8 @@ def test_columns_of_any_width_are_converted_and_normalised(
     [{}, {"crop": 20}, {"crop": 20, "normalize": {"image": (1, 2)}}, {"dtype": {"image": "int16"}}],
 )
 def test_memory_is_used_again_only_when_the_next_batch_is_asked_for(
-    jpegs: Path, raw_dataset: Path, options: dict[str, Any], threads: int
-) -> None:
+    jpegs, raw_dataset, options, threads
+):
     for root in (jpegs, raw_dataset):
         ds = shardctl.open(root)
         expected = list(ds.loader(4, shuffle=True, repeat=4, **options))
@@ -378,7 +374,7 @@ def test_memory_is_used_again_only_when_the_next_batch_is_asked_for(
             assert len({array.ctypes.data for array in held}) <= 12, "60 batches"
 
 
-def test_padded_batches_of_any_width_fit_into_reused_memory(tokens: Path) -> None:
+def test_padded_batches_of_any_width_fit_into_reused_memory(tokens):
     ds = shardctl.open(tokens)
     loaders = [
         ds.loader(7, shuffle=True, pad={"tokens": -1}, repeat=3, reuse=reuse)
@@ -389,7 +385,7 @@ def test_padded_batches_of_any_width_fit_into_reused_memory(tokens: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [5, 40_000])
-def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path: Path, size: int) -> None:
+def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path, size):
     columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.int16(), [size]))])
     values = np.random.default_rng(0).integers(-100, 100, (9, size)).astype(np.int16)
     write_dataset(
@@ -405,7 +401,7 @@ def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path: Path, size: in
         assert np.allclose(row, expected[key], atol=1e-4)
 
 
-def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -> None:
+def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(5):
         Image.new("RGB", (30 + number, 40), (number, 0, 0)).save(tmp_path / "in" / f"{number}.png")
@@ -430,7 +426,7 @@ def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -
     assert loader.stats().skipped == 2
 
 
-def test_decoded_images_are_kept_within_their_bound(jpegs: Path) -> None:
+def test_decoded_images_are_kept_within_their_bound(jpegs):
     ds = shardctl.open(jpegs)
     expected = [b["image"].tolist() for b in ds.loader(10)]
     loader = ds.loader(10, cache=20 * 40 * 40 * 3)
@@ -440,9 +436,7 @@ def test_decoded_images_are_kept_within_their_bound(jpegs: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_preloaded_dataset_needs_its_files_no_more(
-    photos: Path, tmp_path: Path, compression: str
-) -> None:
+def test_a_preloaded_dataset_needs_its_files_no_more(photos, tmp_path, compression):
     shardctl.convert(
         photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0
     )
@@ -454,7 +448,7 @@ def test_a_preloaded_dataset_needs_its_files_no_more(
         assert {key for batch in loader for key in batch["key"]} == expected
 
 
-def test_statistics_count_what_was_given(jpegs: Path) -> None:
+def test_statistics_count_what_was_given(jpegs):
     loader = shardctl.open(jpegs).loader(16, threads=2)
     list(loader)
     stats = loader.stats()
@@ -473,9 +467,7 @@ def read_in_another_process(loader_of: Any, queue: Any) -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(
-    jpegs: Path, method: str
-) -> None:
+def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpegs, method):
     ds = shardctl.open(jpegs).limit(50)
     expected = [batch["key"] for batch in ds.loader(8, shuffle=True, seed=3)]
     running = iter(ds.loader(4, threads=2))
@@ -489,7 +481,7 @@ def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(
     running.close()
 
 
-def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
+def test_a_dataset_can_be_pickled(jpegs):
     ds = shardctl.open(jpegs).limit(7)
     again = pickle.loads(pickle.dumps(ds))
     assert [sample["key"] for sample in again] == [sample["key"] for sample in ds]
@@ -565,18 +557,14 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ),
     ],
 )
-def test_impossible_options_are_refused_by_name(
-    jpegs: Path, arguments: dict[str, Any], message: str
-) -> None:
+def test_impossible_options_are_refused_by_name(jpegs, arguments, message):
     with pytest.raises(UsageError, match=message):
         list(shardctl.open(jpegs).loader(**{"batch_size": 8, **arguments}))
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("batch", [1, 3, 40])
-def test_missing_numbers_are_the_same_whatever_is_beside_them(
-    tmp_path: Path, compression: str, batch: int
-) -> None:
+def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path, compression, batch):
     columns = pa.schema(
         [
             ("key", pa.string()),
@@ -641,9 +629,7 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_numbers_that_do_not_fit_are_refused_with_their_sample(
-    tmp_path: Path, compression: str
-) -> None:
+def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path, compression):
     columns = pa.schema(
         [
             ("key", pa.string()),
@@ -687,9 +673,7 @@ def test_numbers_that_do_not_fit_are_refused_with_their_sample(
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_images_are_mirrored_with_the_probability_that_was_given(
-    tmp_path: Path, share: float
-) -> None:
+def test_images_are_mirrored_with_the_probability_that_was_given(tmp_path, share):
     columns = pa.schema(
         [("key", pa.string()), ("image", pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3]))]
     )
@@ -725,9 +709,7 @@ def test_images_are_mirrored_with_the_probability_that_was_given(
         {"resize": (30, 26), "crop": 20},
     ],
 )
-def test_channels_first_are_the_same_numbers_in_another_order(
-    jpegs: Path, raw_dataset: Path, options: dict[str, Any]
-) -> None:
+def test_channels_first_are_the_same_numbers_in_another_order(jpegs, raw_dataset, options):
     for root in (jpegs, raw_dataset):
         ds = shardctl.open(root)
         plain = [batch["image"] for batch in ds.loader(25, shuffle=True, **options)]
@@ -743,7 +725,7 @@ def test_channels_first_are_the_same_numbers_in_another_order(
 
 
 @pytest.mark.parametrize("size", [30, 50, (24, 36), "36x24"])
-def test_resized_images_are_those_of_a_conversion(photos: Path, tmp_path: Path, size: Any) -> None:
+def test_resized_images_are_those_of_a_conversion(photos, tmp_path, size):
     """In the loader a tuple is (height, width), as a crop is; text is WIDTHxHEIGHT, as on the
     command line."""
     step = {"name": "resize", "size": size if isinstance(size, int) else "36x24"}
@@ -761,9 +743,7 @@ def test_resized_images_are_those_of_a_conversion(photos: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     "size", [(40, 40), (39, 41), (21, 30), (20, 20), (13, 17), (5, 4), (70, 50)]
 )
-def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(
-    jpegs: Path, size: tuple[int, int]
-) -> None:
+def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpegs, size):
     """Pillow decodes an image of 40 pixels at a half of its size where 20 or less are wanted, and
     others decode it whole."""
     ds = shardctl.open(jpegs)
@@ -777,9 +757,7 @@ def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("size", [40, 100, "30x44"])
 @pytest.mark.parametrize("store", ["source", "png", "jpeg:90"])
-def test_a_resized_crop_is_that_of_a_conversion(
-    photos: Path, tmp_path: Path, size: Any, store: str
-) -> None:
+def test_a_resized_crop_is_that_of_a_conversion(photos, tmp_path, size, store):
     steps = [{"name": "resize", "size": size}, {"name": "crop", "size": 24}]
     shardctl.convert(photos, tmp_path / "source", recipe={"store": store}, workers=0)
     images = tmp_path / "images"
@@ -842,7 +820,7 @@ for steps, samples in (({"resize": 512}, 1), ({"resize": 512, "crop": 512}, 2)):
 """
 
 
-def test_a_thin_image_takes_no_memory_that_no_pixel_of_a_batch_needs(tmp_path: Path) -> None:
+def test_a_thin_image_takes_no_memory_that_no_pixel_of_a_batch_needs(tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
     for name, size in (("a", (40, 30)), ("thin", (1, 20_000))):
@@ -872,7 +850,7 @@ def nested(n: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_lists_of_lists_are_arrays_of_each_sample(tmp_path: Path, compression: str) -> None:
+def test_lists_of_lists_are_arrays_of_each_sample(tmp_path, compression):
     write_dataset(
         tmp_path / "out", NESTED, map(nested, range(30)), 12, compression, sample_bytes=400_000
     )
@@ -898,9 +876,7 @@ def test_lists_of_lists_are_arrays_of_each_sample(tmp_path: Path, compression: s
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(
-    tmp_path: Path, compression: str
-) -> None:
+def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path, compression):
     columns = pa.schema(
         [
             ("key", pa.string()),
@@ -932,9 +908,7 @@ def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(
     assert mixed["rows"].shape == (5, *mixed["rows_length"].max(axis=0))
 
 
-def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(
-    jpegs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs, monkeypatch):
     import simplejpeg
 
     from shardctl.images.codecs import image
@@ -965,7 +939,7 @@ def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(
     assert loader.stats().skipped == 1
 
 
-def test_times_that_python_cannot_hold_are_exact(tmp_path: Path, cli: Any) -> None:
+def test_times_that_python_cannot_hold_are_exact(tmp_path, cli):
     """Python's times end at microseconds and at the year 9999; what numpy's are taken for depends
     on the type alone, for ns."""
     number, late = 1_234_567_891, 10**12

@@ -56,9 +56,7 @@ def epochs(loader: Any, count: int) -> list[list[tuple[str, int]]]:
 
 @pytest.mark.parametrize("shuffle", [False, True, "window", "block"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_epoch_has_each_input_once_and_each_variant_comes_in_turn(
-    augmented: Path, shuffle: Any, threads: int
-) -> None:
+def test_an_epoch_has_each_input_once_and_each_variant_comes_in_turn(augmented, shuffle, threads):
     ds = shardctl.open(augmented)
     loader = ds.loader(7, shuffle=shuffle, seed=5, threads=threads, variant="epoch")
     assert len(loader) == 9  # 60 inputs
@@ -70,7 +68,7 @@ def test_an_epoch_has_each_input_once_and_each_variant_comes_in_turn(
     assert (seen[0] == seen[VARIANTS]) == (shuffle is False)
 
 
-def test_ranks_share_an_epoch(augmented: Path) -> None:
+def test_ranks_share_an_epoch(augmented):
     ds = shardctl.open(augmented, split="train")
     loaders = [
         ds.loader(4, shuffle=True, rank=rank, world_size=2, variant="epoch", remainder="uneven")
@@ -83,7 +81,7 @@ def test_ranks_share_an_epoch(augmented: Path) -> None:
         assert sorted(keys) == sorted({sample["key"] for sample in ds})
 
 
-def test_an_epoch_is_resumed_with_its_variant(augmented: Path) -> None:
+def test_an_epoch_is_resumed_with_its_variant(augmented):
     ds = shardctl.open(augmented)
     whole = ds.loader(8, shuffle=True, variant="epoch")
     first, second = epochs(whole, 2)
@@ -101,7 +99,7 @@ def test_an_epoch_is_resumed_with_its_variant(augmented: Path) -> None:
         ds.loader(8, shuffle=True).load_state_dict(state)
 
 
-def test_worker_processes_make_the_same_batches(augmented: Path) -> None:
+def test_worker_processes_make_the_same_batches(augmented):
     ds = shardctl.open(augmented)
     alone = epochs(ds.loader(16, shuffle=True, variant="epoch"), 2)
     loader = ds.loader(16, shuffle=True, variant="epoch", processes=1)
@@ -111,19 +109,19 @@ def test_worker_processes_make_the_same_batches(augmented: Path) -> None:
     )
 
 
-def test_inputs_with_fewer_variants_repeat_them(uneven: Path) -> None:
+def test_inputs_with_fewer_variants_repeat_them(uneven):
     seen = epochs(shardctl.open(uneven).loader(6, shuffle=True, variant="epoch"), 12)
     for number, epoch in enumerate(seen):
         assert dict(epoch) == {f"k{key}": number % (key % 4 + 1) for key in range(20)}
         assert len(epoch) == 20
 
 
-def test_one_variant_alone(augmented: Path) -> None:
+def test_one_variant_alone(augmented):
     (epoch,) = epochs(shardctl.open(augmented).loader(6, variant=2), 1)
     assert (len(epoch), {variant for _, variant in epoch}) == (60, {2})
 
 
-def test_what_cannot_be_is_refused(augmented: Path, whole_dataset: Path) -> None:
+def test_what_cannot_be_is_refused(augmented, whole_dataset):
     ds = shardctl.open(augmented)
     with pytest.raises(UsageError, match="its samples have no variants; convert with --variants K"):
         shardctl.open(whole_dataset).loader(4, variant="epoch")
@@ -133,7 +131,7 @@ def test_what_cannot_be_is_refused(augmented: Path, whole_dataset: Path) -> None
         ds.loader(4, variant="each")
 
 
-def test_inspect_says_how_different_variants_are(augmented: Path, tmp_path: Path, cli: Any) -> None:
+def test_inspect_says_how_different_variants_are(augmented, tmp_path, cli):
     found = cli("inspect", augmented, "--json").json["variants"]
     assert (found["compared"], found["each"]) == (32, VARIANTS)
     assert found["difference"] > 0

@@ -50,7 +50,7 @@ class Kept:
         raise AssertionError("it is the caller's")
 
 
-def test_the_figures_are_those_of_the_loop(raw_dataset: Path) -> None:
+def test_the_figures_are_those_of_the_loop(raw_dataset):
     kept = Kept()
     ds = shardctl.open(raw_dataset)
     slow = shardctl.watch(ds.loader(6, shuffle=True, repeat=2), kept, every=0.05)
@@ -68,7 +68,7 @@ def test_the_figures_are_those_of_the_loop(raw_dataset: Path) -> None:
         assert worked <= values["utilization"] + 0.001
 
 
-def test_every_epoch_goes_on_where_the_last_one_ended(raw_dataset: Path) -> None:
+def test_every_epoch_goes_on_where_the_last_one_ended(raw_dataset):
     kept = Kept()
     watched = shardctl.watch(shardctl.open(raw_dataset).loader(7), kept)
     for epoch in range(3):
@@ -79,7 +79,7 @@ def test_every_epoch_goes_on_where_the_last_one_ended(raw_dataset: Path) -> None
     assert kept.values[-1]["samples"] == 187
 
 
-def test_prometheus_and_tensorboard_read_what_is_written(raw_dataset: Path, tmp_path: Path) -> None:
+def test_prometheus_and_tensorboard_read_what_is_written(raw_dataset, tmp_path):
     text, folder = tmp_path / "a" / "m.prom", tmp_path / "runs"
     loader = shardctl.open(raw_dataset).loader(7)
     for _ in shardctl.watch(loader, tmp_path / "m.jsonl", text, f"tensorboard:{folder}"):
@@ -120,7 +120,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_an_endpoint_on_loopback_answers_while_the_epoch_runs(raw_dataset: Path) -> None:
+def test_an_endpoint_on_loopback_answers_while_the_epoch_runs(raw_dataset):
     port = free_port()
     place = f"http://127.0.0.1:{port}/metrics"
     answers = []
@@ -138,9 +138,7 @@ def test_an_endpoint_on_loopback_answers_while_the_epoch_runs(raw_dataset: Path)
             list(shardctl.watch(shardctl.open(raw_dataset).loader(20), f"http:{port}"))
 
 
-def test_a_target_that_fails_does_not_end_the_job(
-    raw_dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_that_fails_does_not_end_the_job(raw_dataset, tmp_path, capfd):
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     watched = shardctl.watch(
         shardctl.open(raw_dataset).loader(20),
@@ -158,9 +156,7 @@ class Failing(Kept):
         raise ValueError("no more of this")
 
 
-def test_a_target_of_ones_own_that_raises_does_not_end_the_job(
-    raw_dataset: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_of_ones_own_that_raises_does_not_end_the_job(raw_dataset, capfd):
     watched = shardctl.watch(shardctl.open(raw_dataset).loader(20), Failing(), every=1e-9)
     assert sum(len(batch["key"]) for batch in watched) == 60
     assert capfd.readouterr().err == "shardctl: no more metrics here: ValueError: no more of this\n"
@@ -178,13 +174,13 @@ def test_a_target_of_ones_own_that_raises_does_not_end_the_job(
     ],
 )
 def test_wrong_targets_are_wrong_usage(
-    targets: list[str],
-    options: dict[str, Any],
-    message: str,
-    raw_dataset: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    targets,
+    options,
+    message,
+    raw_dataset,
+    tmp_path,
+    monkeypatch,
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=message):
         list(shardctl.watch(shardctl.open(raw_dataset).loader(20), *targets, **options))
@@ -195,7 +191,7 @@ def test_wrong_targets_are_wrong_usage(
             shardctl.watch(shardctl.open(raw_dataset).loader(20), target)  # type: ignore[arg-type]  # what it refuses
 
 
-def test_a_conversion_tells_how_far_it_is(photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_conversion_tells_how_far_it_is(photos, tmp_path, cli):
     ran = cli(
         "convert",
         photos,
@@ -221,7 +217,7 @@ def test_a_conversion_tells_how_far_it_is(photos: Path, tmp_path: Path, cli: Any
 
 
 @pytest.mark.thorough
-def test_bench_watches_until_it_is_stopped(raw_dataset: Path, tmp_path: Path, cli: Any) -> None:
+def test_bench_watches_until_it_is_stopped(raw_dataset, tmp_path, cli):
     command = [
         "bench",
         raw_dataset,
@@ -260,7 +256,7 @@ def test_bench_watches_until_it_is_stopped(raw_dataset: Path, tmp_path: Path, cl
     assert cli("bench", raw_dataset, "--watch", "--html", "x.html").code == 2
 
 
-def test_the_page_about_it_works_as_it_is_written(raw_dataset: Path, tmp_path: Path) -> None:
+def test_the_page_about_it_works_as_it_is_written(raw_dataset, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "out").symlink_to(raw_dataset)

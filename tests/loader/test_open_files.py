@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -49,9 +48,7 @@ print("read")
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [128, 256])
 @pytest.mark.parametrize("options", ["{}", "{'mmap': False}", "{'on_error': 'skip'}"])
-def test_many_datasets_share_the_descriptors_of_a_process(
-    tmp_path: Path, limit: int, options: str
-) -> None:
+def test_many_datasets_share_the_descriptors_of_a_process(tmp_path, limit, options):
     write_dataset(
         tmp_path / "out",
         COLUMNS,
@@ -66,9 +63,7 @@ def test_many_datasets_share_the_descriptors_of_a_process(
 
 
 @pytest.mark.thorough
-def test_only_one_thread_at_a_time_looks_for_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_one_thread_at_a_time_looks_for_descriptors(tmp_path, monkeypatch):
     """Else each one that looks is granted as many as all may have together."""
     write_dataset(tmp_path / "out", COLUMNS, ((f"k{n}", n) for n in range(4)), 4, "zstd")
     repeat_shard(tmp_path / "out", 60)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from object_server import ObjectServer
 from remote_datasets import all_same, block_reads, blocks_of, is_shard, make, same, upload
 
 import shardctl
@@ -48,7 +47,7 @@ def keys_of(loader: Any) -> list[str]:
 
 
 @pytest.mark.thorough(after=1)
-def test_batches_are_those_of_a_local_dataset(root: Path, bucket: str, cache: Path | bool) -> None:
+def test_batches_are_those_of_a_local_dataset(root, bucket, cache):
     local, url = shardctl.open(root, split="train"), upload(root, f"{bucket}/out")
     remote = shardctl.open(url, split="train", cache=cache)
     for shuffle in (False, "window", "block", "global"):
@@ -69,7 +68,7 @@ def test_batches_are_those_of_a_local_dataset(root: Path, bucket: str, cache: Pa
     )
 
 
-def test_everything_that_a_dataset_has(root: Path, bucket: str, cache: Path | bool) -> None:
+def test_everything_that_a_dataset_has(root, bucket, cache):
     local, remote = shardctl.open(root), shardctl.open(upload(root, f"{bucket}/out"), cache=cache)
     assert len(remote) == len(local)
     assert remote.schema == local.schema
@@ -96,8 +95,8 @@ def test_everything_that_a_dataset_has(root: Path, bucket: str, cache: Path | bo
 
 
 def test_a_dataset_that_is_opened_again_is_asked_for_with_the_variables_of_now(
-    plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plain, bucket, monkeypatch
+):
     """A person who has mended the credentials in a notebook need not start it anew."""
     url = upload(plain, f"{bucket}/out")
     with monkeypatch.context() as wrong:
@@ -108,9 +107,7 @@ def test_a_dataset_that_is_opened_again_is_asked_for_with_the_variables_of_now(
     assert len(shardctl.open(url, cache=False)) == 120
 
 
-def test_a_loader_goes_on_where_a_local_one_stopped(
-    plain: Path, bucket: str, cache: Path | bool
-) -> None:
+def test_a_loader_goes_on_where_a_local_one_stopped(plain, bucket, cache):
     local = shardctl.open(plain).loader(8, shuffle="window", seed=2)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache).loader(
         8, shuffle="window", seed=2
@@ -126,7 +123,7 @@ def test_a_loader_goes_on_where_a_local_one_stopped(
     assert remote.state_dict() == local.state_dict()
 
 
-def test_shuffle_true_reads_whole_blocks(plain: Path, bucket: str) -> None:
+def test_shuffle_true_reads_whole_blocks(plain, bucket):
     local = shardctl.open(plain).loader(8, shuffle=True)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False).loader(8, shuffle=True)
     assert (local.state_dict()["order"]["shuffle"], remote.state_dict()["order"]["shuffle"]) == (
@@ -137,9 +134,7 @@ def test_shuffle_true_reads_whole_blocks(plain: Path, bucket: str) -> None:
         remote.load_state_dict(local.state_dict())
 
 
-def test_processes_make_the_same_batches(
-    plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer
-) -> None:
+def test_processes_make_the_same_batches(plain, bucket, cache, object_server):
     local, url = shardctl.open(plain), upload(plain, f"{bucket}/out")
     object_server.clear()
     loader = shardctl.open(url, cache=cache).loader(
@@ -156,9 +151,7 @@ def test_processes_make_the_same_batches(
         assert set(reads.values()) == {1}
 
 
-def test_a_dataset_goes_to_another_process(
-    plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer
-) -> None:
+def test_a_dataset_goes_to_another_process(plain, bucket, cache, object_server):
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache)
     object_server.clear()
     there = pickle.loads(pickle.dumps(remote[5:9]))
@@ -168,9 +161,7 @@ def test_a_dataset_goes_to_another_process(
     )
 
 
-def test_each_block_comes_once_and_only_once_in_an_epoch(
-    root: Path, bucket: str, object_server: ObjectServer
-) -> None:
+def test_each_block_comes_once_and_only_once_in_an_epoch(root, bucket, object_server):
     remote = shardctl.open(upload(root, f"{bucket}/out"), cache=False)
     object_server.clear()
     loader = remote.loader(8, threads=3)
@@ -185,9 +176,7 @@ def test_each_block_comes_once_and_only_once_in_an_epoch(
     assert stats.requests == len([r for r in object_server.log() if is_shard(r["key"])]) + 2
 
 
-def test_a_rank_reads_its_own_part_of_the_shards(
-    tmp_path: Path, bucket: str, object_server: ObjectServer
-) -> None:
+def test_a_rank_reads_its_own_part_of_the_shards(tmp_path, bucket, object_server):
     remote = shardctl.open(
         upload(make(tmp_path / "out", samples=1200), f"{bucket}/out"), cache=False
     )
@@ -196,9 +185,7 @@ def test_a_rank_reads_its_own_part_of_the_shards(
     assert 0 < len(block_reads(object_server, tmp_path / "out")) < blocks_of(tmp_path / "out") / 2
 
 
-def test_blocks_are_requested_before_they_are_needed(
-    plain: Path, bucket: str, object_server: ObjectServer
-) -> None:
+def test_blocks_are_requested_before_they_are_needed(plain, bucket, object_server):
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     object_server.clear()
     loader = remote.loader(4, threads=1, prefetch=1)
@@ -214,9 +201,7 @@ def test_blocks_are_requested_before_they_are_needed(
     assert loader.stats().batches > 2
 
 
-def test_a_filter_and_plain_iteration_request_ahead(
-    plain: Path, bucket: str, object_server: ObjectServer
-) -> None:
+def test_a_filter_and_plain_iteration_request_ahead(plain, bucket, object_server):
     url = upload(plain, f"{bucket}/out")
     object_server.clear()
     assert [sample["key"] for sample in shardctl.open(url, cache=False)] == [
@@ -230,9 +215,7 @@ def test_a_filter_and_plain_iteration_request_ahead(
     assert set(reads.values()) == {1}
 
 
-def test_an_abandoned_epoch_leaves_nothing_behind(
-    plain: Path, bucket: str, object_server: ObjectServer
-) -> None:
+def test_an_abandoned_epoch_leaves_nothing_behind(plain, bucket, object_server):
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     loader = remote.loader(4, shuffle="window", threads=2)
     for _ in range(3):
@@ -245,9 +228,7 @@ def test_an_abandoned_epoch_leaves_nothing_behind(
     assert sum(block_reads(object_server, plain).values()) < 2 * blocks_of(plain)
 
 
-def test_a_small_window_of_requests_is_enough(
-    plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_window_of_requests_is_enough(plain, bucket, monkeypatch):
     monkeypatch.setattr(fetching, "AHEAD_BYTES", 1)
     monkeypatch.setattr(fetching, "AT_ONCE", 2)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
@@ -257,9 +238,7 @@ def test_a_small_window_of_requests_is_enough(
     )
 
 
-def test_a_folder_below_the_manifest(
-    plain: Path, tmp_path: Path, bucket: str, cache: Path | bool
-) -> None:
+def test_a_folder_below_the_manifest(plain, tmp_path, bucket, cache):
     manifest = Manifest.load(LocalFolder(plain))
     record = json.loads((plain / MANIFEST).read_text())
     assert "base" not in record
@@ -272,7 +251,7 @@ def test_a_folder_below_the_manifest(
 
 
 @pytest.mark.parametrize("base", ["../", "a/b/", "abc", "/"])
-def test_no_folder_leads_elsewhere(plain: Path, bucket: str, base: str) -> None:
+def test_no_folder_leads_elsewhere(plain, bucket, base):
     open_store(bucket).put(
         f"out/{MANIFEST}", replace(Manifest.load(LocalFolder(plain)), base=base).to_json().encode()
     )
@@ -280,9 +259,7 @@ def test_no_folder_leads_elsewhere(plain: Path, bucket: str, base: str) -> None:
         shardctl.open(f"{bucket}/out", cache=False)
 
 
-def test_faults_of_a_network_change_nothing(
-    plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer
-) -> None:
+def test_faults_of_a_network_change_nothing(plain, bucket, cache, object_server):
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache)
     object_server.fault("503", method="GET", share=0.2, times=8)
     object_server.fault("cut", method="GET", share=0.2, times=8, size=1000)
@@ -294,18 +271,14 @@ def test_faults_of_a_network_change_nothing(
     assert any(r["status"] != 206 for r in object_server.log() if r["method"] == "GET")
 
 
-def test_a_store_that_refuses_is_an_error_and_no_skipped_sample(
-    plain: Path, bucket: str, object_server: ObjectServer
-) -> None:
+def test_a_store_that_refuses_is_an_error_and_no_skipped_sample(plain, bucket, object_server):
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     object_server.fault("403", method="GET", key="*train-00001*")
     with pytest.raises(StoreError, match=r"train-00001\.arrow"):
         keys_of(remote.loader(8, on_error="skip"))
 
 
-def test_a_shard_that_is_replaced_while_it_is_read(
-    plain: Path, tmp_path: Path, bucket: str, cache: Path | bool
-) -> None:
+def test_a_shard_that_is_replaced_while_it_is_read(plain, tmp_path, bucket, cache):
     url = upload(plain, f"{bucket}/out")
     remote = shardctl.open(url, cache=cache)
     remote.take([40, 79])  # of the second shard, and its footer
@@ -317,9 +290,7 @@ def test_a_shard_that_is_replaced_while_it_is_read(
         keys_of(remote.loader(8, on_error="skip"))
 
 
-def test_a_shard_that_is_not_there_or_not_whole(
-    plain: Path, bucket: str, cache: Path | bool
-) -> None:
+def test_a_shard_that_is_not_there_or_not_whole(plain, bucket, cache):
     url = upload(plain, f"{bucket}/out")
     open_store(url).delete(["train-00001.arrow"])
     open_store(url).put("train-00002.arrow", (plain / "train-00002.arrow").read_bytes()[:-8])
@@ -337,9 +308,7 @@ def test_a_shard_that_is_not_there_or_not_whole(
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("kind", ["page", "short", "garbled", "cut"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_wrong_answer_is_asked_for_once_more(
-    root: Path, bucket: str, cache: Path | bool, object_server: ObjectServer, kind: str, method: str
-) -> None:
+def test_a_wrong_answer_is_asked_for_once_more(root, bucket, cache, object_server, kind, method):
     """Of each object, one: of the manifest, the table, the ends of shards and the blocks."""
     url = upload(root, f"{bucket}/out")
     for name in sorted(path.name for path in root.iterdir()):
@@ -355,9 +324,7 @@ def test_a_wrong_answer_is_asked_for_once_more(
 
 
 @pytest.mark.parametrize("kind", ["page", "short"])
-def test_a_proxy_that_sends_something_else_is_told_of(
-    plain: Path, bucket: str, object_server: ObjectServer, kind: str
-) -> None:
+def test_a_proxy_that_sends_something_else_is_told_of(plain, bucket, object_server, kind):
     url = upload(plain, f"{bucket}/out")
     object_server.fault(kind, method="GET", key="*manifest.json", size=30)
     with pytest.raises(
@@ -377,8 +344,8 @@ def test_a_proxy_that_sends_something_else_is_told_of(
 
 
 def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
-    plain: Path, bucket: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plain, bucket, object_server, monkeypatch
+):
     monkeypatch.setattr("shardctl.format.stretches.MOST_FOOTER", 20_000)
     url = upload(plain, f"{bucket}/out")
     data = bytearray((plain / "train-00001.arrow").read_bytes())
@@ -399,7 +366,7 @@ def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
     assert max(sizes) < 20_000 < len(data)
 
 
-def test_a_damaged_block_is_named_or_skipped(root: Path, bucket: str, cache: Path | bool) -> None:
+def test_a_damaged_block_is_named_or_skipped(root, bucket, cache):
     url = upload(root, f"{bucket}/out")
     data = bytearray((root / "train-00001.arrow").read_bytes())
     middle = len(data) // 2
@@ -412,7 +379,7 @@ def test_a_damaged_block_is_named_or_skipped(root: Path, bucket: str, cache: Pat
     assert 110 <= len(kept) < 120
 
 
-def test_what_is_no_dataset(bucket: str, plain: Path) -> None:
+def test_what_is_no_dataset(bucket, plain):
     with pytest.raises(DatasetError, match=rf"{bucket}/out: no dataset"):
         shardctl.open(f"{bucket}/out", cache=False)
     open_store(bucket).put(f"out/{MANIFEST}", b"{}")
@@ -429,7 +396,7 @@ def test_what_is_no_dataset(bucket: str, plain: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_tables_go_with_the_process(plain: Path, bucket: str, tmp_path: Path) -> None:
+def test_the_tables_go_with_the_process(plain, bucket, tmp_path):
     url = upload(plain, f"{bucket}/out")
     code = f"""
 import os, shardctl, signal
@@ -453,7 +420,7 @@ assert ds[3]["key"] == "k003" and len(os.listdir({str(tmp_path)!r})) == 1
 
 
 @pytest.mark.thorough
-def test_a_forked_process_says_why_it_cannot(plain: Path, bucket: str) -> None:
+def test_a_forked_process_says_why_it_cannot(plain, bucket):
     code = f"""
 import os, shardctl
 ds = shardctl.open({upload(plain, f"{bucket}/out")!r}, cache=False)
@@ -469,7 +436,7 @@ assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_bench_says_what_came_over_the_network(plain: Path, bucket: str, tmp_path: Path) -> None:
+def test_bench_says_what_came_over_the_network(plain, bucket, tmp_path):
     url = upload(plain, f"{bucket}/out")
     list(shardctl.open(url, cache=tmp_path / "cache").loader(8))
     result = shardctl.bench(url, epochs=1, runs=1, batch_size=8, cache=tmp_path / "cache")
@@ -490,9 +457,7 @@ def test_bench_says_what_came_over_the_network(plain: Path, bucket: str, tmp_pat
         shardctl.bench(url, cold=True)
 
 
-def test_packed_tokens_and_their_tokenizer(
-    demo: Path, tmp_path: Path, bucket: str, cache: Path | bool
-) -> None:
+def test_packed_tokens_and_their_tokenizer(demo, tmp_path, bucket, cache):
     recipe = {
         "kind": "text",
         "record": "line",
@@ -509,7 +474,7 @@ def test_packed_tokens_and_their_tokenizer(
     )
 
 
-def test_an_earlier_generation(plain: Path, bucket: str) -> None:
+def test_an_earlier_generation(plain, bucket):
     url = upload(plain, f"{bucket}/out")
     opened: Dataset = shardctl.open(url, generation=1, cache=False)
     assert len(opened) == 120

@@ -50,9 +50,7 @@ def keys_of(loader: Any) -> list[str]:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("end", ENDS)
-def test_what_happens_to_a_whole_dataset_is_never_skipped(
-    tmp_path: Path, end: str, compression: str
-) -> None:
+def test_what_happens_to_a_whole_dataset_is_never_skipped(tmp_path, end, compression):
     root = photos(tmp_path / "out", 800, (), compression)
     loader = shardctl.open(root).loader(1, on_error="skip", threads=1, prefetch=1)
     batches = iter(loader)
@@ -66,7 +64,7 @@ def test_what_happens_to_a_whole_dataset_is_never_skipped(
 
 
 @pytest.mark.thorough
-def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path: Path) -> None:
+def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path):
     ds = shardctl.open(photos(tmp_path / "out", 40, ()))
     ENDS["moved"](tmp_path / "out")
     with pytest.raises(
@@ -82,9 +80,7 @@ def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"mmap": False}, {}, {"preload": True}])
-def test_a_program_without_a_free_descriptor_is_told_so(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_program_without_a_free_descriptor_is_told_so(tmp_path, options):
     root = photos(tmp_path / "out", 400, (), "zstd" if options else "none")
     code = (
         "import gc, os, resource, sys\n"
@@ -123,9 +119,7 @@ def mixture(ds: Any) -> Any:
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": True, "threads": 3}, {"processes": 2}], ids=str
 )
-def test_more_than_a_hundredth_of_an_epoch_is_too_many(
-    tmp_path: Path, of: Any, options: dict[str, Any]
-) -> None:
+def test_more_than_a_hundredth_of_an_epoch_is_too_many(tmp_path, of, options):
     few, many = (
         of(shardctl.open(photos(tmp_path / str(every), 1500, range(0, 1500, every))))
         for every in (123, 51)
@@ -143,7 +137,7 @@ def test_more_than_a_hundredth_of_an_epoch_is_too_many(
         keys_of(many.loader(10, on_error="skip", **options))
 
 
-def test_of_a_small_dataset_ten_may_be_damaged_and_never_all(tmp_path: Path) -> None:
+def test_of_a_small_dataset_ten_may_be_damaged_and_never_all(tmp_path):
     def skipped(samples: int, damaged: int) -> int:
         root = photos(tmp_path / f"{samples}-{damaged}", samples, range(damaged))
         loader = shardctl.open(root).loader(4, on_error="skip")
@@ -156,7 +150,7 @@ def test_of_a_small_dataset_ten_may_be_damaged_and_never_all(tmp_path: Path) -> 
             skipped(samples, damaged)
 
 
-def test_a_state_has_what_was_skipped_before_it(tmp_path: Path) -> None:
+def test_a_state_has_what_was_skipped_before_it(tmp_path):
     """Else a job that is stopped every now and then would skip any number."""
     ds = shardctl.open(photos(tmp_path / "out", 1000, range(0, 1000, 50)))
     state = ds.loader(10).state_dict()
@@ -175,7 +169,7 @@ def test_a_state_has_what_was_skipped_before_it(tmp_path: Path) -> None:
         read_on()
 
 
-def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
+def test_each_rank_counts_its_own_part(tmp_path):
     few, many = (
         shardctl.open(photos(tmp_path / str(every), 4000, range(0, 4000, every)))
         for every in (163, 81)
@@ -191,9 +185,7 @@ def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "ranks", "more"), [(0, 1, 20), (2, 4, 5)])
-def test_a_state_of_one_rank_counts_for_another_number_of_them(
-    tmp_path: Path, rank: int, ranks: int, more: int
-) -> None:
+def test_a_state_of_one_rank_counts_for_another_number_of_them(tmp_path, rank, ranks, more):
     """A rank of two that has skipped half of what it may: so has each that goes on, of its own
     part."""
     for name, count in (("enough", more), ("many", more + 1)):
@@ -210,7 +202,7 @@ def test_a_state_of_one_rank_counts_for_another_number_of_them(
             keys_of(resumed)
 
 
-def test_many_ranks_together_skip_no_more_than_one(tmp_path: Path) -> None:
+def test_many_ranks_together_skip_no_more_than_one(tmp_path):
     """Each may skip its part of what one rank may, rounded up: one of 20 samples here, not ten."""
     ds = shardctl.open(photos(tmp_path / "out", 320, range(320)))
     for rank in range(16):
@@ -218,7 +210,7 @@ def test_many_ranks_together_skip_no_more_than_one(tmp_path: Path) -> None:
             keys_of(ds.loader(1, on_error="skip", rank=rank, world_size=16))
 
 
-def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
+def test_a_dataset_of_torch_skips_as_few(tmp_path):
     pytest.importorskip("torch")
     from shardctl.torch import IterableDataset, Loader
 

@@ -86,8 +86,8 @@ def stopped(loader: Loader, epoch: int, batches: int) -> tuple[dict[str, Any], l
     data=st.data(),
 )
 def test_a_state_gives_the_rest_of_its_own_epoch_or_is_refused(
-    tokens: Path, order: dict[str, Any], changed: str, epoch: int, batches: int, data: st.DataObject
-) -> None:
+    tokens, order, changed, epoch, batches, data
+):
     ds = shardctl.open(tokens)
     state, begun = stopped(loader_of(ds, order), epoch, batches)
     whole = loader_of(ds, order)
@@ -108,7 +108,7 @@ def test_a_state_gives_the_rest_of_its_own_epoch_or_is_refused(
         assert numbers(resumed) == epochs[1]
 
 
-def test_a_state_with_fewer_facts_than_the_order_has_is_refused(tokens: Path) -> None:
+def test_a_state_with_fewer_facts_than_the_order_has_is_refused(tokens):
     ds = shardctl.open(tokens)
     state, _ = stopped(ds.loader(BATCH), 0, 3)
     for other in (
@@ -134,9 +134,7 @@ def lines(path: Path, begin: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, "global", "window"])
-def test_a_state_follows_the_samples_and_not_where_they_came_from(
-    tmp_path: Path, shuffle: Any
-) -> None:
+def test_a_state_follows_the_samples_and_not_where_they_came_from(tmp_path, shuffle):
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     for number in range(4):

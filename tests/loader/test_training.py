@@ -22,9 +22,7 @@ def snippet(language: str) -> str:
 
 
 @pytest.mark.thorough
-def test_a_small_gpt_learns_from_the_blocks_of_the_demo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
-) -> None:
+def test_a_small_gpt_learns_from_the_blocks_of_the_demo(tmp_path, monkeypatch, cli):
     torch = pytest.importorskip("torch")
     pytest.importorskip("tokenizers")
     monkeypatch.chdir(tmp_path)

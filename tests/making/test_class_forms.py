@@ -151,7 +151,7 @@ def names_in(out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_class_in_two_forms_is_one(tmp_path: Path, form: str) -> None:
+def test_a_class_in_two_forms_is_one(tmp_path, form):
     sources, labels = FORMS[form](tmp_path)
     shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
     assert sorted(classes_in(tmp_path / "out")) == [NFC, NFC, "zebra"]
@@ -164,7 +164,7 @@ def test_a_class_in_two_forms_is_one(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["records", "members"])
-def test_records_that_come_later_may_have_the_other_form(tmp_path: Path, form: str) -> None:
+def test_records_that_come_later_may_have_the_other_form(tmp_path, form):
     (source,), labels = FORMS[form](tmp_path)
     (tmp_path / "all").mkdir()
     source.rename(tmp_path / "all" / f"1{source.suffix}")
@@ -183,7 +183,7 @@ def test_records_that_come_later_may_have_the_other_form(tmp_path: Path, form: s
     assert sorted(classes_in(tmp_path / "out")) == [NFC] * 4 + ["zebra"] * 2
 
 
-def test_a_list_of_classes_has_no_name_in_two_forms(tmp_path: Path) -> None:
+def test_a_list_of_classes_has_no_name_in_two_forms(tmp_path):
     source = images(tmp_path)
     write(tmp_path / "labels" / "1.txt", "1 0.5 0.5 1 1")
     data = write(tmp_path / "data.yaml", f"train: in\nnames: [{NFC}, {NFD}]\n")

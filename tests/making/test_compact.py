@@ -74,9 +74,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_layout_is_that_of_a_fresh_conversion(
-    source: Path, tmp_path: Path, cli: Any, options: dict[str, Any]
-) -> None:
+def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, cli, options):
     out, fresh = tmp_path / "out", tmp_path / "fresh"
     change(source, out, tmp_path / "held", **options)
     convert(source, fresh, **options)
@@ -100,9 +98,7 @@ def test_the_layout_is_that_of_a_fresh_conversion(
         assert one.get(name) == other.get(name), name
 
 
-def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source, tmp_path):
     out = tmp_path / "out"
     change(source, out, tmp_path / "held")
     shardctl.compact(out)
@@ -119,7 +115,7 @@ def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(
     assert shardctl.verify(out).findings == ()
 
 
-def test_lines_are_put_into_the_order_of_their_files(tmp_path: Path) -> None:
+def test_lines_are_put_into_the_order_of_their_files(tmp_path):
     source, out, fresh = tmp_path / "in", tmp_path / "out", tmp_path / "fresh"
     source.mkdir()
     for number in (5, 2, 8, 1, 9):
@@ -143,7 +139,7 @@ def test_lines_are_put_into_the_order_of_their_files(tmp_path: Path) -> None:
     assert shardctl.repair(out, workers=0).status == "repaired"
 
 
-def test_samples_without_a_source_fill_their_shards_again(tmp_path: Path) -> None:
+def test_samples_without_a_source_fill_their_shards_again(tmp_path):
     out = tmp_path / "out"
     shardctl.write(out, [{"key": f"k{n:03}", "n": n} for n in range(100)], samples_per_shard=10)
     shardctl.prune(out, where="n < 70 and n > 5")
@@ -153,7 +149,7 @@ def test_samples_without_a_source_fill_their_shards_again(tmp_path: Path) -> Non
     assert shardctl.open(out).take(range(36), ["n"])["n"].tolist() == [*range(6), *range(70, 100)]
 
 
-def test_a_dataset_without_samples_is_in_order_after_that(source: Path, tmp_path: Path) -> None:
+def test_a_dataset_without_samples_is_in_order_after_that(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     shardctl.prune(out, keys=[sample["key"] for sample in shardctl.open(out)])
@@ -161,7 +157,7 @@ def test_a_dataset_without_samples_is_in_order_after_that(source: Path, tmp_path
     assert shardctl.verify(out).findings == ()
 
 
-def test_damage_is_not_copied(source: Path, tmp_path: Path) -> None:
+def test_damage_is_not_copied(source, tmp_path):
     out = tmp_path / "out"
     change(source, out, tmp_path / "held")
     name = next(iter(ShardTable(LocalFolder(out)))).path
@@ -179,8 +175,8 @@ def test_damage_is_not_copied(source: Path, tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+    source, tmp_path, monkeypatch, how
+):
     out, before = tmp_path / "out", tmp_path / "before"
     for file in files_of(source)[8:]:
         file.unlink()
@@ -206,7 +202,7 @@ def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
     assert layout_of(out)[0][1][0] == "0.jpg"
 
 
-def test_what_cannot_be_moved_is_refused(tmp_path: Path, cli: Any) -> None:
+def test_what_cannot_be_moved_is_refused(tmp_path, cli):
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text('{"text": "a"}\n' * 50)
     convert(source, out, shuffle=1)

@@ -48,9 +48,7 @@ RANDOM = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("recipe", [CROP, RANDOM, {}], ids=["raw", "random", "source"])
-def test_the_same_bytes_whoever_converts(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Any
-) -> None:
+def test_the_same_bytes_whoever_converts(photos, tmp_path, monkeypatch, recipe):
     options = {"recipe": recipe, "shuffle": 3, "split": "train=0.8,val=0.2"}
     for workers in (0, 1, 2):
         shardctl.convert(photos, tmp_path / f"out{workers}", workers=workers, **options)
@@ -62,7 +60,7 @@ def test_the_same_bytes_whoever_converts(
     assert sums(tmp_path / "elsewhere" / "out") == sums(tmp_path / "out0")
 
 
-def test_the_same_again_is_up_to_date_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
+def test_the_same_again_is_up_to_date_and_writes_nothing(photos, tmp_path):
     first = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     again = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
@@ -76,7 +74,7 @@ def test_the_same_again_is_up_to_date_and_writes_nothing(photos: Path, tmp_path:
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
-def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_path: Path) -> None:
+def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_path):
     source = images(tmp_path / "in", "a/1.png", "b/2.png")
     shardctl.convert(source, tmp_path / "out", workers=0)
     old = sums(tmp_path / "out")
@@ -96,7 +94,7 @@ def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_p
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_a_dry_run_tells_the_truth_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
+def test_a_dry_run_tells_the_truth_and_writes_nothing(photos, tmp_path):
     planned = shardctl.convert(photos, tmp_path / "out", recipe=CROP, dry_run=True)
     assert not (tmp_path / "out").exists()
     made = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
@@ -120,7 +118,7 @@ def noise(folder: Path, sides: list[int]) -> Path:
     return folder
 
 
-def test_the_size_of_a_copy_is_estimated_from_the_sizes_of_all_inputs(tmp_path: Path) -> None:
+def test_the_size_of_a_copy_is_estimated_from_the_sizes_of_all_inputs(tmp_path):
     """32 inputs are tried. Here those are all of the large ones, as chance had it with the photos
     of `shardctl demo`."""
     tried = set(evenly_spaced(99, 32))
@@ -130,7 +128,7 @@ def test_the_size_of_a_copy_is_estimated_from_the_sizes_of_all_inputs(tmp_path: 
     assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
 
 
-def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path: Path) -> None:
+def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path):
     source = noise(tmp_path / "in", [40] * 8)
     for number in range(8):
         (source / f"bad{number}.png").write_bytes(b"bad")
@@ -142,9 +140,7 @@ def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_too_little_disk_is_said_before_anything_is_written(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
-) -> None:
+def test_too_little_disk_is_said_before_anything_is_written(photos, tmp_path, monkeypatch, dry_run):
     monkeypatch.setattr("shardctl.making.convert.targets.free_bytes", lambda path: 10_000)
     with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
         shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0, dry_run=dry_run)
@@ -152,9 +148,7 @@ def test_too_little_disk_is_said_before_anything_is_written(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_destination_that_cannot_be_made_is_said_by_a_dry_run_too(
-    tmp_path: Path, dry_run: bool
-) -> None:
+def test_a_destination_that_cannot_be_made_is_said_by_a_dry_run_too(tmp_path, dry_run):
     source = images(tmp_path / "in", "1.png")
     (tmp_path / "file").write_text("")
     for out, message in (
@@ -169,7 +163,7 @@ def test_a_destination_that_cannot_be_made_is_said_by_a_dry_run_too(
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "file/in"])
-def test_a_source_that_cannot_be_looked_at_is_said(tmp_path: Path, name: str) -> None:
+def test_a_source_that_cannot_be_looked_at_is_said(tmp_path, name):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot be read|no such file"):
         shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
@@ -188,9 +182,7 @@ def unfinished(source: Path, out: Path, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(
-    tmp_path: Path, dry_run: bool
-) -> None:
+def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(tmp_path, dry_run):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
     with pytest.raises(
@@ -207,7 +199,7 @@ def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(
         )
 
 
-def test_a_dry_run_leaves_an_unfinished_conversion_as_it_is(tmp_path: Path) -> None:
+def test_a_dry_run_leaves_an_unfinished_conversion_as_it_is(tmp_path):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
@@ -218,7 +210,7 @@ def test_a_dry_run_leaves_an_unfinished_conversion_as_it_is(tmp_path: Path) -> N
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
-def test_the_rate_of_a_resumed_conversion_counts_what_it_made_itself(tmp_path: Path) -> None:
+def test_the_rate_of_a_resumed_conversion_counts_what_it_made_itself(tmp_path):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
     result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
@@ -234,9 +226,7 @@ def other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(tmp_path, monkeypatch):
     """Its shards would be mixed with those of other code and other decoders."""
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
@@ -258,9 +248,7 @@ def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(
     "change",
     [{"more": 1}, {"roots": [{"path": "/", "device": 1, "more": 2}]}, {"recipe": {"new": 1}}],
 )
-def test_a_job_that_another_version_wrote_is_no_crash(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_a_job_that_another_version_wrote_is_no_crash(tmp_path, change):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
     (path,) = (tmp_path / "out").glob(".shardctl/*/job.json")
@@ -276,9 +264,7 @@ def test_a_job_that_another_version_wrote_is_no_crash(
     assert shardctl.verify(tmp_path / "out").ok
 
 
-def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(tmp_path, monkeypatch):
     source = images(tmp_path / "in", "1.png")
     first = shardctl.convert(source, tmp_path / "out", workers=0)
     assert (
@@ -302,7 +288,7 @@ def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(
     )
 
 
-def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path: Path) -> None:
+def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path):
     source = images(tmp_path / "in", "1.png")
     shardctl.convert(source, tmp_path / "out", workers=0)
     record = json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -323,7 +309,7 @@ def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path
         shardctl.convert(source, tmp_path / "out", workers=0)
 
 
-def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path: Path) -> None:
+def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path):
     source = images(tmp_path / "in", "1.png", "2.png")
     (source / "bad.png").write_bytes(b"bad")
     shardctl.convert(source, tmp_path / "out", workers=0)
@@ -338,7 +324,7 @@ def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path: Path) -> None
     )
 
 
-def test_rejects_that_were_not_copied_are_told(tmp_path: Path) -> None:
+def test_rejects_that_were_not_copied_are_told(tmp_path):
     source = images(tmp_path / "in", "1.png", "2.png")
     (source / "bad.png").write_bytes(b"bad")
     with pytest.raises(
@@ -350,7 +336,7 @@ def test_rejects_that_were_not_copied_are_told(tmp_path: Path) -> None:
     assert not (tmp_path / "copies").exists()
 
 
-def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_path: Path) -> None:
+def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(b"bad")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
@@ -362,7 +348,7 @@ def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_
         shardctl.open(tmp_path / "out")
 
 
-def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path: Path) -> None:
+def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path):
     source = images(tmp_path / "in", *(f"{number}.png" for number in range(19)))
     (source / "bad.png").write_bytes(b"bad")
     assert shardctl.convert(source, tmp_path / "few", workers=0).warnings == ()
@@ -378,7 +364,7 @@ def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path: Path) -> None:
         )
 
 
-def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None:
+def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path):
     source = images(tmp_path / "in", "a/1.png", "a/2.png", "b/3.png", "b/4.png")
     (source / "a" / "cut.png").write_bytes((source / "a" / "1.png").read_bytes()[:60])
     (source / "a" / "empty.jpg").write_bytes(b"")
@@ -410,7 +396,7 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None
     ]
 
 
-def test_too_many_rejects_fail_and_nothing_looks_complete(tmp_path: Path) -> None:
+def test_too_many_rejects_fail_and_nothing_looks_complete(tmp_path):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(8)))
     for number in range(4):
         (source / f"bad{number}.png").write_bytes(b"bad")
@@ -423,7 +409,7 @@ def test_too_many_rejects_fail_and_nothing_looks_complete(tmp_path: Path) -> Non
     assert shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="34%").rejected == 4
 
 
-def test_when_every_input_is_rejected_nothing_is_committed(tmp_path: Path) -> None:
+def test_when_every_input_is_rejected_nothing_is_committed(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(b"bad")
     with pytest.raises(
@@ -445,9 +431,7 @@ def test_when_every_input_is_rejected_nothing_is_committed(tmp_path: Path) -> No
         ("becomes a folder", "unreadable"),
     ],
 )
-def test_a_file_that_changes_between_plan_and_read_is_rejected(
-    tmp_path: Path, what: str, error: str
-) -> None:
+def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path, what, error):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     victim = source / "2.png"
 
@@ -468,9 +452,7 @@ def test_a_file_that_changes_between_plan_and_read_is_rejected(
     assert (reject.source, reject.stage, reject.error) == ("2.png", "read", error)
 
 
-def test_a_file_that_is_written_while_it_is_read_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_written_while_it_is_read_is_rejected(tmp_path, monkeypatch):
     """Written after it was opened and looked at: its bytes may be a mixture."""
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     fstat = os.fstat
@@ -489,9 +471,7 @@ def test_a_file_that_is_written_while_it_is_read_is_rejected(
     assert (reject.source, reject.stage, reject.error) == ("2.png", "read", "changed")
 
 
-def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path, monkeypatch):
     """As some network file systems give them, and Linux those of more than 2 GiB."""
 
     class Slow(io.FileIO):
@@ -509,7 +489,7 @@ def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(
     assert (result.samples, result.rejected) == (1, 0)
 
 
-def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path: Path) -> None:
+def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path):
     source = images(tmp_path / "in", "1.png")
 
     def remove(_: WorkDone) -> None:
@@ -524,8 +504,8 @@ def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path: Path) -> N
 
 
 def test_a_source_that_goes_away_as_a_whole_stops_the_job_and_rejects_nothing(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """As when it is unmounted: the folder may stay, empty. Nothing is lost, and the same command
     goes on."""
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(8)))
@@ -546,7 +526,7 @@ def test_a_source_that_goes_away_as_a_whole_stops_the_job_and_rejects_nothing(
     assert (result.status, result.samples, result.rejected) == ("resumed", 8, 0)
 
 
-def test_truncated_images_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_truncated_images_are_kept_where_that_is_asked_for(tmp_path):
     source = images(tmp_path / "in", "1.png")
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 255, (64, 64, 3), np.uint8)).save(source / "2.jpg")
@@ -560,7 +540,7 @@ def test_truncated_images_are_kept_where_that_is_asked_for(tmp_path: Path) -> No
         assert shardctl.open(tmp_path / name)[1]["image"].shape == (64, 64, 3)
 
 
-def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path: Path) -> None:
+def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path):
     source = images(tmp_path / "in", "a/1.png", "b/2.png")
     (source / "b" / "bad.png").write_bytes(b"bad")
     for _ in ("created", "up-to-date"):
@@ -577,7 +557,7 @@ def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path: Path) -> None:
             shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=folder)
 
 
-def test_copies_of_rejects_never_write_into_the_source(tmp_path: Path) -> None:
+def test_copies_of_rejects_never_write_into_the_source(tmp_path):
     """An earlier copy may have become a hard link to it, or its folder a symbolic link."""
     source = images(tmp_path / "in", "a/1.png")
     (source / "a" / "bad.png").write_bytes(b"bad")
@@ -600,7 +580,7 @@ def test_copies_of_rejects_never_write_into_the_source(tmp_path: Path) -> None:
     assert (source / "a" / "bad.png").read_bytes() == b"bad"
 
 
-def test_a_large_reject_is_copied_in_flat_memory(tmp_path: Path) -> None:
+def test_a_large_reject_is_copied_in_flat_memory(tmp_path):
     source = images(tmp_path / "in", "1.png")
     with open(source / "bad.png", "wb") as file:
         file.truncate(32 << 20)
@@ -619,7 +599,7 @@ def test_a_large_reject_is_copied_in_flat_memory(tmp_path: Path) -> None:
     assert (tmp_path / "copies" / "bad.png").stat().st_size == 32 << 20
 
 
-def test_copies_of_rejected_lines_never_write_into_the_source(tmp_path: Path) -> None:
+def test_copies_of_rejected_lines_never_write_into_the_source(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "quarantine").mkdir()
     lines = '{"x": 1}\nbad\n'
@@ -632,7 +612,7 @@ def test_copies_of_rejected_lines_never_write_into_the_source(tmp_path: Path) ->
     assert (tmp_path / "quarantine" / "a.jsonl").read_text() == "bad\n"
 
 
-def test_of_a_file_of_many_inputs_only_the_rejected_ones_are_copied(tmp_path: Path) -> None:
+def test_of_a_file_of_many_inputs_only_the_rejected_ones_are_copied(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n{"x": 2}\n[3]\n')
     result = shardctl.convert(
@@ -660,9 +640,7 @@ def folder_state(folder: Path) -> dict[str, bytes]:
         ("data/train", "out"),
     ],
 )
-def test_rejects_are_not_copied_over_sources_or_into_datasets(
-    tmp_path: Path, source: str, copies: str
-) -> None:
+def test_rejects_are_not_copied_over_sources_or_into_datasets(tmp_path, source, copies):
     """A source that is a file lies in the folder that its copy would go to."""
     for name in ("data/a.jsonl", "data/train/a.jsonl", "other.jsonl"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -677,8 +655,8 @@ def test_rejects_are_not_copied_over_sources_or_into_datasets(
 
 
 def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n')
     copies = tmp_path / "copies"
@@ -707,7 +685,7 @@ def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(
     assert (copies / "a.jsonl").read_text() == "mended by hand\n"
 
 
-def test_rejects_of_a_file_are_copied_to_a_folder_beside_it(tmp_path: Path) -> None:
+def test_rejects_of_a_file_are_copied_to_a_folder_beside_it(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"x": 1}\nbad\n')
     shardctl.convert(
         tmp_path / "a.jsonl", tmp_path / "out", workers=0, copy_rejects=tmp_path / "copies"
@@ -715,7 +693,7 @@ def test_rejects_of_a_file_are_copied_to_a_folder_beside_it(tmp_path: Path) -> N
     assert (tmp_path / "copies" / "a.jsonl").read_text() == "bad\n"
 
 
-def test_an_image_larger_than_the_limit_is_rejected(tmp_path: Path) -> None:
+def test_an_image_larger_than_the_limit_is_rejected(tmp_path):
     source = images(tmp_path / "in", "small.png")
     image(source / "large.png", (400, 300))
     result = shardctl.convert(source, tmp_path / "out", recipe={"max_pixels": 100_000}, workers=0)
@@ -773,7 +751,7 @@ def custom(function: str, **recipe: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_function_of_ones_own_adds_columns(tmp_path: Path, workers: int) -> None:
+def test_a_function_of_ones_own_adds_columns(tmp_path, workers):
     source = images(tmp_path / "in", "1.png", "22.png")
     shardctl.convert(
         source, tmp_path / "out", recipe=custom("features", store="png"), workers=workers
@@ -786,7 +764,7 @@ def test_a_function_of_ones_own_adds_columns(tmp_path: Path, workers: int) -> No
 
 
 @pytest.mark.usefixtures("own")
-def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path: Path) -> None:
+def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     shardctl.convert(source, tmp_path / "out", recipe=custom("picky", store="png"), workers=0)
     reasons = {
@@ -804,7 +782,7 @@ def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path: 
 
 
 @pytest.mark.usefixtures("own")
-def test_a_label_that_a_function_spoils_costs_one_sample(tmp_path: Path) -> None:
+def test_a_label_that_a_function_spoils_costs_one_sample(tmp_path):
     source = images(tmp_path / "in", "a/1.png", "b/3.png")
     result = shardctl.convert(
         source, tmp_path / "out", recipe=custom("odd_label", store="png"), workers=1
@@ -813,7 +791,7 @@ def test_a_label_that_a_function_spoils_costs_one_sample(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("own")
-def test_a_function_works_on_text_and_may_not_change_the_key(tmp_path: Path) -> None:
+def test_a_function_works_on_text_and_may_not_change_the_key(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("quiet")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=custom("upper"), workers=0)
@@ -823,7 +801,7 @@ def test_a_function_works_on_text_and_may_not_change_the_key(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("own")
-def test_changed_code_is_another_conversion(tmp_path: Path) -> None:
+def test_changed_code_is_another_conversion(tmp_path):
     source = images(tmp_path / "in", "1.png")
     recipe = custom("features", store="png")
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
@@ -833,7 +811,7 @@ def test_changed_code_is_another_conversion(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def test_workers_end_when_their_parent_is_killed(tmp_path):
     """Seen from outside: the pipe that the parent and all its workers hold closes when the last of
     them is gone."""
     images(tmp_path / "in", *(f"{n}.png" for n in range(200)))
@@ -893,7 +871,7 @@ def _wait_until_gone(pid: int) -> None:
     os.close(descriptor)
 
 
-def test_progress_adds_up(photos: Path, tmp_path: Path) -> None:
+def test_progress_adds_up(photos, tmp_path):
     heard: list[WorkDone] = []
     for workers in (0, 2):
         heard.clear()
@@ -910,12 +888,12 @@ def test_progress_adds_up(photos: Path, tmp_path: Path) -> None:
         )
 
 
-def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path: Path) -> None:
+def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path):
     source = images(tmp_path / "in", "1.png", "2.png")
     assert shardctl.convert(source, tmp_path / "out", workers=5).samples == 2
 
 
-def test_variants_are_drawn_anew_and_named(tmp_path: Path, photos: Path) -> None:
+def test_variants_are_drawn_anew_and_named(tmp_path, photos):
     shardctl.convert(photos, tmp_path / "out", recipe=RANDOM, workers=0)
     ds = shardctl.open(tmp_path / "out")
     assert len(ds) == 120
@@ -925,14 +903,14 @@ def test_variants_are_drawn_anew_and_named(tmp_path: Path, photos: Path) -> None
     assert not np.array_equal(pair["image"][0], pair["image"][1])
 
 
-def test_another_seed_draws_other_crops(tmp_path: Path, photos: Path) -> None:
+def test_another_seed_draws_other_crops(tmp_path, photos):
     shardctl.convert(photos, tmp_path / "a", recipe=RANDOM, workers=0)
     shardctl.convert(photos, tmp_path / "b", recipe={**RANDOM, "seed": 6}, workers=0)
     one, other = shardctl.open(tmp_path / "a"), shardctl.open(tmp_path / "b")
     assert not np.array_equal(one.take(range(8))["image"], other.take(range(8))["image"])
 
 
-def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path: Path) -> None:
+def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path):
     alike = images(tmp_path / "alike", "1.png", "2.png")
     shardctl.convert(alike, tmp_path / "out1", workers=0)
     assert shardctl.open(tmp_path / "out1").take([0, 1])["image"].shape == (2, 20, 30, 3)
@@ -966,14 +944,12 @@ def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path: Path) -> N
         ({"split": "train"}, "not of the form"),
     ],
 )
-def test_impossible_options_are_refused_before_the_source_is_looked_at(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_impossible_options_are_refused_before_the_source_is_looked_at(tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         shardctl.convert(tmp_path / "absent", tmp_path / "out", **options)
 
 
-def test_the_settings_are_recorded(raw_dataset: Path) -> None:
+def test_the_settings_are_recorded(raw_dataset):
     manifest = json.loads((raw_dataset / "manifest.json").read_text())
     assert manifest["settings"]["split"] == "train=0.7,val=0.3"
     assert manifest["settings"]["shuffle"] == 1
@@ -982,8 +958,8 @@ def test_the_settings_are_recorded(raw_dataset: Path) -> None:
 
 
 def test_records_that_each_have_fields_of_their_own_are_refused_until_some_are_named(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     lines = tmp_path / "lines.jsonl"
     lines.write_text(
         "\n".join(json.dumps({"id": number, f"name {number}": number}) for number in range(5000))

@@ -80,9 +80,7 @@ def convert(src: Path, url: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
-def test_the_dataset_is_that_of_a_local_conversion(
-    photos: Path, url: str, whole: bytes, workers: int
-) -> None:
+def test_the_dataset_is_that_of_a_local_conversion(photos, url, whole, workers):
     result = convert(photos, url, workers=workers)
     assert (result.status, result.samples, result.shards) == ("created", 60, 15)
     assert sums(url) == whole
@@ -93,7 +91,7 @@ def test_the_dataset_is_that_of_a_local_conversion(
     assert loaded[3]["image"].shape == (32, 32, 3)
 
 
-def test_objects_of_a_person_stay_and_all_of_ours_goes(tmp_path: Path, url: str) -> None:
+def test_objects_of_a_person_stay_and_all_of_ours_goes(tmp_path, url):
     source, note = tmp_path / "in.jsonl", tmp_path / "note"
     source.write_text('{"text": "a"}\n' * 8)
     note.write_text("mine")
@@ -135,7 +133,7 @@ def test_objects_of_a_person_stay_and_all_of_ours_goes(tmp_path: Path, url: str)
     assert not there & set(left)
 
 
-def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path: Path, url: str, cli: Any) -> None:
+def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path, url, cli):
     """And what should be checked is said again, as for a dataset in a folder."""
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a"}\n' * 8 + "{bad\n" * 4)
@@ -157,16 +155,14 @@ def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path: Path, url: str, cli
     assert shardctl.convert(source, tmp_path / "out", workers=0).warnings == made.warnings
 
 
-def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos: Path, url: str) -> None:
+def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos, url):
     convert(photos, url)
     base = manifest_of(open_store(url))["base"]
     whole, within = shardctl.open(url), shardctl.open(f"{url}/{base}")
     assert [sample["key"] for sample in whole] == [sample["key"] for sample in within]
 
 
-def test_faults_of_the_store_change_nothing(
-    photos: Path, url: str, whole: bytes, object_server: ObjectServer
-) -> None:
+def test_faults_of_the_store_change_nothing(photos, url, whole, object_server):
     for seed, kind in enumerate(("503", "reset", "lost", "cut")):
         object_server.fault(kind, share=0.02, seed=seed, size=20)
     convert(photos, url, workers=2)
@@ -177,9 +173,7 @@ def test_faults_of_the_store_change_nothing(
 
 
 @pytest.mark.thorough
-def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(
-    photos: Path, url: str
-) -> None:
+def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(photos, url):
     convert(photos, url)
     before = shardctl.open(url)
     with pytest.raises(DatasetError, match=f"{url}: holds a dataset that differs in its recipe"):
@@ -196,9 +190,7 @@ def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(
         nothing_is_left(url)
 
 
-def test_an_update_copies_the_shards_that_stay(
-    source: Path, url: str, tmp_path: Path, object_server: ObjectServer
-) -> None:
+def test_an_update_copies_the_shards_that_stay(source, url, tmp_path, object_server):
     given: dict[str, Any] = {"split": "none", "update": True}
     convert(source, url, **given)
     shardctl.convert(source, tmp_path / "out", recipe=CROP, **{**SMALL, **given})
@@ -215,7 +207,7 @@ def test_an_update_copies_the_shards_that_stay(
     nothing_is_left(url)
 
 
-def test_a_kept_shard_that_is_gone_is_named(source: Path, url: str) -> None:
+def test_a_kept_shard_that_is_gone_is_named(source, url):
     given: dict[str, Any] = {"split": "none", "update": True}
     convert(source, url, **given)
     store = open_store(url)
@@ -227,7 +219,7 @@ def test_a_kept_shard_that_is_gone_is_named(source: Path, url: str) -> None:
     assert manifest_of(store)["base"] == base
 
 
-def test_parts(photos: Path, url: str, whole: bytes) -> None:
+def test_parts(photos, url, whole):
     assert convert(photos, url, part="2/3").part.shards_done == 5
     with pytest.raises(
         UnfinishedError, match=f"{url}: 10 shards of 15 are missing: 5 of part 1/3; 5 of part 3/3"
@@ -241,7 +233,7 @@ def test_parts(photos: Path, url: str, whole: bytes) -> None:
     assert shardctl.finish(url).status == "up-to-date"
 
 
-def test_rejects_of_parts_are_merged(source: Path, url: str, tmp_path: Path) -> None:
+def test_rejects_of_parts_are_merged(source, url, tmp_path):
     for path in sorted(path for path in source.rglob("*.*") if path.is_file())[::9]:
         path.write_bytes(b"no image")
     shardctl.convert(source, tmp_path / "out", recipe=CROP, **SMALL)
@@ -314,9 +306,7 @@ def go_on(here: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shards", [pytest.param(0, marks=pytest.mark.thorough), 3])
-def test_a_killed_conversion_goes_on(
-    here: Path, url: str, shards: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_conversion_goes_on(here, url, shards, monkeypatch):
     with running(here, url, shards) as process:
         process.kill()
         process.wait()
@@ -342,9 +332,7 @@ def test_a_killed_conversion_goes_on(
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )
-def test_an_interrupt_leaves_no_lease_and_no_upload(
-    here: Path, url: str, object_server: ObjectServer, sent: signal.Signals
-) -> None:
+def test_an_interrupt_leaves_no_lease_and_no_upload(here, url, object_server, sent):
     with running(here, url, 2) as process:
         process.send_signal(sent)
         _, err = process.communicate(timeout=60)
@@ -354,9 +342,7 @@ def test_an_interrupt_leaves_no_lease_and_no_upload(
     assert go_on(here, url, "--if-running", "fail").stdout.startswith("resumed")
 
 
-def test_shards_that_are_on_their_way_are_not_done(
-    photos: Path, url: str, object_server: ObjectServer
-) -> None:
+def test_shards_that_are_on_their_way_are_not_done(photos, url, object_server):
     object_server.fault("slow", method="PUT", key="*train-*", seconds=60)
     command = [
         sys.executable,
@@ -384,9 +370,7 @@ def test_shards_that_are_on_their_way_are_not_done(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["interrupt", pytest.param("refusal", marks=pytest.mark.thorough)])
-def test_an_upload_that_is_ended_leaves_no_parts(
-    tmp_path: Path, url: str, object_server: ObjectServer, how: str
-) -> None:
+def test_an_upload_that_is_ended_leaves_no_parts(tmp_path, url, object_server, how):
     """Shards of 48 MB go out in six parts, four of them at the same time: there are more to come
     when it is ended."""
     (tmp_path / "in").mkdir()
@@ -432,7 +416,7 @@ def test_an_upload_that_is_ended_leaves_no_parts(
 
 
 @pytest.mark.thorough
-def test_a_second_converter_waits_or_fails(here: Path, url: str) -> None:
+def test_a_second_converter_waits_or_fails(here, url):
     with running(here, url, 1) as process:
         failing = go_on_while_held(here, url, "--if-running", "fail")
         assert failing.returncode == 3
@@ -459,9 +443,7 @@ QUICK = LeaseTiming(heartbeat=0.1, stale=0.5, ask=0.05)
 
 
 @pytest.mark.thorough
-def test_a_part_that_was_killed_is_built_again(
-    here: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_was_killed_is_built_again(here, url, monkeypatch):
     with running(here, url, 1, "--part", "1/2") as process:
         process.kill()
         process.wait()
@@ -484,9 +466,7 @@ def test_a_part_that_was_killed_is_built_again(
 
 
 @pytest.mark.thorough
-def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(
-    here: Path, url: str, object_server: ObjectServer
-) -> None:
+def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(here, url, object_server):
     command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, "--part", "1/2"]
     with running(here, url, 1, "--part", "1/2") as process, ExitStack() as stack:
         given: dict[str, Any] = {
@@ -535,12 +515,12 @@ def other(size: int) -> dict[str, Any]:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
-    photos: Path,
-    url: str,
-    object_server: ObjectServer,
-    monkeypatch: pytest.MonkeyPatch,
-    overwrites: bool,
-) -> None:
+    photos,
+    url,
+    object_server,
+    monkeypatch,
+    overwrites,
+):
     monkeypatch.setattr(store, "PACE", QUICK)
     for size in (16, 20):
         convert(photos, url, recipe=other(size), overwrite=True)
@@ -559,9 +539,7 @@ def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
 
 
 @pytest.mark.thorough
-def test_a_merge_that_ended_right_after_its_commit(
-    source: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_ended_right_after_its_commit(source, url, object_server, monkeypatch):
     monkeypatch.setattr(store, "PACE", QUICK)
     convert(source, url, split="none")
     sorted(source.rglob("*.jpg"))[5].unlink()
@@ -576,9 +554,7 @@ def test_a_merge_that_ended_right_after_its_commit(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
-def test_a_job_that_gives_way_is_never_half_there(
-    photos: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
+def test_a_job_that_gives_way_is_never_half_there(photos, url, object_server, monkeypatch, after):
     monkeypatch.setattr(store, "PACE", QUICK)
     object_server.fault("403", method="PUT", key="*train-00007*")
     with pytest.raises(StoreError, match="7 of 15 shards are done"):
@@ -604,9 +580,7 @@ def begun(photos: Path, url: str, object_server: ObjectServer) -> list[str]:
     return keys(url)
 
 
-def test_who_is_taken_over_while_it_plans_takes_no_job_away(
-    photos: Path, url: str, begun: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_taken_over_while_it_plans_takes_no_job_away(photos, url, begun, monkeypatch):
     real = planning.plan_conversion
 
     def draft(*given: Any) -> Any:
@@ -619,9 +593,7 @@ def test_who_is_taken_over_while_it_plans_takes_no_job_away(
     assert sorted({*keys(url)} - {".shardctl/lease.json"}) == begun
 
 
-def test_who_is_taken_over_while_its_tables_are_put_commits_nothing(
-    photos: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_taken_over_while_its_tables_are_put_commits_nothing(photos, url, monkeypatch):
     """Another process has begun to take its shards away."""
     real = Objects.put
 
@@ -638,8 +610,8 @@ def test_who_is_taken_over_while_its_tables_are_put_commits_nothing(
 
 @pytest.mark.usefixtures("begun")
 def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset(
-    photos: Path, url: str, whole: bytes, object_server: ObjectServer
-) -> None:
+    photos, url, whole, object_server
+):
     with store.on_store(url) as place:
         (job,) = (path.parent for path in place.folder.root.glob(".shardctl/*/job.json"))
         with nothing_can_be_deleted(object_server):
@@ -649,9 +621,7 @@ def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset
 
 
 @pytest.mark.thorough
-def test_what_is_left_of_a_killed_look_at_a_store_goes(
-    photos: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_of_a_killed_look_at_a_store_goes(photos, url, monkeypatch):
     monkeypatch.setattr(store, "PACE", QUICK)
     convert(photos, url)
     for key in (f"probe-{'0123' * 4}", "lease.json", f"{'0123' * 8}/done/0000001.arrow"):
@@ -660,7 +630,7 @@ def test_what_is_left_of_a_killed_look_at_a_store_goes(
     nothing_is_left(url)
 
 
-def test_what_a_person_has_beside_the_jobs_is_not_deleted(photos: Path, url: str) -> None:
+def test_what_a_person_has_beside_the_jobs_is_not_deleted(photos, url):
     open_store(url).put(".shardctl/mine/done/a.json", b"{}")
     convert(photos, url)
     assert convert(photos, url).status == "up-to-date"
@@ -668,9 +638,7 @@ def test_what_a_person_has_beside_the_jobs_is_not_deleted(photos: Path, url: str
     assert ".shardctl/mine/done/a.json" in keys(url)
 
 
-def test_a_manifest_that_changes_while_it_is_looked_at(
-    photos: Path, url: str, object_server: ObjectServer
-) -> None:
+def test_a_manifest_that_changes_while_it_is_looked_at(photos, url, object_server):
     convert(photos, url)
     object_server.fault("412", method="GET", key="*/out/manifest.json", times=1)
     assert convert(photos, url).status == "up-to-date"
@@ -688,8 +656,8 @@ def refuse(server: ObjectServer, kind: str) -> Callable[[], None]:
     ],
 )
 def test_credentials_that_end_in_the_middle_stop_the_work_and_the_same_command_goes_on(
-    photos: Path, url: str, whole: bytes, object_server: ObjectServer, kind: str, said: str
-) -> None:
+    photos, url, whole, object_server, kind, said
+):
     object_server.fault(kind, method="PUT", key="*train-00007*", times=1000)
     with pytest.raises(StoreError, match=f"train-00007.arrow: .*{said}.* 7 of 15 shards are done"):
         convert(photos, url)
@@ -699,7 +667,7 @@ def test_credentials_that_end_in_the_middle_stop_the_work_and_the_same_command_g
     assert sums(url) == whole
 
 
-def test_who_is_taken_over_puts_no_more_shards(photos: Path, url: str) -> None:
+def test_who_is_taken_over_puts_no_more_shards(photos, url):
     there, built = open_store(url), []
 
     def take_over(progress: WorkDone) -> None:
@@ -713,8 +681,8 @@ def test_who_is_taken_over_puts_no_more_shards(photos: Path, url: str) -> None:
 
 @pytest.mark.thorough
 def test_a_copy_of_an_unfinished_conversion_goes_on_where_it_lies(
-    photos: Path, bucket: str, whole: bytes, object_server: ObjectServer
-) -> None:
+    photos, bucket, whole, object_server
+):
     first, second = f"{bucket}/one", f"{bucket}/two"
     object_server.fault("403", method="PUT", key="*train-00007*", times=1000)
     with pytest.raises(StoreError, match="not permitted"):
@@ -728,9 +696,7 @@ def test_a_copy_of_an_unfinished_conversion_goes_on_where_it_lies(
     assert keys(first) == before
 
 
-def test_a_shard_that_is_gone_before_the_commit_is_built_again(
-    photos: Path, url: str, whole: bytes, object_server: ObjectServer
-) -> None:
+def test_a_shard_that_is_gone_before_the_commit_is_built_again(photos, url, whole, object_server):
     object_server.fault("403", method="PUT", key="*train-00007*", times=1000)
     with pytest.raises(StoreError, match="not permitted"):
         convert(photos, url)
@@ -745,7 +711,7 @@ def test_a_shard_that_is_gone_before_the_commit_is_built_again(
     assert sums(url) == whole
 
 
-def test_a_place_that_holds_something_else_is_refused(photos: Path, bucket: str) -> None:
+def test_a_place_that_holds_something_else_is_refused(photos, bucket):
     open_store(bucket).put("raw/x.txt", b"mine")
     with pytest.raises(StorageError, match=r"holds something else \(raw\)"):
         convert(photos, bucket)
@@ -759,7 +725,7 @@ def test_a_place_that_holds_something_else_is_refused(photos: Path, bucket: str)
 
 
 @pytest.mark.thorough
-def test_datasets_of_others_below_it_stay(photos: Path, url: str) -> None:
+def test_datasets_of_others_below_it_stay(photos, url):
     other = f"{url}/27838a1c0ffe"  # named as shardctl names its folders
     convert(photos, other)
     for size in (8, 16, 24):
@@ -772,7 +738,7 @@ def test_datasets_of_others_below_it_stay(photos: Path, url: str) -> None:
     assert len([name for name in open_store(url).children()[0] if name != "27838a1c0ffe"]) == 2
 
 
-def test_the_command_ends_where_it_works_in_its_own_process(photos: Path, bucket: str) -> None:
+def test_the_command_ends_where_it_works_in_its_own_process(photos, bucket):
     store = open_store(f"{bucket}/in")
     for path in sorted(photos.rglob("*.jpg"))[:8]:
         store.put(path.name, path)
@@ -790,16 +756,14 @@ def test_the_command_ends_where_it_works_in_its_own_process(photos: Path, bucket
     assert done.returncode == 0, done.stderr
 
 
-def test_a_store_that_ignores_conditions_is_refused(
-    photos: Path, url: str, object_server: ObjectServer
-) -> None:
+def test_a_store_that_ignores_conditions_is_refused(photos, url, object_server):
     object_server.fault("unconditional", times=1000)
     with pytest.raises(StoreError, match="this store ignores conditions"):
         convert(photos, url)
     assert keys(url) == []
 
 
-def test_a_manifest_that_came_from_elsewhere_meanwhile_stays(photos: Path, url: str) -> None:
+def test_a_manifest_that_came_from_elsewhere_meanwhile_stays(photos, url):
     there = open_store(url)
     listener = Listener(announce=lambda _: put_foreign(there))
     with pytest.raises(BusyError, match="another dataset was put there meanwhile, and stays"):
@@ -814,12 +778,12 @@ def put_foreign(store: Store) -> None:
 @pytest.mark.parametrize(
     "bad", ["s3://", "s3://no-such-bucket-here/out", "ftp://host/out", "s3://b/../out"]
 )
-def test_places_that_cannot_be(photos: Path, object_server: ObjectServer, bad: str) -> None:
+def test_places_that_cannot_be(photos, object_server, bad):
     with pytest.raises(ShardctlError, match=r"URL|bucket|path"):
         convert(photos, bad)
 
 
-def test_generations_are_kept_in_folders_only(photos: Path, url: str) -> None:
+def test_generations_are_kept_in_folders_only(photos, url):
     with pytest.raises(UsageError, match=f"{url}: kept generations are not supported on a store"):
         convert(photos, url, update=True, keep_generations=2)
 
@@ -827,21 +791,21 @@ def test_generations_are_kept_in_folders_only(photos: Path, url: str) -> None:
 @pytest.mark.parametrize(
     ("below", "said"), [("/out", "is inside the source"), ("", "is inside the source")]
 )
-def test_a_dataset_within_its_source_is_refused(bucket: str, below: str, said: str) -> None:
+def test_a_dataset_within_its_source_is_refused(bucket, below, said):
     with pytest.raises(UsageError, match=said):
         shardctl.convert(f"{bucket}/photos", f"{bucket}/photos{below}")
     with pytest.raises(UsageError, match="is inside the destination"):
         shardctl.convert(f"{bucket}/photos/in", f"{bucket}/photos")
 
 
-def test_what_is_for_folders_is_no_url(photos: Path, url: str) -> None:
+def test_what_is_for_folders_is_no_url(photos, url):
     with pytest.raises(UsageError, match=r"rejects can be copied to a folder of this machine only"):
         convert(photos, f"{url}/x", copy_rejects=url)
     with pytest.raises(UsageError, match=r"shardctl\.write writes to folders"):
         shardctl.write(url, [{"key": "a", "n": 1}])
 
 
-def test_lines_with_keys_of_their_own(tmp_path: Path, url: str) -> None:
+def test_lines_with_keys_of_their_own(tmp_path, url):
     lines = [json.dumps({"id": f"k{n}", "text": f"line {n}"}) for n in range(500)]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
     given: dict[str, Any] = {
@@ -854,9 +818,7 @@ def test_lines_with_keys_of_their_own(tmp_path: Path, url: str) -> None:
     assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
 
 
-def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(
-    photos: Path, url: str, tmp_path: Path
-) -> None:
+def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(photos, url, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-m", "shardctl", "convert", str(photos), url, "--store", "source"]
@@ -871,7 +833,7 @@ def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(
     assert list(scratch.iterdir()) == []
 
 
-def test_shards_without_samples_are_left_out_there_too(tmp_path: Path, url: str) -> None:
+def test_shards_without_samples_are_left_out_there_too(tmp_path, url):
     (tmp_path / "in.txt").write_text(
         "".join(
             ("x" * 60 if shard in (2, 4) else "short") + "\n" for shard in range(6) for _ in "1234"

@@ -61,19 +61,19 @@ def manifest(**parts: str) -> Manifest:
     )
 
 
-def test_a_dataset_is_created_where_there_is_none() -> None:
+def test_a_dataset_is_created_where_there_is_none():
     assert decide(WANTED, None, {}) == decide(replace(WANTED, updates=True), None, {})
     decision = decide(WANTED, None, {})
     assert (decision.action, decision.job, decision.follows) == (Action.CREATE, NAME, False)
 
 
-def test_its_own_unfinished_job_is_resumed_and_no_other() -> None:
+def test_its_own_unfinished_job_is_resumed_and_no_other():
     assert decide(WANTED, None, {NAME: ""}).action is Action.RESUME
     assert decide(WANTED, None, {"other": ""}).action is Action.CREATE
     assert decide(WANTED, None, {NAME: "of another dataset"}).action is Action.CREATE
 
 
-def test_an_update_that_was_begun_is_resumed_only_for_the_same_dataset() -> None:
+def test_an_update_that_was_begun_is_resumed_only_for_the_same_dataset():
     wanted, there = replace(WANTED, updates=True), manifest(inputs="others")
     assert decide(wanted, there, {}).action is Action.UPDATE
     resumed = decide(wanted, there, {NAME + UPDATING: "digest"})
@@ -82,16 +82,16 @@ def test_an_update_that_was_begun_is_resumed_only_for_the_same_dataset() -> None
 
 
 @pytest.mark.parametrize("versions", [PARTS["versions"], "numpy 1.0", ""])
-def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions: str) -> None:
+def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions):
     assert decide(WANTED, manifest(versions=versions), {}).action is Action.UP_TO_DATE
 
 
-def test_a_dataset_with_a_part_that_is_not_known_is_another_one() -> None:
+def test_a_dataset_with_a_part_that_is_not_known_is_another_one():
     with pytest.raises(DatasetError):
         decide(WANTED, manifest(filters="of a later version"), {})
 
 
-def test_overwrite_creates_it_anew_also_if_it_is_up_to_date() -> None:
+def test_overwrite_creates_it_anew_also_if_it_is_up_to_date():
     assert decide(replace(WANTED, overwrites=True), manifest(), {}).action is Action.CREATE
 
 
@@ -104,19 +104,19 @@ def test_overwrite_creates_it_anew_also_if_it_is_up_to_date() -> None:
         ("settings", "--overwrite"),
     ],
 )
-def test_another_dataset_is_refused_with_what_differs(part: str, advice: str) -> None:
+def test_another_dataset_is_refused_with_what_differs(part, advice):
     with pytest.raises(DatasetError, match=f"differs in its {part}; use {advice}"):
         decide(WANTED, manifest(**{part: "other"}), {})
 
 
 @pytest.mark.parametrize("part", ["recipe", "settings", "code"])
-def test_an_update_follows_inputs_and_nothing_else(part: str) -> None:
+def test_an_update_follows_inputs_and_nothing_else(part):
     there = manifest(**{part: "other", "inputs": "others"})
     with pytest.raises(DatasetError, match=f"differs in its {part}"):
         decide(replace(WANTED, updates=True), there, {})
 
 
-def test_versions_that_may_give_other_values_are_refused_by_an_update() -> None:
+def test_versions_that_may_give_other_values_are_refused_by_an_update():
     there = manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0")
     with pytest.raises(DatasetError, match="other versions made it"):
         decide(replace(WANTED, updates=True), there, {})
@@ -128,7 +128,7 @@ def test_versions_that_may_give_other_values_are_refused_by_an_update() -> None:
     assert same.action is Action.UPDATE
 
 
-def test_sources_that_have_moved_must_be_said() -> None:
+def test_sources_that_have_moved_must_be_said():
     wanted = replace(WANTED, sources=["/new"], updates=True)
     with pytest.raises(InputError):
         decide(wanted, manifest(), {})
@@ -137,7 +137,7 @@ def test_sources_that_have_moved_must_be_said() -> None:
         decide(replace(wanted, moved=["/elsewhere"]), manifest(), {})
 
 
-def test_sources_may_be_appended_after_those_that_are_there() -> None:
+def test_sources_may_be_appended_after_those_that_are_there():
     wanted = replace(
         WANTED, parts={**PARTS, "inputs": "more"}, sources=["/in", "/more"], appends=True
     )
@@ -147,7 +147,7 @@ def test_sources_may_be_appended_after_those_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("option", ["updates", "appends"])
-def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option: str) -> None:
+def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option):
     wanted = replace(WANTED, existing="the one before", **{option: True})
     with pytest.raises(DatasetReplacedError):
         decide(wanted, manifest(), {})

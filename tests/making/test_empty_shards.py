@@ -47,9 +47,7 @@ def numbers(out: Path) -> list[int]:
         ("bg.bg", [1, 4]),
     ],
 )
-def test_a_dataset_without_them_is_whole(
-    cli: Any, tmp_path: Path, pattern: str, there: list[int]
-) -> None:
+def test_a_dataset_without_them_is_whole(cli, tmp_path, pattern, there):
     source, out = lines(tmp_path / "in.txt", pattern), tmp_path / "out"
     result = shardctl.convert(source, out, **OPTIONS)
     assert (result.shards, result.samples, result.rejected) == (
@@ -70,7 +68,7 @@ def test_a_dataset_without_them_is_whole(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("pattern", ["..g.g..", "g.g"])
-def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: str) -> None:
+def test_a_dataset_without_them_is_repaired(cli, tmp_path, pattern):
     out = tmp_path / "out"
     shardctl.convert(lines(tmp_path / "in.txt", pattern), out, **OPTIONS)
     whole = {
@@ -99,9 +97,7 @@ def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: s
         assert cli("verify", damaged).code == 0
 
 
-def test_the_shards_are_those_of_the_conversion_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shards_are_those_of_the_conversion_with_them(tmp_path, monkeypatch):
     source = lines(tmp_path / "in.txt", ".g.g.")
     shardctl.convert(source, tmp_path / "out", **OPTIONS)
     monkeypatch.setattr(manifest_writer, "rows_made", lambda path: 1)
@@ -113,9 +109,7 @@ def test_the_shards_are_those_of_the_conversion_with_them(
     assert [sample["key"] for sample in both[0]] == [sample["key"] for sample in both[1]]
 
 
-def test_a_dataset_that_has_them_is_read_and_verified(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_that_has_them_is_read_and_verified(cli, tmp_path, monkeypatch):
     """As those are that were made before."""
     with monkeypatch.context() as patched:
         patched.setattr(manifest_writer, "rows_made", lambda path: 1)
@@ -127,7 +121,7 @@ def test_a_dataset_that_has_them_is_read_and_verified(
     assert numbers(tmp_path / "out") == [0, 1, 2]
 
 
-def test_a_split_without_samples_keeps_one(cli: Any, tmp_path: Path) -> None:
+def test_a_split_without_samples_keeps_one(cli, tmp_path):
     for name, pattern in (("train", "g."), ("val", "...")):
         (tmp_path / "in" / name).mkdir(parents=True)
         lines(tmp_path / "in" / name / "a.txt", pattern)
@@ -144,7 +138,7 @@ def test_a_split_without_samples_keeps_one(cli: Any, tmp_path: Path) -> None:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("append", [False, True])
-def test_an_update_keeps_their_names_and_goes_on(cli: Any, tmp_path: Path, append: bool) -> None:
+def test_an_update_keeps_their_names_and_goes_on(cli, tmp_path, append):
     (tmp_path / "in").mkdir()
     lines(tmp_path / "in" / "b.txt", ".g.g.")
     shardctl.convert(tmp_path / "in", tmp_path / "out", **OPTIONS)
@@ -164,7 +158,7 @@ def test_an_update_keeps_their_names_and_goes_on(cli: Any, tmp_path: Path, appen
     assert cli("verify", tmp_path / "out", "--level", "deep").code == 0
 
 
-def test_parts_are_merged_without_them(cli: Any, tmp_path: Path) -> None:
+def test_parts_are_merged_without_them(cli, tmp_path):
     source = lines(tmp_path / "in.txt", "..g.g..")
     shardctl.convert(source, tmp_path / "whole", **OPTIONS)
     for part in ("1/2", "2/2"):
@@ -175,9 +169,7 @@ def test_parts_are_merged_without_them(cli: Any, tmp_path: Path) -> None:
     assert numbers(tmp_path / "out") == [2, 4]
 
 
-def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path, monkeypatch):
     source = lines(tmp_path / "in.txt", "..g.g..")
     shardctl.convert(source, tmp_path / "whole", **OPTIONS)
 
@@ -195,9 +187,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(
 
 
 @pytest.mark.thorough
-def test_a_merge_that_is_killed_at_any_moment_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path, monkeypatch):
     source = lines(tmp_path / "in.txt", "..g.g..")
     shardctl.convert(source, tmp_path / "whole", **OPTIONS)
     for part in ("1/2", "2/2"):
@@ -217,7 +207,7 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(
     assert change > 20
 
 
-def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path: Path) -> None:
+def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path):
     source = lines(tmp_path / "in.txt", "..g.gg..")
     ds = shardctl.snapshot(
         tmp_path / "out", source, MIN, wait=False, workers=0, samples_per_shard=8, progress=False
@@ -228,7 +218,7 @@ def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path: Path
         assert keys == sorted(sample["key"] for sample in ds.wait())
 
 
-def test_compact_numbers_them_anew(cli: Any, tmp_path: Path) -> None:
+def test_compact_numbers_them_anew(cli, tmp_path):
     out = tmp_path / "out"
     shardctl.convert(lines(tmp_path / "in.txt", "..g.g.."), out, **OPTIONS)
     assert (

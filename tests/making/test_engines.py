@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +16,7 @@ from shardctl.making.shards.engines.local import InProcess
 from shardctl.system.packages import to_install
 
 
-def test_a_disk_error_costs_one_input_where_others_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, monkeypatch):
     """To tell, other inputs of the plan are tried, also for the probe of a
     user's functions."""
     (tmp_path / "same_steps.py").write_text("def same(sample):\n    return sample\n")
@@ -43,7 +39,7 @@ def test_a_disk_error_costs_one_input_where_others_answer(
 
 
 @pytest.mark.parametrize("engine", ["spark", "ray:", "local:here", "", "Ray"])
-def test_an_unknown_engine_is_refused(tmp_path: Path, engine: str) -> None:
+def test_an_unknown_engine_is_refused(tmp_path, engine):
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(
         UsageError, match=f"the engine is local, ray or ray:ADDRESS; it is {engine!r}"
@@ -64,12 +60,12 @@ def test_an_unknown_engine_is_refused(tmp_path: Path, engine: str) -> None:
     ],
 )
 def test_an_engine_that_cannot_be_used_is_refused_before_the_work(
-    tmp_path: Path,
-    options: dict[str, Any],
-    error: type[Exception],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    options,
+    error,
+    message,
+    monkeypatch,
+):
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(error, match=message):

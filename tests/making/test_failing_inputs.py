@@ -61,7 +61,7 @@ def lines(path: Path, text: str, encoding: str, count: int = 40) -> Path:
         (CHINESE, "utf-16", "utf-16-le"),
     ],
 )
-def test_the_encoding_of_a_text_is_guessed(text: str, encoding: str, guessed: str) -> None:
+def test_the_encoding_of_a_text_is_guessed(text, encoding, guessed):
     data = (text + "\n").encode(encoding)
     found = guess_encoding(data)
     assert found is not None
@@ -73,16 +73,14 @@ def test_the_encoding_of_a_text_is_guessed(text: str, encoding: str, guessed: st
     assert found.name == guessed
 
 
-def test_nothing_is_guessed_of_bytes_that_are_no_text() -> None:
+def test_nothing_is_guessed_of_bytes_that_are_no_text():
     assert guess_encoding(bytes(range(256)) * 8) is None
     assert guess_encoding(b"") is None
     assert guess_encoding(b"plain ASCII") is None
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"], ["--part", "1/2"]])
-def test_lines_in_another_encoding_stop_the_conversion(
-    cli: Any, tmp_path: Path, options: list[str]
-) -> None:
+def test_lines_in_another_encoding_stop_the_conversion(cli, tmp_path, options):
     source = lines(tmp_path / "in.txt", CHINESE, "gbk")
     ran = cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0, *options)
     assert (ran.code, ran.out) == (1, "")
@@ -126,7 +124,7 @@ def test_lines_in_another_encoding_stop_the_conversion(
         ("a.txt", CHINESE.encode("gbk")),
     ],
 )
-def test_the_encoding_is_said_of_all_forms_of_text(tmp_path: Path, name: str, data: bytes) -> None:
+def test_the_encoding_is_said_of_all_forms_of_text(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(
         TooManyRejectsError,
@@ -141,7 +139,7 @@ def test_the_encoding_is_said_of_all_forms_of_text(tmp_path: Path, name: str, da
     )
 
 
-def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path: Path) -> None:
+def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path):
     (tmp_path / "a.jsonl").write_bytes('{"a": 1}\n{"a": 2}\n'.encode("utf-16-le"))
     with pytest.raises(TooManyRejectsError, match="looks like UTF-16-LE: add encoding='utf-16-le'"):
         shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
@@ -154,8 +152,8 @@ def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path: Path) -> N
 
 
 def test_images_that_do_not_decode_stop_the_conversion_where_they_are_more_than_half(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "in").mkdir()
     Image.new("RGB", (4, 4)).save(tmp_path / "in" / "1.png")
     (tmp_path / "in" / "2.png").write_bytes(b"bad")
@@ -174,7 +172,7 @@ def test_images_that_do_not_decode_stop_the_conversion_where_they_are_more_than_
     assert (result.samples, result.rejected) == (1, 3)
 
 
-def test_what_filters_leave_out_does_not_stop_a_conversion(tmp_path: Path) -> None:
+def test_what_filters_leave_out_does_not_stop_a_conversion(tmp_path):
     (tmp_path / "in.jsonl").write_text(
         "".join(f'{{"text": "{"x" * size}"}}\n' for size in (1, 1, 1, 1, 100))
     )
@@ -186,7 +184,7 @@ def test_what_filters_leave_out_does_not_stop_a_conversion(tmp_path: Path) -> No
     )
 
 
-def test_a_conversion_that_was_begun_goes_on(tmp_path: Path) -> None:
+def test_a_conversion_that_was_begun_goes_on(tmp_path):
     """It was begun with --max-rejects, which a second run may leave out."""
     source = lines(tmp_path / "in.jsonl", "no JSON", "ascii", 3)
     source.write_bytes(source.read_bytes() + b'{"a": 1}\n')
@@ -195,7 +193,7 @@ def test_a_conversion_that_was_begun_goes_on(tmp_path: Path) -> None:
     assert shardctl.convert(source, tmp_path / "out", workers=0).samples == 1
 
 
-def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path: Path) -> None:
+def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path):
     """One broken photo of a day must not keep the others out for ever."""
     (tmp_path / "in").mkdir()
     lines(tmp_path / "in" / "a.txt", "good", "ascii", 200)
@@ -220,9 +218,7 @@ def days(source: Path, count: int = 30) -> Path:
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
-def test_an_update_names_a_changed_file_of_which_all_records_are_lost(
-    tmp_path: Path, split: str
-) -> None:
+def test_an_update_names_a_changed_file_of_which_all_records_are_lost(tmp_path, split):
     """Among all inputs they are few, and the number of inputs is as it was."""
     source, options = days(tmp_path / "in"), {**FOLLOWING, "split": split}
     shardctl.convert(source, tmp_path / "out", **options)
@@ -235,9 +231,7 @@ def test_an_update_names_a_changed_file_of_which_all_records_are_lost(
     assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
 
 
-def test_an_update_that_would_lose_samples_stops_where_most_changed_inputs_fail(
-    cli: Any, tmp_path: Path
-) -> None:
+def test_an_update_that_would_lose_samples_stops_where_most_changed_inputs_fail(cli, tmp_path):
     source, out = days(tmp_path / "in", 20), tmp_path / "out"
     command = [
         "convert",
@@ -276,7 +270,7 @@ def test_an_update_that_would_lose_samples_stops_where_most_changed_inputs_fail(
     assert keys[0] == keys[1]
 
 
-def test_an_update_stops_too_where_each_changed_file_keeps_a_few_samples(tmp_path: Path) -> None:
+def test_an_update_stops_too_where_each_changed_file_keeps_a_few_samples(tmp_path):
     source = days(tmp_path / "in", 5)
     shardctl.convert(source, tmp_path / "out", **FOLLOWING)
     for day in range(3):
@@ -291,7 +285,7 @@ def test_an_update_stops_too_where_each_changed_file_keeps_a_few_samples(tmp_pat
     assert len(shardctl.open(tmp_path / "out")) == 500
 
 
-def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path: Path) -> None:
+def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path):
     source = days(tmp_path / "in")
     shardctl.convert(source, tmp_path / "out", **FOLLOWING)
     (source / "day00.txt").unlink()
@@ -311,7 +305,7 @@ def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path: Path) -> N
     )
 
 
-def test_an_update_names_a_new_file_that_is_one_reject_and_an_emptied_one(tmp_path: Path) -> None:
+def test_an_update_names_a_new_file_that_is_one_reject_and_an_emptied_one(tmp_path):
     source = days(tmp_path / "in")
     shardctl.convert(source, tmp_path / "out", **FOLLOWING)
     lines(source / "day30.txt", "good", "ascii", 100)
@@ -322,9 +316,7 @@ def test_an_update_names_a_new_file_that_is_one_reject_and_an_emptied_one(tmp_pa
     assert "no sample comes of day05.txt, day31.txt. Most frequent (1): plan: not-utf8" in warning
 
 
-def test_an_update_that_was_stopped_says_it_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_was_stopped_says_it_too(tmp_path, monkeypatch):
     source = days(tmp_path / "in", 3)
     shardctl.convert(source, tmp_path / "out", **FOLLOWING)
     lines(source / "day01.txt", CHINESE, "gbk", 100)
@@ -341,7 +333,7 @@ def test_an_update_that_was_stopped_says_it_too(
     assert any("no sample comes of day01.txt" in each for each in result.warnings)
 
 
-def test_an_update_says_nothing_of_changed_files_that_a_filter_leaves_out(tmp_path: Path) -> None:
+def test_an_update_says_nothing_of_changed_files_that_a_filter_leaves_out(tmp_path):
     source = days(tmp_path / "in", 5)
     options = {
         **FOLLOWING,
@@ -354,7 +346,7 @@ def test_an_update_says_nothing_of_changed_files_that_a_filter_leaves_out(tmp_pa
     assert (result.rejected, result.warnings) == (100, ())
 
 
-def test_an_update_names_a_photo_that_was_good_before(tmp_path: Path) -> None:
+def test_an_update_names_a_photo_that_was_good_before(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(8):
         Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / "in" / f"{number}.png")
@@ -369,9 +361,7 @@ def test_an_update_names_a_photo_that_was_good_before(tmp_path: Path) -> None:
     assert any(said in each for each in result.warnings)
 
 
-def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path, cli):
     source = days(tmp_path / "in", 3)
     assert cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0).code == 0
     (tmp_path / "more").mkdir()
@@ -406,9 +396,7 @@ def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(
         ("a.json", "file"),
     ],
 )
-def test_utf_16_without_a_mark_is_no_utf_8(
-    tmp_path: Path, name: str, encoding: str, record: str, text: str
-) -> None:
+def test_utf_16_without_a_mark_is_no_utf_8(tmp_path, name, encoding, record, text):
     """Nearly all of its bytes are valid UTF-8, with NUL bytes between the letters."""
     rows = f"{text},label\n" + "".join(f"{text} {number},{number % 2}\n" for number in range(50))
     objects = "".join(
@@ -425,7 +413,7 @@ def test_utf_16_without_a_mark_is_no_utf_8(
 @pytest.mark.parametrize(
     "data", [b"abc\0def\0\n", b"some \0 text\n", b"\0" * 40 + b"\n", b"a\0\n", b"abc\0"]
 )
-def test_nul_bytes_alone_make_no_text_utf_16(tmp_path: Path, data: bytes) -> None:
+def test_nul_bytes_alone_make_no_text_utf_16(tmp_path, data):
     (tmp_path / "in").mkdir()
     for number in range(3):
         (tmp_path / "in" / f"{number}.txt").write_bytes(data * (number + 1))
@@ -433,7 +421,7 @@ def test_nul_bytes_alone_make_no_text_utf_16(tmp_path: Path, data: bytes) -> Non
 
 
 @pytest.mark.thorough
-def test_what_a_file_begins_with_does_not_refuse_what_follows(tmp_path: Path) -> None:
+def test_what_a_file_begins_with_does_not_refuse_what_follows(tmp_path):
     source = tmp_path / "a.jsonl.gz"
     rows = [f"# comment {number}" for number in range(2000)] + [
         json.dumps({"number": number}) for number in range(9000)
@@ -449,7 +437,7 @@ def test_what_a_file_begins_with_does_not_refuse_what_follows(tmp_path: Path) ->
     assert sums[0] == sums[1]
 
 
-def test_images_at_the_beginning_of_a_table_do_not_refuse_the_others(tmp_path: Path) -> None:
+def test_images_at_the_beginning_of_a_table_do_not_refuse_the_others(tmp_path):
     held = io.BytesIO()
     Image.new("RGB", (4, 4)).save(held, "PNG")
     table = pa.table({"image": [b"bad"] * 100 + [held.getvalue()] * 300})
@@ -462,7 +450,7 @@ def test_images_at_the_beginning_of_a_table_do_not_refuse_the_others(tmp_path: P
         shardctl.convert(tmp_path / "b.parquet", tmp_path / "refused", workers=0)
 
 
-def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_path: Path) -> None:
+def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_path):
     """The first, the last and one between them are, which a few tries may meet."""
     (tmp_path / "in").mkdir()
     for number in range(10):
@@ -495,16 +483,14 @@ def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_pat
         ("臺北 高雄 臺中 臺南 桃園 新竹 基隆 嘉義 屏東 花蓮 宜蘭", "big5", "big5"),
     ],
 )
-def test_languages_and_lists_of_names_are_told_apart(
-    text: str, encoding: str, guessed: str
-) -> None:
+def test_languages_and_lists_of_names_are_told_apart(text, encoding, guessed):
     found = guess_encoding((text + "\n").encode(encoding))
     assert found is not None
     assert found.name == guessed
     assert text.startswith(found.line.rstrip("…"))
 
 
-def test_the_line_of_a_message_is_short_and_printable(tmp_path: Path) -> None:
+def test_the_line_of_a_message_is_short_and_printable(tmp_path):
     (tmp_path / "a.txt").write_bytes((f"\x1b[31m{'x' * 500}" + CHINESE * 20 + "\n").encode("gbk"))
     found = guess_encoding((tmp_path / "a.txt").read_bytes())
     assert found is not None
@@ -513,7 +499,7 @@ def test_the_line_of_a_message_is_short_and_printable(tmp_path: Path) -> None:
     assert found.line.isprintable()
 
 
-def test_a_share_without_its_sign_is_told_how_to_be_written(cli: Any, tmp_path: Path) -> None:
+def test_a_share_without_its_sign_is_told_how_to_be_written(cli, tmp_path):
     source = lines(tmp_path / "in.txt", "good", "ascii")
     ran = cli("convert", source, tmp_path / "out", "--max-rejects", "0.9")
     assert ran.code == 2

@@ -33,9 +33,7 @@ def fill(disk: Path, leave: int) -> None:
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("left", [0, 20_000, 80_000, 150_000])
-def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(
-    disk: Path, photos: Path, tmp_path: Path, left: int
-) -> None:
+def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk, photos, tmp_path, left):
     """Of the 190 kB that it takes: full for the first shard, in the middle, and for the tables at
     the end."""
     shardctl.convert(photos, tmp_path / "whole", recipe=CROP, workers=0)
@@ -59,9 +57,7 @@ def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(
 
 
 @pytest.mark.thorough
-def test_a_full_disk_beside_a_store_is_said(
-    disk: Path, photos: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, cli: Any
-) -> None:
+def test_a_full_disk_beside_a_store_is_said(disk, photos, bucket, monkeypatch, cli):
     url, options = f"{bucket}/out", ("--store", "raw", "--resize", "160x160", "--workers", "0")
     assert cli("convert", photos, url, *options, "--samples-per-shard", "10").code == 0
     fill(disk, 700_000)  # less than a shard
@@ -84,13 +80,13 @@ def test_a_full_disk_beside_a_store_is_said(
     )
 
 
-def test_a_disk_that_is_full_from_the_start_is_said(disk: Path, photos: Path) -> None:
+def test_a_disk_that_is_full_from_the_start_is_said(disk, photos):
     fill(disk, 0)
     with pytest.raises(StorageError, match=r"is full|are free; free some space"):
         shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
 
 
-def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk: Path, photos: Path) -> None:
+def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk, photos):
     shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
     old = sums(disk / "out")
     with pytest.raises(StorageError, match="is full"):
@@ -106,13 +102,13 @@ def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk: Path, photos
     assert shardctl.verify(disk / "out").ok
 
 
-def test_a_read_only_file_system_is_said(disk: Path, photos: Path) -> None:
+def test_a_read_only_file_system_is_said(disk, photos):
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
         shardctl.convert(photos, disk / "out", workers=0)
 
 
-def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk: Path, photos: Path) -> None:
+def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk, photos):
     """Also where a converter was killed right after it had completed the dataset, and what it left
     cannot be taken away."""
     made = shardctl.convert(photos, disk / "out", workers=0)
@@ -125,9 +121,7 @@ def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk: Path, photos: 
         shardctl.convert(photos, disk / "out", recipe=CROP, workers=0, overwrite=True)
 
 
-def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(
-    disk: Path, source: Path
-) -> None:
+def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(disk, source):
     assert len(shardctl.snapshot(disk / "out", source, CROP, workers=0)) == 60
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert len(shardctl.snapshot(disk / "out", source, CROP)) == 60
@@ -142,7 +136,7 @@ def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(
         shardctl.snapshot(disk / "other", source, CROP)
 
 
-def test_a_source_that_is_unmounted_stops_the_job(disk: Path, photos: Path, tmp_path: Path) -> None:
+def test_a_source_that_is_unmounted_stops_the_job(disk, photos, tmp_path):
     """Really unmounted, lazily, with the first files read. Mounted again, it goes on."""
     shutil.copytree(photos, disk / "in")
 
@@ -209,9 +203,7 @@ def is_readable(path: Path) -> bool:
     return True
 
 
-def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(
-    image: Path, mounted: Path, tmp_path: Path
-) -> None:
+def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(image, mounted, tmp_path):
     """The folders are still in memory, so that only reads fail. Repaired, the job goes on."""
     whole = image.read_bytes()
 
@@ -241,9 +233,7 @@ def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(
     assert (result.status, result.samples, result.rejected) == ("resumed", 60, 0)
 
 
-def test_a_file_of_lines_on_a_broken_disk_stops_the_job(
-    image: Path, mounted: Path, tmp_path: Path
-) -> None:
+def test_a_file_of_lines_on_a_broken_disk_stops_the_job(image, mounted, tmp_path):
     """There is no other file to try, but other parts of it."""
 
     def destroy(_: object) -> None:
@@ -264,9 +254,7 @@ def test_a_file_of_lines_on_a_broken_disk_stops_the_job(
         )
 
 
-def test_empty_files_do_not_make_a_broken_disk_look_alive(
-    image: Path, mounted: Path, tmp_path: Path
-) -> None:
+def test_empty_files_do_not_make_a_broken_disk_look_alive(image, mounted, tmp_path):
     def destroy(_: object) -> None:
         os.truncate(image, 0)
         assert any(not any(map(is_readable, photos)) for _ in range(100)), (
@@ -284,9 +272,7 @@ def test_empty_files_do_not_make_a_broken_disk_look_alive(
         )
 
 
-def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(
-    image: Path, mounted: Path, tmp_path: Path
-) -> None:
+def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(image, mounted, tmp_path):
     """There is nothing to compare it with."""
     # before: the folder itself may not be readable any more
     files = list((mounted / "one").iterdir())
@@ -310,9 +296,7 @@ def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(
         )
 
 
-def test_repair_rebuilds_what_other_sources_still_have(
-    image: Path, mounted: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_repair_rebuilds_what_other_sources_still_have(image, mounted, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "local" / "more")
     shardctl.convert(
         [mounted / "photos", tmp_path / "local"],
@@ -339,9 +323,7 @@ def test_repair_rebuilds_what_other_sources_still_have(
 
 
 @pytest.mark.thorough
-def test_files_on_a_bad_part_of_a_disk_are_rejected(
-    image: Path, mounted: Path, tmp_path: Path
-) -> None:
+def test_files_on_a_bad_part_of_a_disk_are_rejected(image, mounted, tmp_path):
     lost: list[str] = []
     # before: the folders themselves may not be readable any more
     files = sorted((mounted / "photos").glob("*/*.*"))

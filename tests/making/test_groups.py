@@ -61,9 +61,7 @@ def split_of_groups(out: Path, group_of: Callable[[Any], Any]) -> dict[Any, str]
         (r"(?:#\d*)([05])$|#\d+", {}, None),
     ],
 )
-def test_records_of_a_group_are_in_one_split(
-    tmp_path: Path, group: str, options: dict[str, Any], group_of: Callable[[Any], Any] | None
-) -> None:
+def test_records_of_a_group_are_in_one_split(tmp_path, group, options, group_of):
     write(tmp_path / "in" / "a.jsonl", rows(200, 20, "a"))
     given = {"group": group, "split": SHARES, "workers": 0, "max_rejects": "100%", **options}
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", **given)
@@ -79,7 +77,7 @@ def test_records_of_a_group_are_in_one_split(
         assert after.items() > before.items()
 
 
-def test_the_number_of_a_record_may_name_its_group(tmp_path: Path) -> None:
+def test_the_number_of_a_record_may_name_its_group(tmp_path):
     write(tmp_path / "in" / "a.jsonl", rows(200, 20, "a"))
     shardctl.convert(
         tmp_path / "in", tmp_path / "out", group=r"#\d*?(\d)$", split=SHARES, workers=0
@@ -87,7 +85,7 @@ def test_the_number_of_a_record_may_name_its_group(tmp_path: Path) -> None:
     assert len(split_of_groups(tmp_path / "out", lambda sample: sample["key"][-1])) == 10
 
 
-def test_records_without_a_group_are_rejected_once(tmp_path: Path) -> None:
+def test_records_without_a_group_are_rejected_once(tmp_path):
     records = rows(40, 10, "a")
     for number in (3, 7):
         records[number]["patient"] = None
@@ -105,7 +103,7 @@ def test_records_without_a_group_are_rejected_once(tmp_path: Path) -> None:
     ]
 
 
-def test_copies_of_a_photo_are_in_one_split(tmp_path: Path, cli: Any) -> None:
+def test_copies_of_a_photo_are_in_one_split(tmp_path, cli):
     photos(tmp_path / "in", 60, 12)
     named = ("--split", SHARES, "--group", r"([^/]+)_jpg\.rf\.", "--workers", "0")
     assert cli("convert", tmp_path / "in", tmp_path / "out", *named).code == 0
@@ -128,7 +126,7 @@ def test_copies_of_a_photo_are_in_one_split(tmp_path: Path, cli: Any) -> None:
     )
 
 
-def test_a_column_of_a_labels_file_has_the_groups(tmp_path: Path) -> None:
+def test_a_column_of_a_labels_file_has_the_groups(tmp_path):
     photos(tmp_path / "in", 40, 40)
     names = sorted(path.name for path in (tmp_path / "in").iterdir())
     labels = "".join(f"{name},p{number % 8}\n" for number, name in enumerate(names))
@@ -142,7 +140,7 @@ def test_a_column_of_a_labels_file_has_the_groups(tmp_path: Path) -> None:
         )
 
 
-def test_the_label_of_a_labels_file_may_be_the_group(tmp_path: Path) -> None:
+def test_the_label_of_a_labels_file_may_be_the_group(tmp_path):
     """By its name: its number changes where classes come."""
     photos(tmp_path / "in", 40, 40)
     names = sorted(path.name for path in (tmp_path / "in").iterdir())
@@ -164,7 +162,7 @@ def test_the_label_of_a_labels_file_may_be_the_group(tmp_path: Path) -> None:
     assert before.items() < found().items()
 
 
-def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path: Path) -> None:
+def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path):
     types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 
     def convert(*names: str, **more: Any) -> None:
@@ -186,7 +184,7 @@ def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path
     assert len(split_of_groups(tmp_path / "out", lambda sample: sample["doc"])) == 30
 
 
-def test_a_group_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_group_that_cannot_be_is_refused(tmp_path):
     write(tmp_path / "in" / "a.jsonl", rows(4, 2, "a"))
     photos(tmp_path / "photos", 4, 2)
     for group in ("(a)(b)", "("):

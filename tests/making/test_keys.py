@@ -107,9 +107,7 @@ def drawn(out: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(
-    tmp_path: Path, form: str
-) -> None:
+def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(tmp_path, form):
     """It is that of `shardctl.write`, too, so that a split says the same of all datasets of a
     project."""
     (tmp_path / "in").mkdir()
@@ -125,9 +123,7 @@ def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(
 
 @given(data=st.data())
 @examples(18)
-def test_a_key_stays_in_its_split_and_keeps_its_random_numbers(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_key_stays_in_its_split_and_keeps_its_random_numbers(data, tmp_path_factory):
     """Rows come, go and change their places and their files, and the dataset follows."""
     root = tmp_path_factory.mktemp("history")
     form = data.draw(st.sampled_from(("jsonl", "csv")))
@@ -155,7 +151,7 @@ def test_a_key_stays_in_its_split_and_keeps_its_random_numbers(
             assert known.setdefault(key, (split, values[key])) == (split, values[key])
 
 
-def test_pixels_of_random_steps_are_those_of_the_key(tmp_path: Path) -> None:
+def test_pixels_of_random_steps_are_those_of_the_key(tmp_path):
     def photo(number: int) -> dict[str, Any]:
         stream = io.BytesIO()
         pixels = np.random.default_rng(number).integers(0, 256, (24, 24, 3), np.uint8)
@@ -200,9 +196,7 @@ def damaged(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(
-    tmp_path: Path, zipped: bool
-) -> None:
+def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(tmp_path, zipped):
     source = damaged(tmp_path / "a.jsonl")
     if zipped:
         (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(source.read_bytes()))
@@ -228,7 +222,7 @@ def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(
         assert sums(tmp_path / "out") == whole
 
 
-def test_a_key_that_does_not_fit_the_schema_costs_its_record(tmp_path: Path) -> None:
+def test_a_key_that_does_not_fit_the_schema_costs_its_record(tmp_path):
     lines = [{"id": number if number != 7 else "seven", "text": "a"} for number in range(30)]
     write_lines(tmp_path / "a.jsonl", lines)
     result = shardctl.convert(
@@ -246,7 +240,7 @@ def test_a_key_that_does_not_fit_the_schema_costs_its_record(tmp_path: Path) -> 
     )
 
 
-def test_an_empty_key_that_comes_twice_is_named(tmp_path: Path) -> None:
+def test_an_empty_key_that_comes_twice_is_named(tmp_path):
     write_lines(
         tmp_path / "a.jsonl",
         [{"id": "" if number < 2 else f"k{number}", "text": "a"} for number in range(9)],
@@ -259,7 +253,7 @@ def test_an_empty_key_that_comes_twice_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_records_that_end_workers_are_rejects_of_one_split(tmp_path: Path) -> None:
+def test_records_that_end_workers_are_rejects_of_one_split(tmp_path):
     write_lines(tmp_path / "a.jsonl", rows(40))
     result = shardctl.convert(
         tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe("leaves"), **{**KEYED, "workers": 1}
@@ -291,9 +285,7 @@ def same(sample):
 
 
 @pytest.mark.thorough
-def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path, monkeypatch):
     """No parser is known to do so. The importing of a function is a way to put one into the
     workers."""
     from shardctl.sources.formats import jsonl
@@ -319,9 +311,7 @@ def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(
     )
 
 
-def test_memory_that_runs_out_for_one_key_costs_its_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path, monkeypatch):
     from shardctl.sources.formats import jsonl
 
     parse = jsonl._parse_fast
@@ -349,9 +339,7 @@ def warned(result: shardctl.making.convert.ConvertResult) -> list[str]:
     return [warning for warning in result.warnings if "another split" in warning]
 
 
-def test_an_update_warns_of_records_whose_split_is_that_of_their_number(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path, cli):
     """Of each file that has changed, and of no other one."""
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
@@ -376,7 +364,7 @@ def warned_json(ran: Any) -> list[str]:
 RENAMED: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
 
 
-def test_an_update_says_that_files_went_and_others_came(tmp_path: Path) -> None:
+def test_an_update_says_that_files_went_and_others_came(tmp_path):
     """As logs that are rotated: the path is part of the key."""
     source = tmp_path / "in"
     source.mkdir()
@@ -395,8 +383,8 @@ def test_an_update_says_that_files_went_and_others_came(tmp_path: Path) -> None:
 
 
 def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     source, out = tmp_path / "a.jsonl", tmp_path / "out"
     options: dict[str, Any] = {
         "split": SHARES,
@@ -425,7 +413,7 @@ def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".json", ".json.gz"])
-def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path: Path, ending: str) -> None:
+def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path, ending):
     """The others are in the splits that they are in without these."""
     bad = (0, 1, 700, 701, 999)
     found: list[dict[str, list[int]]] = []
@@ -458,9 +446,7 @@ def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path: Path, endi
     assert sorted(map(int, rejected)) == [number + 1 for number in bad]
 
 
-def test_one_key_that_does_not_fit_does_not_have_the_others_read_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_key_that_does_not_fit_does_not_have_the_others_read_one_by_one(tmp_path, monkeypatch):
     of = [{"id": "x" if number == 1000 else number, "text": "t"} for number in range(20_000)]
     source = tmp_path / "a.jsonl.gz"
     source.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in of).encode()))

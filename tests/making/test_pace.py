@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_rates_and_the_time_left_are_those_of_this_run(clock: Clock) -> None:
+def test_rates_and_the_time_left_are_those_of_this_run(clock):
     found = Pace()
     clock.now += 100  # the sources are listed
     found.begin(60)
@@ -42,7 +42,7 @@ def test_rates_and_the_time_left_are_those_of_this_run(clock: Clock) -> None:
     assert (found.records_per_s, found.bytes_per_s, found.seconds_left) == (5, 2500, 4)
 
 
-def test_more_records_than_expected_leave_no_time(clock: Clock) -> None:
+def test_more_records_than_expected_leave_no_time(clock):
     found = Pace()
     found.begin(10)
     clock.now += 1
@@ -50,7 +50,7 @@ def test_more_records_than_expected_leave_no_time(clock: Clock) -> None:
     assert found.seconds_left == 0
 
 
-def test_a_log_has_the_rate_of_this_run(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_the_rate_of_this_run(clock, capsys):
     teller = log.ProgressLog("out", show=True, clock=clock.monotonic)
     teller.waiting("process 5")  # the next line comes some seconds later
     listener = teller.listener()

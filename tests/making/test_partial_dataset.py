@@ -41,9 +41,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-def test_batches_come_before_the_dataset_is_there(
-    source: Path, tmp_path: Path, slow: dict[str, Any]
-) -> None:
+def test_batches_come_before_the_dataset_is_there(source, tmp_path, slow):
     ds = arriving(source, tmp_path / "out", recipe=slow)
     loader = ds.loader(batch_size=4)
     batches = iter(loader)
@@ -60,9 +58,7 @@ def test_batches_come_before_the_dataset_is_there(
 
 
 @pytest.mark.thorough
-def test_what_needs_the_whole_dataset_says_so_until_it_is_there(
-    source: Path, tmp_path: Path, slow: dict[str, Any]
-) -> None:
+def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source, tmp_path, slow):
     ds = arriving(source, tmp_path / "out", recipe=slow)
     for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):
         with pytest.raises(
@@ -83,7 +79,7 @@ def test_what_needs_the_whole_dataset_says_so_until_it_is_there(
 
 
 @pytest.mark.thorough
-def test_its_first_epoch_can_be_watched(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
+def test_its_first_epoch_can_be_watched(source, tmp_path, slow):
     """The figures are those of the epoch, though it is read by several loaders, one after the
     other."""
     loader = arriving(source, tmp_path / "out", recipe=slow).loader(4)
@@ -101,7 +97,7 @@ def test_its_first_epoch_can_be_watched(source: Path, tmp_path: Path, slow: dict
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_order_depends_on_the_seed_alone(source: Path, tmp_path: Path, drop_last: bool) -> None:
+def test_the_order_depends_on_the_seed_alone(source, tmp_path, drop_last):
     """Not on which shards were finished when: the second time all of them are."""
     out = tmp_path / "out"
     loader = arriving(source, out, samples_per_shard=7).loader(
@@ -118,7 +114,7 @@ def test_the_order_depends_on_the_seed_alone(source: Path, tmp_path: Path, drop_
     assert len(set(keys_of(loader))) == 56 if drop_last else 60
 
 
-def test_a_state_of_the_first_epoch_is_gone_on_with(source: Path, tmp_path: Path) -> None:
+def test_a_state_of_the_first_epoch_is_gone_on_with(source, tmp_path):
     whole = keys_of(arriving(source, tmp_path / "whole").loader(7, shuffle=True))
     loader = arriving(source, tmp_path / "out").loader(7, shuffle=True)
     batches = iter(loader)
@@ -138,9 +134,7 @@ def test_a_state_of_the_first_epoch_is_gone_on_with(source: Path, tmp_path: Path
         arriving(source, tmp_path / "out").loader(7).load_state_dict(state)
 
 
-def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(source, tmp_path):
     loader = arriving(source, tmp_path / "out").loader(7)
     batches = iter(loader)
     next(batches)
@@ -153,7 +147,7 @@ def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(
         next(iter(later))
 
 
-def test_a_split_arrives_alone(source: Path, tmp_path: Path) -> None:
+def test_a_split_arrives_alone(source, tmp_path):
     ds = arriving(source, tmp_path / "out", split="train=0.6,val=0.4")
     val = ds.in_split("val")
     assert keys_of(val.loader(4)) == [
@@ -166,7 +160,7 @@ def test_a_split_arrives_alone(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_was_finished_before_a_kill_is_read_first(source: Path, tmp_path: Path) -> None:
+def test_what_was_finished_before_a_kill_is_read_first(source, tmp_path):
     out = tmp_path / "out"
     with ranks(1, source, out, tmp_path) as (process,):
         until = time.monotonic() + 60
@@ -200,7 +194,7 @@ print(json.dumps([[list(batch["key"]) for batch in loader] for _ in range(2)]))
 
 
 @pytest.mark.thorough
-def test_ranks_share_the_samples_while_they_arrive(source: Path, tmp_path: Path) -> None:
+def test_ranks_share_the_samples_while_they_arrive(source, tmp_path):
     out = tmp_path / "out"
     given = {"out": str(out), "source": str(source), "recipe": SMALL}
     processes = [
@@ -226,7 +220,7 @@ def test_ranks_share_the_samples_while_they_arrive(source: Path, tmp_path: Path)
     assert sorted(key for rank in epochs for batch in rank[1] for key in batch) == sorted(expected)
 
 
-def test_ranks_get_equally_many_batches_while_samples_arrive(source: Path, tmp_path: Path) -> None:
+def test_ranks_get_equally_many_batches_while_samples_arrive(source, tmp_path):
     ds = arriving(source, tmp_path / "out", samples_per_shard=7)
     for remainder, sizes in (("pad", [8, 8, 8, 8]), ("drop", [8, 8, 8])):
         loaders = [ds.loader(8, rank=rank, world_size=2, remainder=remainder) for rank in range(2)]
@@ -242,7 +236,7 @@ def test_ranks_get_equally_many_batches_while_samples_arrive(source: Path, tmp_p
         ds.loader(8, drop_last=True, remainder="pad")
 
 
-def test_records_that_turn_out_to_have_other_types_come_once(tmp_path: Path) -> None:
+def test_records_that_turn_out_to_have_other_types_come_once(tmp_path):
     """The conversion begins anew then, and its shards are other files."""
     source = tmp_path / "in"
     source.mkdir()
@@ -258,7 +252,7 @@ def test_records_that_turn_out_to_have_other_types_come_once(tmp_path: Path) -> 
     assert len(values) == 10_000
 
 
-def test_what_goes_wrong_is_raised_where_it_is_read(source: Path, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_raised_where_it_is_read(source, tmp_path):
     first_file(source).write_bytes(b"no image")
     with pytest.raises(TooManyRejectsError, match="1 input of 60 rejected"):
         keys_of(arriving(source, tmp_path / "out", max_rejects="0").loader(4))
@@ -271,7 +265,7 @@ def test_what_goes_wrong_is_raised_where_it_is_read(source: Path, tmp_path: Path
             arriving(source, tmp_path / "third").loader(4, **{name: 2})
 
 
-def test_a_dataset_that_is_old_is_brought_up_to_date_first(source: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_is_old_is_brought_up_to_date_first(source, tmp_path):
     snapshot(source, tmp_path / "out")
     gone = first_file(source)
     gone.unlink()
@@ -282,8 +276,8 @@ def test_a_dataset_that_is_old_is_brought_up_to_date_first(source: Path, tmp_pat
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_with_it(
-    source: Path, tmp_path: Path, keep: int
-) -> None:
+    source, tmp_path, keep
+):
     """Neither in what it has opened nor in what it looks at later: raw shards of both are of the
     same size."""
     raw = {"store": "raw", "transform": [{"name": "resize", "size": "8x8"}]}

@@ -70,12 +70,12 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_parts_in_any_order_make_the_same_dataset(
-    photos: Path,
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    order: tuple[str, ...],
-) -> None:
+    photos,
+    whole,
+    tmp_path,
+    capsys,
+    order,
+):
     out = tmp_path / "out"
     results = [build(photos, out, part) for part in order]
     assert {result.status for result in results} == {"built"}
@@ -100,9 +100,7 @@ def test_parts_in_any_order_make_the_same_dataset(
 
 
 @given(st.integers(1, 200), st.data())
-def test_every_part_has_two_names_at_most_and_all_parts_are_different(
-    parts: int, data: st.DataObject
-) -> None:
+def test_every_part_has_two_names_at_most_and_all_parts_are_different(parts, data):
     number = data.draw(st.integers(0, parts))
     named = [Part.parse(f"{n}/{parts}") for n in range(parts + 1)]
     assert named[0] == named[parts]
@@ -114,15 +112,13 @@ def test_every_part_has_two_names_at_most_and_all_parts_are_different(
 
 
 @pytest.mark.parametrize("text", ["3", "4/3", "-1/3", "1/0", "a/b", "1/3/3", "", "1.5/3", "²/3"])
-def test_impossible_parts_are_wrong_usage(photos: Path, tmp_path: Path, text: str) -> None:
+def test_impossible_parts_are_wrong_usage(photos, tmp_path, text):
     with pytest.raises(UsageError, match="part"):
         build(photos, tmp_path / "out", text)
 
 
 @pytest.mark.parametrize("option", ["dry_run", "explain", "copy_rejects"])
-def test_options_of_a_whole_conversion_are_refused(
-    photos: Path, tmp_path: Path, option: str
-) -> None:
+def test_options_of_a_whole_conversion_are_refused(photos, tmp_path, option):
     with pytest.raises(UsageError, match="part"):
         build(
             photos,
@@ -132,7 +128,7 @@ def test_options_of_a_whole_conversion_are_refused(
         )
 
 
-def test_records_of_large_files_in_parts(tmp_path: Path) -> None:
+def test_records_of_large_files_in_parts(tmp_path):
     lines = [
         json.dumps({"text": f"line {n} " * (n % 40 + 1), "label": "ab"[n % 2]}) for n in range(3000)
     ]
@@ -154,7 +150,7 @@ def test_records_of_large_files_in_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_parts_that_start_together_plan_once(photos: Path, whole: Path, tmp_path: Path) -> None:
+def test_parts_that_start_together_plan_once(photos, whole, tmp_path):
     shutil.copytree(photos, tmp_path / "in")
     shutil.copytree(whole, tmp_path / "whole")
     (tmp_path / "r.json").write_text("")
@@ -254,7 +250,7 @@ def building(
 
 
 @pytest.mark.thorough(after=1)
-def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
+def test_a_killed_part_is_named_by_merge_and_repeated(here):
     with building(here, "2/2", 28, 2) as process:  # images 20 to 39, in shards 5 to 9
         process.kill()
         process.wait()
@@ -278,7 +274,7 @@ def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
+def test_while_a_part_is_built_nothing_else_writes(here):
     with building(here, "1/2", 4, 1) as process:
         merging = shardctl_command("finish", "out", cwd=here)
         assert merging.returncode == 1
@@ -323,7 +319,7 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )
-def test_an_interrupted_part_says_what_of_it_is_done(here: Path, sent: signal.Signals) -> None:
+def test_an_interrupted_part_says_what_of_it_is_done(here, sent):
     with building(here, "1/2", 8, 2) as process:
         process.send_signal(sent)
         _, err = process.communicate(timeout=60)
@@ -331,7 +327,7 @@ def test_an_interrupted_part_says_what_of_it_is_done(here: Path, sent: signal.Si
     assert "2 of 5 shards are done; run the same command again to continue" in err
 
 
-def test_parts_of_different_conversions_do_not_mix(photos: Path, tmp_path: Path) -> None:
+def test_parts_of_different_conversions_do_not_mix(photos, tmp_path):
     out = tmp_path / "out"
     build(photos, out, "1/3")
     with pytest.raises(UsageError, match="begun in 3 parts; give part='I/3'"):
@@ -342,7 +338,7 @@ def test_parts_of_different_conversions_do_not_mix(photos: Path, tmp_path: Path)
         shardctl.finish(out)
 
 
-def test_a_machine_with_other_versions_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_a_machine_with_other_versions_is_refused(photos, tmp_path):
     out = tmp_path / "out"
     build(photos, out, "1/2")
     (path,) = out.glob(".shardctl/*/job.json")
@@ -356,9 +352,7 @@ def test_a_machine_with_other_versions_is_refused(photos: Path, tmp_path: Path) 
         build(photos, out, "2/2")
 
 
-def test_a_part_runs_no_code_only_because_the_job_names_it(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, monkeypatch):
     out = tmp_path / "out"
     build(photos, out, "1/2")
     (tmp_path / "evil.py").write_text("raise SystemExit('it was imported')")
@@ -371,7 +365,7 @@ def test_a_part_runs_no_code_only_because_the_job_names_it(
         build(photos, out, "2/2")
 
 
-def test_files_that_change_between_plan_and_part_are_rejected(source: Path, tmp_path: Path) -> None:
+def test_files_that_change_between_plan_and_part_are_rejected(source, tmp_path):
     out = tmp_path / "out"
     build(source, out, "1/2", split="none")
     last = sorted(path for path in source.rglob("*.*") if path.is_file())[-1]
@@ -380,7 +374,7 @@ def test_files_that_change_between_plan_and_part_are_rejected(source: Path, tmp_
     assert shardctl.finish(out).rejected == 1
 
 
-def test_merge_counts_the_rejects_of_all_parts(source: Path, tmp_path: Path) -> None:
+def test_merge_counts_the_rejects_of_all_parts(source, tmp_path):
     out = tmp_path / "out"
     for path in sorted(path for path in source.rglob("*.*") if path.is_file())[::20]:
         path.write_bytes(b"no image")
@@ -391,7 +385,7 @@ def test_merge_counts_the_rejects_of_all_parts(source: Path, tmp_path: Path) -> 
     assert shardctl.finish(out, max_rejects="5%").rejected == 3
 
 
-def test_nothing_to_merge(photos: Path, tmp_path: Path) -> None:
+def test_nothing_to_merge(photos, tmp_path):
     with pytest.raises(DatasetError, match="there are no parts to finish"):
         shardctl.finish(tmp_path / "out")
     build(photos, tmp_path / "out", "1/2")
@@ -401,7 +395,7 @@ def test_nothing_to_merge(photos: Path, tmp_path: Path) -> None:
         shardctl.finish(tmp_path / "out")
 
 
-def test_an_update_in_parts(source: Path, tmp_path: Path) -> None:
+def test_an_update_in_parts(source, tmp_path):
     out, given = tmp_path / "out", {"split": "none", "update": True}
     build(source, out, "1/1", **given)
     assert shardctl.finish(out).status == "created"
@@ -421,9 +415,7 @@ def test_an_update_in_parts(source: Path, tmp_path: Path) -> None:
     assert shardctl.verify(out, "deep").ok
 
 
-def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(
-    source: Path, tmp_path: Path
-) -> None:
+def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_path):
     out, given = tmp_path / "out", {"split": "none", "update": True}
     shardctl.convert(source, out, recipe=CROP, **{**SMALL, "split": "none"})
     next(source.rglob("*.jpg")).unlink()
@@ -435,9 +427,7 @@ def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(
     assert shardctl.verify(out).ok
 
 
-def test_a_part_that_finds_other_types_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_finds_other_types_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(discover, "TYPED_UNITS", 1)  # with few files, all of them are looked at
     (tmp_path / "in").mkdir()
     for name in "abcde":
@@ -448,7 +438,7 @@ def test_a_part_that_finds_other_types_says_what_to_do(
         shardctl.convert(tmp_path / "in", tmp_path / "out", part="1/1", **given)
 
 
-def test_if_running_fail_does_not_wait_for_the_plan(photos: Path, tmp_path: Path) -> None:
+def test_if_running_fail_does_not_wait_for_the_plan(photos, tmp_path):
     from shardctl.system import file_lease
 
     with (
@@ -486,7 +476,7 @@ def cluster(photos: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.thorough
-def test_the_example_for_slurm(cluster: Path) -> None:
+def test_the_example_for_slurm(cluster):
     array, finish = (
         script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script
     )
@@ -503,7 +493,7 @@ def test_the_example_for_slurm(cluster: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_example_for_kubernetes(cluster: Path) -> None:
+def test_the_example_for_kubernetes(cluster):
     documents = [document for block in blocks("yaml") for document in yaml.safe_load_all(block)]
     array, finish = (document["spec"] for document in documents if document["kind"] == "Job")
     assert array["completionMode"] == "Indexed"
@@ -521,7 +511,7 @@ def command_of(job: dict[str, Any], cluster: Path) -> str:
 
 
 @pytest.mark.thorough
-def test_parts_of_another_conversion_wait_for_those_that_are_built(here: Path) -> None:
+def test_parts_of_another_conversion_wait_for_those_that_are_built(here):
     other = [*HELD_COMMAND, "--seed", "5", "--part", "1/2", "--if-running", "fail"]
     with building(here, "1/2", 0, 0):
         wait_for_lease(here)

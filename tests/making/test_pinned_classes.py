@@ -33,7 +33,7 @@ def pins(tmp_path: Path) -> list[Path]:
     return [tmp_path / "classes.txt", tmp_path / "trained"]
 
 
-def test_folders_rows_and_records_get_pinned_numbers(tmp_path: Path, pins: list[Path]) -> None:
+def test_folders_rows_and_records_get_pinned_numbers(tmp_path, pins):
     for name in "bc":
         image(tmp_path / "val" / name / "1.png")
     (tmp_path / "rows.csv").write_text("file_name,label\nb/1.png,c\nc/1.png,\n")
@@ -62,7 +62,7 @@ def test_folders_rows_and_records_get_pinned_numbers(tmp_path: Path, pins: list[
     assert sorted(labels(out[0]).values()) == [0, 1, 2]
 
 
-def test_objects_get_pinned_numbers(tmp_path: Path, pins: list[Path]) -> None:
+def test_objects_get_pinned_numbers(tmp_path, pins):
     box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
     for name in ("1", "2"):
         image(tmp_path / "in" / f"{name}.png")
@@ -95,7 +95,7 @@ def test_objects_get_pinned_numbers(tmp_path: Path, pins: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("pinned", ["dog cat", "cat dog", "bird dog ant cat"])
-def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path: Path, pinned: str) -> None:
+def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path, pinned):
     image(tmp_path / "in" / "1.png")
     categories = [
         {"id": 17, "name": "cat", "supercategory": "animal"},
@@ -125,7 +125,7 @@ def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path: Path, pinn
     assert {each["id"]: each["category_id"] for each in written["annotations"]} == {90: 90, 17: 17}
 
 
-def test_what_is_not_pinned_is_refused_by_name(tmp_path: Path, pins: list[Path], cli: Any) -> None:
+def test_what_is_not_pinned_is_refused_by_name(tmp_path, pins, cli):
     for name in ("b", "zebra"):
         image(tmp_path / "val" / name / "1.png")
     ran = cli("convert", tmp_path / "val", tmp_path / "out", "--classes", pins[0], "--workers", "0")
@@ -139,7 +139,7 @@ def test_what_is_not_pinned_is_refused_by_name(tmp_path: Path, pins: list[Path],
             shardctl.convert(tmp_path / "val", tmp_path / "out", classes=pins[0], workers=0)
 
 
-def test_classes_that_are_numbers_are_in_the_order_of_their_values(tmp_path: Path) -> None:
+def test_classes_that_are_numbers_are_in_the_order_of_their_values(tmp_path):
     for number in range(12):
         image(tmp_path / "in" / str(number) / "1.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)

@@ -76,7 +76,7 @@ def annotated(tmp_path: Path) -> Path:
     return source
 
 
-def test_what_is_shown_is_what_a_conversion_stores(annotated: Path, tmp_path: Path) -> None:
+def test_what_is_shown_is_what_a_conversion_stores(annotated, tmp_path):
     labels = ["auto", f"masks:{tmp_path / 'masks'}"]
     preview = make_preview(
         [annotated], {**RANDOM, "seed": 7, "variants": 4}, 3, labels=labels, workers=0
@@ -100,7 +100,7 @@ def test_what_is_shown_is_what_a_conversion_stores(annotated: Path, tmp_path: Pa
     assert len(images) == 2 * (8 + 2), "each also with its annotations"
 
 
-def test_the_first_variant_is_what_is_stored_without_variants(tmp_path: Path) -> None:
+def test_the_first_variant_is_what_is_stored_without_variants(tmp_path):
     (tmp_path / "in").mkdir()
     # large enough to be decoded at a part of its size where the sample needs no more
     for number in range(4):
@@ -113,7 +113,7 @@ def test_the_first_variant_is_what_is_stored_without_variants(tmp_path: Path) ->
         assert (values["image"]["bytes"] == there[key, 0]["image"]["bytes"]) is (variant == 0)
 
 
-def test_as_many_variants_are_shown_as_the_recipe_says(photos: Path) -> None:
+def test_as_many_variants_are_shown_as_the_recipe_says(photos):
     assert make_preview([photos], {**RANDOM, "variants": 2}, 1, workers=0).samples == 2
     assert (
         make_preview(
@@ -130,7 +130,7 @@ def test_as_many_variants_are_shown_as_the_recipe_says(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
-def test_keys_choose_inputs_in_their_order(photos: Path, tmp_path: Path, split: str) -> None:
+def test_keys_choose_inputs_in_their_order(photos, tmp_path, split):
     keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
     chosen = [keys[41], keys[3], keys[41]]
     preview = make_preview([photos], RANDOM, 8, chosen, split=split, workers=0)
@@ -143,7 +143,7 @@ def test_keys_choose_inputs_in_their_order(photos: Path, tmp_path: Path, split: 
         make_preview([photos], RANDOM, 8, ["absent.jpg"], workers=0)
 
 
-def test_the_folders_of_splits_are_no_classes(photos: Path, tmp_path: Path) -> None:
+def test_the_folders_of_splits_are_no_classes(photos, tmp_path):
     for part in ("train", "val"):
         shutil.copytree(photos, tmp_path / "in" / part)
     preview = make_preview([tmp_path / "in"], RANDOM, 3, workers=0)
@@ -153,7 +153,7 @@ def test_the_folders_of_splits_are_no_classes(photos: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
-def test_images_in_tables_are_shown_too(photos: Path, tmp_path: Path, split: str) -> None:
+def test_images_in_tables_are_shown_too(photos, tmp_path, split):
     import pyarrow as pa
 
     files = sorted(photos.rglob("*.jpg"))[:6]
@@ -184,7 +184,7 @@ def test_images_in_tables_are_shown_too(photos: Path, tmp_path: Path, split: str
         make_preview([tmp_path / "in"], recipe, 8, ["t.parquet#7"], workers=0)
 
 
-def test_raw_pixels_are_on_the_page_as_they_are(photos: Path) -> None:
+def test_raw_pixels_are_on_the_page_as_they_are(photos):
     steps = [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]
     preview = make_preview([photos], {"store": "raw", "transform": steps}, 2, workers=0)
     images = [
@@ -195,7 +195,7 @@ def test_raw_pixels_are_on_the_page_as_they_are(photos: Path) -> None:
     assert all(any(np.array_equal(image, each) for image in images) for each in pixels)
 
 
-def test_the_source_is_shown_upright_and_whole(tmp_path: Path) -> None:
+def test_the_source_is_shown_upright_and_whole(tmp_path):
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.new("RGB", (40, 20), (200, 30, 30)).save(tmp_path / "a.jpg", exif=turned)
@@ -207,7 +207,7 @@ def test_the_source_is_shown_upright_and_whole(tmp_path: Path) -> None:
     assert tried.bytes == (tmp_path / "a.jpg").stat().st_size
 
 
-def test_a_broken_image_is_shown_with_its_reason(annotated: Path, cli: Any, tmp_path: Path) -> None:
+def test_a_broken_image_is_shown_with_its_reason(annotated, cli, tmp_path):
     page, sheet = tmp_path / "p.html", tmp_path / "p.png"
     ran = cli("preview", annotated, "--flip", 1, "--html", page, "--images", sheet, "--workers", 0)
     assert ran.code == 0
@@ -219,7 +219,7 @@ def test_a_broken_image_is_shown_with_its_reason(annotated: Path, cli: Any, tmp_
     assert size == (2 * 260, 5 * (256 + 6 + 2 * 14)), "two columns, two lines below each picture"
 
 
-def test_a_truncated_image_that_is_kept_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_a_truncated_image_that_is_kept_is_shown_as_it_is(tmp_path):
     source = source_with(tmp_path, OBJECTS)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
     picture.save(source / "b.jpg")
@@ -232,7 +232,7 @@ def test_a_truncated_image_that_is_kept_is_shown_as_it_is(tmp_path: Path) -> Non
     assert data in embedded(preview_page(preview, ["in"]))
 
 
-def test_all_inputs_may_be_broken(tmp_path: Path, cli: Any) -> None:
+def test_all_inputs_may_be_broken(tmp_path, cli):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(b"bad")
     ran = cli(
@@ -250,9 +250,7 @@ def test_all_inputs_may_be_broken(tmp_path: Path, cli: Any) -> None:
     assert ran.json["inputs"][0]["reject"]["error"] == "not-an-image"
 
 
-def test_an_image_that_ends_its_process_is_a_reject(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
-) -> None:
+def test_an_image_that_ends_its_process_is_a_reject(photos, tmp_path, monkeypatch, cli):
     (tmp_path / "ends_here.py").write_text(
         "import os\ndef leave(sample):\n    if sample['key'].endswith('000.jpg'):\n        "
         "os._exit(3)\n    return sample\n"
@@ -277,8 +275,8 @@ def test_an_image_that_ends_its_process_is_a_reject(
 
 
 def test_variants_that_would_be_rejected_are_told_beside_the_sample_that_is_stored(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    photos, monkeypatch
+):
     def some(sample: dict[str, Any]) -> dict[str, Any]:
         if sample["variant"] == 2:
             raise ValueError("not this one")
@@ -294,7 +292,7 @@ def test_variants_that_would_be_rejected_are_told_beside_the_sample_that_is_stor
     assert "further variants rejected, transform: ValueError" in preview_page(preview, ["photos"])
 
 
-def test_captions_are_on_the_page(photos: Path, tmp_path: Path) -> None:
+def test_captions_are_on_the_page(photos, tmp_path):
     (tmp_path / "in").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "in" / "a.png")
     (tmp_path / "in" / "a.txt").write_text("a dog to the left")
@@ -308,9 +306,7 @@ def test_captions_are_on_the_page(photos: Path, tmp_path: Path) -> None:
     assert "a dog to the left" in preview_page(preview, ["in"])
 
 
-def test_nothing_is_written_but_the_page(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
-) -> None:
+def test_nothing_is_written_but_the_page(photos, tmp_path, monkeypatch, cli):
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     monkeypatch.chdir(tmp_path)
@@ -334,7 +330,7 @@ def test_nothing_is_written_but_the_page(
     assert sorted(photos.rglob("*")) == before
 
 
-def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -> None:
+def test_a_table_is_printed_where_no_page_is_asked_for(photos, cli):
     ran = cli(
         "preview", photos, "--random-crop", 16, "--inputs", 2, "--variants", 3, "--workers", 0
     )
@@ -367,25 +363,25 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -
     ],
 )
 def test_wrong_usage_is_one_sentence(
-    demo: Path,
-    cli: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[object],
-    code: int,
-    message: str,
-) -> None:
+    demo,
+    cli,
+    monkeypatch,
+    arguments,
+    code,
+    message,
+):
     monkeypatch.chdir(demo)
     ran = cli("preview", *arguments, "--workers", 0)
     assert ran.code == code
     assert message in ran.err
 
 
-def test_a_step_that_cannot_move_the_annotations_is_refused(annotated: Path) -> None:
+def test_a_step_that_cannot_move_the_annotations_is_refused(annotated):
     with pytest.raises(UsageError, match="elastic cannot move"):
         make_preview([annotated], {"transform": [{"name": "elastic"}]}, 1, workers=0)
 
 
-def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps() -> None:
+def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps():
     inner = [
         {"name": "hflip"},
         {"name": "choice", "steps": [{"name": "vflip", "p": 1}, {"name": "rotate", "angle": 90}]},
@@ -408,7 +404,7 @@ def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps() -> None:
     assert told[5][2].startswith("size 32x24, scale 0.08 to 1, ratio 0.75 to 1.333")
 
 
-def test_text_of_the_data_is_no_part_of_the_page(tmp_path: Path) -> None:
+def test_text_of_the_data_is_no_part_of_the_page(tmp_path):
     (tmp_path / "in").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "in" / "<b>&.png")
     preview = make_preview(
@@ -422,7 +418,7 @@ def test_text_of_the_data_is_no_part_of_the_page(tmp_path: Path) -> None:
     assert json.loads(json.dumps(record_of(preview)))["inputs"][0]["key"] == "<b>&.png"
 
 
-def test_a_line_of_convert_can_become_one_of_preview(photos: Path, cli: Any) -> None:
+def test_a_line_of_convert_can_become_one_of_preview(photos, cli):
     of_the_dataset = [
         "--update",
         "--moved-from",

@@ -62,7 +62,7 @@ def expect_whole(out: Path) -> None:
         assert manifest.jpeg["images"] == sum(key.endswith(".jpg") for key in keys_of(out))
 
 
-def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_no_byte_of_a_pruned_sample_stays(source, tmp_path, cli):
     rows = [
         f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it"
         for n, path in enumerate(files_of(source))
@@ -102,7 +102,7 @@ def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any
     assert (last.command, last.removed, last.samples) == ("prune", 1, 59)
 
 
-def test_no_update_brings_pruned_samples_back(source: Path, tmp_path: Path) -> None:
+def test_no_update_brings_pruned_samples_back(source, tmp_path):
     out, files = tmp_path / "out", files_of(source)
     convert(source, out)
     gone = [str(files[number].relative_to(source)) for number in (3, 30)]
@@ -120,7 +120,7 @@ def test_no_update_brings_pruned_samples_back(source: Path, tmp_path: Path) -> N
     expect_whole(out)
 
 
-def test_what_was_pruned_can_be_repaired_and_stays_away(source: Path, tmp_path: Path) -> None:
+def test_what_was_pruned_can_be_repaired_and_stays_away(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out, recipe={"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]})
     gone = str(files_of(source)[20].relative_to(source))
@@ -142,7 +142,7 @@ def test_what_was_pruned_can_be_repaired_and_stays_away(source: Path, tmp_path: 
         {"split": "train=0.5,val=0.5", "shuffle": 4},
     ],
 )
-def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_records_of_a_file_are_pruned_one_by_one(tmp_path, options):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for name in "ab":
@@ -169,9 +169,7 @@ def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[s
     expect_whole(out)
 
 
-def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path, monkeypatch):
     """Blocks are cut out of records that were read together: each has its own alone."""
     monkeypatch.setattr("shardctl.format.shard.PLAIN_BLOCK_BYTES", 1000)
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
@@ -191,9 +189,7 @@ def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
-def test_records_stay_away_while_their_file_grows(
-    name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_records_stay_away_while_their_file_grows(name, options, tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     made = (
@@ -252,9 +248,7 @@ def _records(path: Path, count: int = 5) -> list[str]:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("gone", [["user-b2"], [f"user-b{n}" for n in range(5)]])
 @pytest.mark.parametrize("key", ["id", None])
-def test_records_of_a_file_that_was_away_stay_away(
-    key: str | None, gone: list[str], tmp_path: Path
-) -> None:
+def test_records_of_a_file_that_was_away_stay_away(key, gone, tmp_path):
     source, out, options = (
         tmp_path / "in",
         tmp_path / "out",
@@ -283,7 +277,7 @@ def test_records_of_a_file_that_was_away_stay_away(
     assert len(keys_of(out)) == len(kept) + 1, "it grew"
 
 
-def test_a_key_that_was_pruned_does_not_come_back_in_another_file(tmp_path: Path) -> None:
+def test_a_key_that_was_pruned_does_not_come_back_in_another_file(tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     options: dict[str, Any] = {"recipe": {"kind": "table", "key_field": "id"}, "labels": "none"}
     source.mkdir()
@@ -309,7 +303,7 @@ def test_a_key_that_was_pruned_does_not_come_back_in_another_file(tmp_path: Path
     expect_whole(out)
 
 
-def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path: Path) -> None:
+def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for name in "ab":
@@ -330,7 +324,7 @@ def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path:
     }
 
 
-def test_all_variants_of_an_input_go_together(source: Path, tmp_path: Path) -> None:
+def test_all_variants_of_an_input_go_together(source, tmp_path):
     out = tmp_path / "out"
     recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_crop", "size": 16}]}
     convert(source, out, recipe=recipe)
@@ -340,7 +334,7 @@ def test_all_variants_of_an_input_go_together(source: Path, tmp_path: Path) -> N
     expect_whole(out)
 
 
-def test_keys_that_are_values_of_a_field(tmp_path: Path) -> None:
+def test_keys_that_are_values_of_a_field(tmp_path):
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text(
         "".join(json.dumps({"id": f"u{n}", "text": f"words {n}"}) + "\n" for n in range(60))
@@ -358,7 +352,7 @@ def test_keys_that_are_values_of_a_field(tmp_path: Path) -> None:
         shardctl.prune(tmp_path / "mixed", keys=["u33"])
 
 
-def test_samples_without_a_source(tmp_path: Path) -> None:
+def test_samples_without_a_source(tmp_path):
     out = tmp_path / "out"
     samples = [{"key": f"k{n}", "text": f"words {n}", "label": n % 2} for n in range(40)]
     shardctl.write(out, samples, classes=["even", "odd"], samples_per_shard=10)
@@ -373,8 +367,8 @@ def test_samples_without_a_source(tmp_path: Path) -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+    source, tmp_path, monkeypatch, how
+):
     out, before = tmp_path / "out", tmp_path / "before"
     for file in files_of(source)[6:]:
         file.unlink()
@@ -398,7 +392,7 @@ def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
     assert found == {5, 6}
 
 
-def test_what_cannot_be_pruned_is_refused(dataset: Path, tmp_path: Path, cli: Any) -> None:
+def test_what_cannot_be_pruned_is_refused(dataset, tmp_path, cli):
     with pytest.raises(UsageError, match="needs a condition or keys"):
         shardctl.prune(dataset)
     with pytest.raises(UsageError, match="no key was given"):
@@ -416,7 +410,7 @@ def test_what_cannot_be_pruned_is_refused(dataset: Path, tmp_path: Path, cli: An
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_pruned_file_that_was_away_stays_away(source: Path, tmp_path: Path) -> None:
+def test_a_pruned_file_that_was_away_stays_away(source, tmp_path):
     rows = [
         f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it"
         for n, path in enumerate(files_of(source))
@@ -448,8 +442,8 @@ def test_a_pruned_file_that_was_away_stays_away(source: Path, tmp_path: Path) ->
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("anew", [False, True])
 def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
-) -> None:
+    source, tmp_path, monkeypatch, anew
+):
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[20].touch()
@@ -468,7 +462,7 @@ def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
     expect_whole(out)
 
 
-def test_a_sample_that_only_a_kept_generation_has_goes_too(source: Path, tmp_path: Path) -> None:
+def test_a_sample_that_only_a_kept_generation_has_goes_too(source, tmp_path):
     out, file = tmp_path / "out", files_of(source)[3]
     key, data = str(file.relative_to(source)), file.read_bytes()
     convert(source, out)
@@ -486,9 +480,7 @@ def test_a_sample_that_only_a_kept_generation_has_goes_too(source: Path, tmp_pat
     "name", ["files.arrow", "plan.arrow", "rejects.jsonl", "train-00000.arrow"]
 )
 @pytest.mark.parametrize("kind", ["image", "table", "key"])
-def test_a_damaged_file_is_repaired_without_what_was_pruned(
-    kind: str, name: str, source: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_repaired_without_what_was_pruned(kind, name, source, tmp_path):
     out, files = tmp_path / "out", files_of(source)
     options: dict[str, Any] = {"recipe": {"kind": kind}}
     if kind == "image":
@@ -525,9 +517,7 @@ def test_a_damaged_file_is_repaired_without_what_was_pruned(
     expect_whole(out)
 
 
-def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(
-    source: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(source, tmp_path):
     out, files = tmp_path / "out", files_of(source)
     convert(source, out)
     shardctl.prune(out, keys=[str(files[3].relative_to(source))])

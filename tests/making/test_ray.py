@@ -246,7 +246,7 @@ def photos_some_of_which_a_function_refuses(
         photos_some_of_which_a_function_refuses,
     ],
 )
-def test_the_dataset_is_that_of_a_local_run(case: Any, photos: Path, tmp_path: Path) -> None:
+def test_the_dataset_is_that_of_a_local_run(case, photos, tmp_path):
     source, options = case(photos, tmp_path)
     here = shardctl.convert(source, tmp_path / "here", workers=1, **options)
     told: list[WorkDone] = []
@@ -265,9 +265,7 @@ def test_the_dataset_is_that_of_a_local_run(case: Any, photos: Path, tmp_path: P
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_nodes_write_to_an_object_store_which_alone_they_share(
-    photos: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_nodes_write_to_an_object_store_which_alone_they_share(photos, bucket, tmp_path):
     source, options = photos_split_and_shuffled(photos, tmp_path)
     shardctl.convert(source, tmp_path / "here", workers=1, **options)
     there = shardctl.convert(source, f"{bucket}/out", engine="ray", **options)
@@ -291,9 +289,7 @@ def test_nodes_write_to_an_object_store_which_alone_they_share(
         ("exhaust", "out-of-memory", {"worker_memory": 512 << 20}),
     ],
 )
-def test_a_fatal_input_costs_one_input(
-    tmp_path: Path, function: str, error: str, options: dict[str, Any]
-) -> None:
+def test_a_fatal_input_costs_one_input(tmp_path, function, error, options):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
     given = {"recipe": recipe(function), "samples_per_shard": 4, **options}
     shardctl.convert(source, tmp_path / "here", workers=1, **given)
@@ -305,9 +301,7 @@ def test_a_fatal_input_costs_one_input(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_node_that_is_removed_costs_the_shards_that_it_was_building(
-    tmp_path: Path, cluster: Any, folder: Path
-) -> None:
+def test_a_node_that_is_removed_costs_the_shards_that_it_was_building(tmp_path, cluster, folder):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(20)))
     given = {"recipe": recipe("hold_where_doomed"), "samples_per_shard": 2}
     lines: list[str] = []
@@ -337,7 +331,7 @@ def test_a_node_that_is_removed_costs_the_shards_that_it_was_building(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path: Path, folder: Path) -> None:
+def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path, folder):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
     given = {"recipe": recipe("end_agent_once"), "samples_per_shard": 3}
     shardctl.convert(source, tmp_path / "here", workers=1, **given)
@@ -355,7 +349,7 @@ def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path: Path, folder: P
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path: Path) -> None:
+def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path):
     source = images(tmp_path / "in", "0.png")
     with pytest.raises(
         WorkerError,
@@ -367,7 +361,7 @@ def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path: Path) -> 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path: Path) -> None:
+def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
     given: dict[str, Any] = {"engine": "ray", "samples_per_shard": 3}
     with pytest.raises(TooManyRejectsError):
@@ -382,7 +376,7 @@ def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path: Path) -> No
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path: Path) -> None:
+def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     lines: list[str] = []
     options = {"recipe": recipe("speak"), "samples_per_shard": 1}
@@ -400,9 +394,7 @@ def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path: Path)
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["shardctl", "function"])
 @pytest.mark.usefixtures("connected")
-def test_a_node_that_would_make_other_bytes_is_refused(
-    tmp_path: Path, cluster: Any, folder: Path, what: str
-) -> None:
+def test_a_node_that_would_make_other_bytes_is_refused(tmp_path, cluster, folder, what):
     """The other nodes wait until the conversion has ended."""
     other = tmp_path / "other"
     if what == "shardctl":
@@ -438,7 +430,7 @@ def test_a_node_that_would_make_other_bytes_is_refused(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_connection_that_is_there_is_used_and_stays(tmp_path: Path, cluster: Any) -> None:
+def test_a_connection_that_is_there_is_used_and_stays(tmp_path, cluster):
     source = images(tmp_path / "in", "0.png")
     shardctl.convert(source, tmp_path / "out", engine=f"ray:{cluster.address}")
     assert ray.is_initialized()
@@ -465,8 +457,8 @@ def command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_stops_the_nodes_and_the_same_command_resumes(
-    tmp_path: Path, cluster: Any, folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, cluster, folder, number, monkeypatch
+):
     """Some shards are done, and others wait in a function when it comes."""
     monkeypatch.setenv("PYTHONPATH", str(folder))
     names = [f"{n}.png" for n in range(8)]
@@ -503,8 +495,8 @@ def test_an_interrupt_stops_the_nodes_and_the_same_command_resumes(
 
 @pytest.mark.thorough
 def test_a_file_in_the_current_folder_takes_the_place_of_no_module_on_a_node(
-    tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, cluster, monkeypatch
+):
     """The current folder may be a dataset of somebody else; people's functions are found in it all
     the same."""
     images(tmp_path / "in", "a.png")
@@ -530,9 +522,7 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module_on_a_node(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_cluster_that_is_not_there_is_told_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path, monkeypatch):
     source = images(tmp_path / "in", "0.png")
     with command("convert", source, tmp_path / "out", "--engine", "ray:127.0.0.1:1") as running:
         _, err = running.communicate(timeout=LIMIT_SECONDS)
@@ -541,7 +531,7 @@ def test_a_cluster_that_is_not_there_is_told_before_the_work(
 
 
 @pytest.mark.thorough
-def test_an_agent_that_does_not_see_the_dataset_says_so(tmp_path: Path) -> None:
+def test_an_agent_that_does_not_see_the_dataset_says_so(tmp_path):
     order = BuildOrder(
         "run", str(tmp_path / "out" / ".shardctl" / "job"), "", "", 0, "", None, None, 0.0
     )

@@ -101,7 +101,7 @@ DAMAGE: dict[str, Damage] = {
 
 @pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_repair_brings_back_the_same_bytes(here: Path, made: Path, damage: Damage) -> None:
+def test_repair_brings_back_the_same_bytes(here, made, damage):
     damage(here / "out")
     result = shardctl.repair(here / "out", workers=0)
     assert (result.status, result.unrepaired, result.lost) == ("repaired", (), ())
@@ -119,8 +119,8 @@ def test_repair_brings_back_the_same_bytes(here: Path, made: Path, damage: Damag
     ids=["plan and shard", "rejects"],
 )
 def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_the_caller_says_so(
-    here: Path, made: Path, damage: Damage
-) -> None:
+    here, made, damage
+):
     damage(here / "out")
     told: list[tuple[str, ...]] = []
     result = shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append))
@@ -135,9 +135,7 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
 
 
 @pytest.mark.parametrize("source", ["../secret", "secret", "/data/../etc"])
-def test_a_source_as_no_conversion_records_it_is_not_read(
-    here: Path, made: Path, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_as_no_conversion_records_it_is_not_read(here, made, source, monkeypatch):
     """Also where somebody has altered the manifest with its digest. What is read otherwise is told
     before."""
     monkeypatch.chdir(made)  # where `in` would be found
@@ -157,9 +155,7 @@ def test_a_source_as_no_conversion_records_it_is_not_read(
     assert told == [(str(made / "in"),)]
 
 
-def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(
-    here: Path, made: Path
-) -> None:
+def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(here, made):
     path = here / "out" / "manifest.json"
     path.write_text(path.read_text().replace(str(made / "in"), "s3://somebody/else"))
     (here / "out" / SHARD).unlink()
@@ -169,9 +165,7 @@ def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(
     assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
 
 
-def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(
-    here: Path, made: Path
-) -> None:
+def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(here, made):
     old = (made / "out" / "manifest.json").read_text()
     (here / "out" / "manifest.json").write_text(old.replace('"samples": 60', '"samples": 61'))
     result = shardctl.repair(here / "out")
@@ -182,7 +176,7 @@ def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(
     )
 
 
-def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made: Path) -> None:
+def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here, made):
     (here / "out" / "manifest.json").unlink()
     result = shardctl.repair(here / "out")
     assert len(result.notices) == 2
@@ -205,7 +199,7 @@ def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made:
     assert shardctl.open(here / "out").manifest.sources == (str(made / "in"),)
 
 
-def test_only_what_is_damaged_is_touched(here: Path) -> None:
+def test_only_what_is_damaged_is_touched(here):
     (here / "out" / SHARD).unlink()
     before = {path.name: path.stat().st_mtime_ns for path in (here / "out").iterdir()}
     assert shardctl.repair(here / "out", workers=1).repaired == (SHARD,)
@@ -213,7 +207,7 @@ def test_only_what_is_damaged_is_touched(here: Path) -> None:
     assert {name: time for name, time in after.items() if name != SHARD} == before
 
 
-def test_sources_that_moved_are_found_where_the_caller_says(here: Path, made: Path) -> None:
+def test_sources_that_moved_are_found_where_the_caller_says(here, made):
     shutil.copytree(made / "in", here / "moved", copy_function=shutil.copyfile)
     record = json.loads((here / "out" / "manifest.json").read_text())
     assert record["sources"] == [str(made / "in")]
@@ -238,7 +232,7 @@ def with_lost(here: Path, made: Path) -> tuple[Path, list[str]]:
     return here, [keys[1], keys[3]]
 
 
-def test_what_cannot_be_repaired_is_said_exactly(with_lost: tuple[Path, list[str]]) -> None:
+def test_what_cannot_be_repaired_is_said_exactly(with_lost):
     here, keys = with_lost
     flip(here / "out" / OTHER)
     before = (here / "out" / SHARD).read_bytes()
@@ -258,8 +252,8 @@ def test_what_cannot_be_repaired_is_said_exactly(with_lost: tuple[Path, list[str
 
 
 def test_lost_samples_are_dropped_on_request_and_recorded(
-    with_lost: tuple[Path, list[str]],
-) -> None:
+    with_lost,
+):
     here, keys = with_lost
     result = shardctl.repair(here / "out", workers=0, drop_lost=True)
     assert (result.status, result.ok) == ("dropped", True)
@@ -300,9 +294,7 @@ def dropping(tmp_path: Path) -> Path:
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "file by file"])
-def test_dropping_can_be_stopped_at_any_change(
-    dropping: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, how: str
-) -> None:
+def test_dropping_can_be_stopped_at_any_change(dropping, monkeypatch, exchange, how):
     """What is there is the old dataset or the new one, or the next repair completes it on its
     own."""
     if not exchange:
@@ -351,9 +343,7 @@ def content(out: Path) -> dict[str, bytes]:
     }
 
 
-def test_convert_completes_a_drop_that_was_killed(
-    dropping: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_convert_completes_a_drop_that_was_killed(dropping, monkeypatch):
     refuse_exchange(monkeypatch)
     completed = 0
     for change in range(0, 24, 3):
@@ -374,9 +364,7 @@ def test_convert_completes_a_drop_that_was_killed(
     assert completed >= 3
 
 
-def test_an_interrupted_drop_says_what_completes_it(
-    dropping: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_drop_says_what_completes_it(dropping, monkeypatch):
     monkeypatch.chdir(dropping / "damaged")  # the current folder cannot be exchanged
     real = publish.sync_folder
 
@@ -400,9 +388,7 @@ def test_an_interrupted_drop_says_what_completes_it(
     assert content(dropping / "damaged") == content(dropping / "dropped")
 
 
-def test_a_file_system_without_links_or_exchange_drops_as_well(
-    dropping: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_links_or_exchange_drops_as_well(dropping, monkeypatch):
     def refused(*_: object) -> None:
         raise OSError(1, "no links here")
 
@@ -412,9 +398,7 @@ def test_a_file_system_without_links_or_exchange_drops_as_well(
     assert sorted(path.name for path in dropping.iterdir()) == ["damaged", "dropped", "in"]
 
 
-def test_a_broken_off_conversion_survives_a_repair(
-    dropping: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_off_conversion_survives_a_repair(dropping, monkeypatch):
     """A conversion with --overwrite was stopped when it had finished its shards; repair then
     replaces the folder."""
     convert = partial(
@@ -431,9 +415,7 @@ def test_a_broken_off_conversion_survives_a_repair(
     assert convert().status == "resumed"
 
 
-def test_a_worker_that_outlives_its_killed_repair_does_no_harm(
-    dropping: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping, monkeypatch):
     """It writes files into the folder of that repair, while the next one takes it away."""
     out = dropping / "damaged"
     drop = partial(shardctl.repair, out, workers=0, drop_lost=True)
@@ -453,7 +435,7 @@ def test_a_worker_that_outlives_its_killed_repair_does_no_harm(
     assert not (out / ".shardctl").exists()
 
 
-def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(here: Path) -> None:
+def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(here):
     """It may be the only copy of its samples."""
     swap(here / "out" / SHARD, here / "out" / "manifest.json")
     before = (here / "out" / "manifest.json").read_bytes()
@@ -465,9 +447,7 @@ def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(here: Path) 
     assert (here / "out" / "manifest.json").read_bytes() == before
 
 
-def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one(
-    here: Path, made: Path
-) -> None:
+def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one(here, made):
     """A copy of an earlier manifest is no substitute for one that is lost."""
     shutil.copytree(made / "in", here / "in")
     out = here / "made"
@@ -488,7 +468,7 @@ def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one
     assert sums(out) == after
 
 
-def test_splits_that_an_export_has_given_names_are_no_classes(demo: Path, tmp_path: Path) -> None:
+def test_splits_that_an_export_has_given_names_are_no_classes(demo, tmp_path):
     shardctl.convert(
         demo / "photos",
         tmp_path / "first",
@@ -505,7 +485,7 @@ def test_splits_that_an_export_has_given_names_are_no_classes(demo: Path, tmp_pa
     assert sums(tmp_path / "out") == before
 
 
-def test_changed_sources_are_no_reason_to_lose_an_intact_shard(here: Path, made: Path) -> None:
+def test_changed_sources_are_no_reason_to_lose_an_intact_shard(here, made):
     """The plan is damaged, and cannot be made again: everything else stays, and loads."""
     shutil.copytree(made / "in", here / "in")
     next((here / "in" / "forest").glob("*.png")).unlink()
@@ -527,9 +507,7 @@ def own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "imported"
 
 
-def test_no_code_is_run_that_only_the_dataset_names(
-    made: Path, tmp_path: Path, own_function: Path
-) -> None:
+def test_no_code_is_run_that_only_the_dataset_names(made, tmp_path, own_function):
     recipe: dict[str, Any] = {
         "store": "jpeg",
         "transform": [{"name": "custom", "target": "dim_steps:dim"}],
@@ -552,9 +530,7 @@ def test_no_code_is_run_that_only_the_dataset_names(
     assert sums(tmp_path / "out") == good
 
 
-def test_what_other_versions_make_differently_is_not_taken_for_the_original(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_other_versions_make_differently_is_not_taken_for_the_original(here, monkeypatch):
     flip(here / "out" / SHARD)
     before = (here / "out" / SHARD).read_bytes()
     real = image.to_rgb
@@ -578,9 +554,7 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(
         {"settings": {"labels": "none", "lenient_labels": 3, "split": 5, "shuffle": "x"}},
     ],
 )
-def test_a_manifest_that_says_nonsense_of_its_making_is_refused(
-    here: Path, change: dict[str, Any]
-) -> None:
+def test_a_manifest_that_says_nonsense_of_its_making_is_refused(here, change):
     record = {**json.loads((here / "out" / "manifest.json").read_text()), **change}
     (here / "out" / "manifest.json").write_text(signed(record))
     (here / "out" / "plan.arrow").unlink()
@@ -591,7 +565,7 @@ def test_a_manifest_that_says_nonsense_of_its_making_is_refused(
     )
 
 
-def test_what_cannot_be_repaired_at_all_is_said(here: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_repaired_at_all_is_said(here, tmp_path):
     with pytest.raises(DatasetError, match="no such dataset"):
         shardctl.repair(tmp_path / "absent")
     with pytest.raises(UsageError, match="one shard"):
@@ -607,7 +581,7 @@ def test_what_cannot_be_repaired_at_all_is_said(here: Path, tmp_path: Path) -> N
         shardctl.repair(here / "out")
 
 
-def test_sources_that_are_gone_are_named(here: Path, made: Path) -> None:
+def test_sources_that_are_gone_are_named(here, made):
     flip(here / "out" / SHARD)
     (made / "in").rename(made / "away")
     try:
@@ -625,9 +599,7 @@ def test_sources_that_are_gone_are_named(here: Path, made: Path) -> None:
 @pytest.mark.parametrize(
     "names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt")]
 )
-def test_files_that_may_not_be_read_are_replaced(
-    here: Path, made: Path, names: tuple[str, ...]
-) -> None:
+def test_files_that_may_not_be_read_are_replaced(here, made, names):
     (here / "out" / "notes.txt").write_text("mine")
     for name in names:
         (here / "out" / name).chmod(0)
@@ -648,7 +620,7 @@ def test_files_that_may_not_be_read_are_replaced(
         assert any(f"{SHARD} cannot be read" in notice for notice in told["notices"])
 
 
-def test_a_manifest_that_may_not_be_read_is_not_replaced(here: Path) -> None:
+def test_a_manifest_that_may_not_be_read_is_not_replaced(here):
     """It may be whole, and nothing else has the fingerprint and the sources."""
     before = (here / "out" / "manifest.json").read_bytes()
     (here / "out" / "manifest.json").chmod(0)
@@ -658,7 +630,7 @@ def test_a_manifest_that_may_not_be_read_is_not_replaced(here: Path) -> None:
     assert (here / "out" / "manifest.json").read_bytes() == before
 
 
-def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made: Path) -> None:
+def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here, made):
     """They may all be there once its disk is back, or for a user with the permission. `drop_lost`
     cannot be undone."""
     (here / "out" / SHARD).chmod(0)
@@ -675,9 +647,7 @@ def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made
     assert sums(here / "out") == sums(made / "out")
 
 
-def test_a_file_that_is_deleted_while_repair_reads_is_built_again(
-    here: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_deleted_while_repair_reads_is_built_again(here, made, monkeypatch):
     real = manifest.hash_file
 
     def deleted_first(folder: LocalFolder, name: str) -> str:
@@ -692,9 +662,7 @@ def test_a_file_that_is_deleted_while_repair_reads_is_built_again(
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "plan.arrow", SHARD])
-def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(
-    cli: Any, here: Path, made: Path, name: str
-) -> None:
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(cli, here, made, name):
     (here / "out" / name).unlink()
     (here / "out" / name).mkdir()
     (here / "out" / OTHER).unlink()
@@ -760,9 +728,7 @@ LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("names", LOST_OF_LINES, ids=" ".join)
-def test_a_dataset_of_lines_comes_back_with_the_same_bytes(
-    lines_made: Path, tmp_path: Path, names: tuple[str, ...]
-) -> None:
+def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made, tmp_path, names):
     shutil.copytree(lines_made / "out", tmp_path / "out")
     for name in names:
         (tmp_path / "out" / name).unlink()
@@ -773,9 +739,7 @@ def test_a_dataset_of_lines_comes_back_with_the_same_bytes(
 
 
 @pytest.mark.thorough(after=1)
-def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(
-    lines_made: Path, tmp_path: Path
-) -> None:
+def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made, tmp_path):
     shutil.copytree(lines_made, tmp_path / "copy")
     source, out = tmp_path / "copy" / "in", tmp_path / "copy" / "out"
     before = {sample["key"]: sample["n"] for sample in shardctl.open(out)}
@@ -823,9 +787,7 @@ def fatal(sample):
 
 
 @pytest.mark.thorough
-def test_a_record_that_a_worker_died_of_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_a_worker_died_of_is_not_tried_again(tmp_path, monkeypatch):
     (tmp_path / "fatal_step.py").write_text(FATAL_STEP)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("FATAL_LOG", str(tmp_path / "log"))
@@ -866,9 +828,7 @@ def exchange_for_a_pipe(path: Path) -> None:
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("damage", [lose, cut, exchange_for_a_pipe])
 @pytest.mark.parametrize("name", ["train-00001.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS"])
-def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(
-    tmp_path: Path, cli: Any, name: str, damage: Callable[[Path], None]
-) -> None:
+def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(tmp_path, cli, name, damage):
     """One look at the folder tells; what a file has in it, `verify` tells."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text("".join(f'{{"text": "number {n}"}}\n' for n in range(30)))
@@ -897,7 +857,7 @@ def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(
     assert cli("verify", out).code == 0
 
 
-def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path: Path, cli: Any) -> None:
+def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path, cli):
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text('{"text": "one"}\n')
     convert = ("convert", source, out, "--workers", "0")
@@ -909,9 +869,7 @@ def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path: Path, cli: Any)
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("left", ["nothing", "no history"])
-def test_a_manifest_made_anew_follows_the_generations_that_are_kept(
-    left: str, here: Path, made: Path
-) -> None:
+def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left, here, made):
     source, out, manifest = here / "in", here / "out", here / "out" / "manifest.json"
     shutil.copytree(made / "in", source)
     shutil.rmtree(out)
@@ -942,9 +900,7 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(
             shardctl.convert(source, out, recipe=CROP, workers=0, update=True)
 
 
-def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(
-    here: Path, made: Path
-) -> None:
+def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(here, made):
     out = here / "out"
     shutil.copytree(made / "in", here / "in")
     shutil.rmtree(out)

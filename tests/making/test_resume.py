@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -108,7 +108,7 @@ def resume(here: Path) -> str:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shards", [0, 3, 8])
-def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here: Path, shards: int) -> None:
+def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here, shards):
     with running(here, shards) as parent:
         parent.kill()
     done = {path: path.stat().st_mtime_ns for path in here.glob("out/.shardctl/*/new/*.arrow")}
@@ -120,7 +120,7 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here: Path, sh
 
 
 @pytest.mark.thorough
-def test_a_killed_process_group_goes_on(here: Path) -> None:
+def test_a_killed_process_group_goes_on(here):
     with running(here, 4) as parent:
         for process in [*workers_of(parent.pid), *children_of(parent.pid), parent.pid]:
             os.kill(process, signal.SIGKILL)
@@ -131,7 +131,7 @@ def test_a_killed_process_group_goes_on(here: Path) -> None:
 @pytest.mark.parametrize(
     "victims", [workers_of, children_of], ids=["workers", "the process that they are forked from"]
 )
-def test_a_killed_worker_costs_nothing(here: Path, victims: Callable[[int], list[int]]) -> None:
+def test_a_killed_worker_costs_nothing(here, victims):
     with running(here, 2) as parent:
         killed = victims(parent.pid)
         for process in killed:
@@ -146,7 +146,7 @@ def test_a_killed_worker_costs_nothing(here: Path, victims: Callable[[int], list
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_says_what_is_done_and_how_to_go_on(here: Path, sent: signal.Signals) -> None:
+def test_an_interrupt_says_what_is_done_and_how_to_go_on(here, sent):
     with running(here, 2) as parent:
         parent.send_signal(sent)
         _, err = parent.communicate(timeout=60)
@@ -173,8 +173,8 @@ cli.main()
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(
-    sent: signal.Signals,
-) -> None:
+    sent,
+):
     """Compiled modules do so: `partially initialized module has no attribute`."""
     ran = subprocess.run(
         [sys.executable, "-c", IMPORTING, str(int(sent))], capture_output=True, text=True
@@ -195,7 +195,7 @@ runpy.run_module("shardctl", run_name="__main__", alter_sys=True)
 """
 
 
-def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback() -> None:
+def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback():
     ran = subprocess.run(
         [sys.executable, "-c", IMPORTING_CLICK, "--version"], capture_output=True, text=True
     )
@@ -213,9 +213,7 @@ def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback() -> No
 
 
 @pytest.mark.thorough
-def test_an_interrupted_demo_is_removed_and_can_be_made_again(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_demo_is_removed_and_can_be_made_again(cli, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "new", tmp_path / "empty"):
         before = sorted(tmp_path.rglob("*"))
@@ -248,7 +246,7 @@ def broken_off(source: Path, out: Path, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard"])
-def test_what_a_power_failure_tore_is_built_again(tmp_path: Path, tear: str) -> None:
+def test_what_a_power_failure_tore_is_built_again(tmp_path, tear):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
     shardctl.convert(source, tmp_path / "whole", workers=0, samples_per_shard=2)
     broken_off(source, tmp_path / "out")
@@ -293,8 +291,8 @@ JOB_KEYS = {
 
 
 def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """An older version finds all of its keys in job.json; what a newer one says there is not
     overlooked."""
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
@@ -324,7 +322,7 @@ def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(
     )
 
 
-def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path: Path) -> None:
+def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
     broken_off(source, tmp_path / "out")
     with pytest.raises(
@@ -345,7 +343,7 @@ def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path: Path) 
     )
 
 
-def test_a_higher_limit_of_rejects_goes_on(tmp_path: Path) -> None:
+def test_a_higher_limit_of_rejects_goes_on(tmp_path):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
     for number in range(0, 12, 3):
         (source / f"{number:02d}.png").write_bytes(b"bad")
@@ -383,13 +381,13 @@ def replacing(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("old", [True, False], ids=["overwrite", "create"])
 def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(
-    replacing: tuple[Path, dict[str, Any]],
-    not_exchanged: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    old: bool,
-    how: str,
-) -> None:
+    replacing,
+    not_exchanged,
+    tmp_path,
+    monkeypatch,
+    old,
+    how,
+):
     seen = states_when_stopped(replacing, tmp_path, monkeypatch, old, how)
     assert seen == ({"old", "none", "new"} if old else {"none", "new"})
 
@@ -397,11 +395,11 @@ def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_folders_are_exchanged_wherever_that_is_stopped(
-    replacing: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
-) -> None:
+    replacing,
+    tmp_path,
+    monkeypatch,
+    how,
+):
     assert states_when_stopped(replacing, tmp_path, monkeypatch, True, how) == {"old", "new"}
 
 
@@ -445,11 +443,11 @@ def states_when_stopped(
 
 @pytest.mark.thorough
 def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_next(
-    replacing: tuple[Path, dict[str, Any]],
-    not_exchanged: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    replacing,
+    not_exchanged,
+    tmp_path,
+    monkeypatch,
+):
     """By repair, by the command that made the old dataset, and by one that makes yet another
     one."""
     source, options = replacing
@@ -494,8 +492,8 @@ def state_of(out: Path, where: Path) -> str:
 
 
 def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_dataset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     source = images(tmp_path / "in", "1.png", "2.png")
     shardctl.convert(source, tmp_path / "out", workers=0)
     monkeypatch.chdir(tmp_path / "out")
@@ -504,7 +502,7 @@ def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_datas
     assert shardctl.open(".").manifest.recipe["store"] == "png"
 
 
-def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here: Path) -> None:
+def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here):
     """A reader that opens and verifies all the time, while a real process overwrites the dataset
     again and again."""
     shutil.copytree(here / "whole", here / "out")
@@ -546,8 +544,8 @@ def killed_in(code: str, *arguments: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
-    photos: Path, tmp_path: Path, temporary: Path
-) -> None:
+    photos, tmp_path, temporary
+):
     killed_in(
         "import shardctl\nfrom shardctl.making.convert import Listener\n"
         "shardctl.convert(sys.argv[1], sys.argv[2], workers=0, listener=Listener(announce=die))",
@@ -559,9 +557,7 @@ def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_pipe_in_a_scratch_folder_holds_nothing_up(
-    photos: Path, tmp_path: Path, temporary: Path
-) -> None:
+def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos, tmp_path, temporary):
     (temporary / "shardctl-scratch-abc").mkdir()
     os.mkfifo(temporary / "shardctl-scratch-abc" / ".owner")
     command = [
@@ -581,7 +577,7 @@ def test_a_pipe_in_a_scratch_folder_holds_nothing_up(
     assert [path.name for path in temporary.iterdir()] == ["shardctl-scratch-abc"]
 
 
-def test_scratch_folders_that_may_be_in_use_stay(tmp_path: Path, temporary: Path) -> None:
+def test_scratch_folders_that_may_be_in_use_stay(tmp_path, temporary):
     """Of a process that lives, of another machine, and folders of the same name that shardctl has
     not made."""
     killed_in(

@@ -859,7 +859,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.thorough(after=6)
 @pytest.mark.parametrize("chosen", CASES, ids=lambda chosen: chosen.name)
-def test_a_conversion_writes_the_recorded_bytes(chosen: Case, folder: Path) -> None:
+def test_a_conversion_writes_the_recorded_bytes(chosen, folder):
     if os.environ.get(RECORDING):
         found = results_of(chosen)
         if not chosen.record:
@@ -871,7 +871,7 @@ def test_a_conversion_writes_the_recorded_bytes(chosen: Case, folder: Path) -> N
 
 
 @pytest.mark.thorough
-def test_a_process_of_its_own_writes_the_recorded_bytes(folder: Path) -> None:
+def test_a_process_of_its_own_writes_the_recorded_bytes(folder):
     chosen = BY_NAME["crops x photos"]
     skip_unless_same_versions(chosen)
     chosen.make(folder / "in")
@@ -890,7 +890,7 @@ def place(request: pytest.FixtureRequest, object_server: ObjectServer) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("from_store", [False, True], ids=["folder to store", "store to store"])
-def test_a_store_gets_the_recorded_bytes(from_store: bool, folder: Path, place: str) -> None:
+def test_a_store_gets_the_recorded_bytes(from_store, folder, place):
     chosen = BY_NAME["crops x photos"]
     skip_unless_same_versions(chosen)
     chosen.make(folder / "in")
@@ -909,7 +909,7 @@ def test_a_store_gets_the_recorded_bytes(from_store: bool, folder: Path, place: 
     compare(chosen, {f"out/{name}": said for name, said in digests(folder / "got").items()})
 
 
-def test_every_case_is_recorded() -> None:
+def test_every_case_is_recorded():
     assert list(recorded()["cases"]) == [each.name for each in CASES if not each.record]
     assert len(BY_NAME) == len(CASES)
 

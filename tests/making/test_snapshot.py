@@ -46,7 +46,7 @@ def generations(out: Path) -> int:
     return int(shardctl.open(out).generation.number)
 
 
-def test_it_is_made_once_and_then_opened(source: Path, tmp_path: Path) -> None:
+def test_it_is_made_once_and_then_opened(source, tmp_path):
     made = snapshot(source, tmp_path / "out")
     assert len(made) == 60
     assert made.classes is not None
@@ -56,9 +56,7 @@ def test_it_is_made_once_and_then_opened(source: Path, tmp_path: Path) -> None:
     assert shardctl.verify(tmp_path / "out").ok
 
 
-def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(
-    source: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(source, tmp_path):
     """No list of the inputs either, though there are other files beside them."""
     snapshot(source, tmp_path / "out")
     for name in ("README.md", ".hidden", "notes.pdf", "paper.tar"):
@@ -139,7 +137,7 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object]]] = {
 
 
 @pytest.mark.thorough
-def test_the_check_does_not_import_pandas(source: Path, tmp_path: Path) -> None:
+def test_the_check_does_not_import_pandas(source, tmp_path):
     """Many calls of Arrow do, where it is installed; that takes ten times as long as the check of a
     few thousand files."""
     (tmp_path / "modules" / "pandas").mkdir(parents=True)
@@ -163,7 +161,7 @@ except RuntimeError:
 
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("change", CHANGES)
-def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_path: Path) -> None:
+def test_it_follows_its_source_as_an_update_does(change, source, tmp_path):
     snapshot(source, tmp_path / "out")
     made, do = CHANGES[change]
     do(source)
@@ -177,9 +175,7 @@ def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_
 @pytest.mark.parametrize(
     "change", ["nothing", "touched", "gone", "new", "a text beside the images"]
 )
-def test_a_slow_disk_is_asked_for_several_files_at_a_time(
-    change: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_disk_is_asked_for_several_files_at_a_time(change, source, tmp_path, monkeypatch):
     """Also where folders are small. Every file counts as slow here; the answers are the same."""
     for number in range(300):
         shutil.copyfile(first_file(source), first_file(source).parent / f"x{number}.jpg")
@@ -201,7 +197,7 @@ def test_a_slow_disk_is_asked_for_several_files_at_a_time(
     assert len(threads) > 1 or made
 
 
-def test_labels_files_count_by_their_content(source: Path, tmp_path: Path) -> None:
+def test_labels_files_count_by_their_content(source, tmp_path):
     names = sorted(
         path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()
     )
@@ -218,7 +214,7 @@ def test_labels_files_count_by_their_content(source: Path, tmp_path: Path) -> No
     assert snapshot(source, tmp_path / "out")[0]["grade"] == first[0]["grade"] + 1
 
 
-def test_texts_and_tables_are_followed(tmp_path: Path) -> None:
+def test_texts_and_tables_are_followed(tmp_path):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
@@ -231,7 +227,7 @@ def test_texts_and_tables_are_followed(tmp_path: Path) -> None:
     assert generations(tmp_path / "out") == 2
 
 
-def test_what_may_be_done_with_another_dataset_is_said(source: Path, tmp_path: Path) -> None:
+def test_what_may_be_done_with_another_dataset_is_said(source, tmp_path):
     out = tmp_path / "out"
     snapshot(source, out)
     other = {**SMALL, "store": "png"}
@@ -253,7 +249,7 @@ def test_what_may_be_done_with_another_dataset_is_said(source: Path, tmp_path: P
         snapshot(tmp_path / "nowhere", tmp_path / "new")
 
 
-def test_a_source_that_has_moved_and_changed_is_followed(source: Path, tmp_path: Path) -> None:
+def test_a_source_that_has_moved_and_changed_is_followed(source, tmp_path):
     moved = tmp_path / "moved"
     snapshot(source, tmp_path / "out")
     source.rename(moved)
@@ -267,7 +263,7 @@ def test_a_source_that_has_moved_and_changed_is_followed(source: Path, tmp_path:
     assert len(snapshot(moved, tmp_path / "new", moved_from=[source])) == 59
 
 
-def test_a_trusted_dataset_needs_no_source(source: Path, tmp_path: Path) -> None:
+def test_a_trusted_dataset_needs_no_source(source, tmp_path):
     out = tmp_path / "out"
     snapshot(source, out, trust=True)
     source.rename(tmp_path / "gone")
@@ -278,7 +274,7 @@ def test_a_trusted_dataset_needs_no_source(source: Path, tmp_path: Path) -> None
         snapshot(source, out)
 
 
-def test_too_many_rejects_are_an_error_each_time(source: Path, tmp_path: Path) -> None:
+def test_too_many_rejects_are_an_error_each_time(source, tmp_path):
     first_file(source).write_bytes(b"no image")
     for _ in range(2):
         with pytest.raises(TooManyRejectsError, match="1 input of 60 rejected"):
@@ -286,7 +282,7 @@ def test_too_many_rejects_are_an_error_each_time(source: Path, tmp_path: Path) -
     assert len(snapshot(source, tmp_path / "out", max_rejects="1")) == 59
 
 
-def test_a_split_of_it_is_chosen(source: Path, tmp_path: Path) -> None:
+def test_a_split_of_it_is_chosen(source, tmp_path):
     whole = snapshot(source, tmp_path / "out", split="train=0.7,val=0.3")
     assert {each["key"] for split in ("train", "val") for each in whole.in_split(split)} == {
         each["key"] for each in whole
@@ -305,9 +301,7 @@ def test_a_split_of_it_is_chosen(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(source, tmp_path):
     """From where the generation is kept that it has opened: in this process, and in others that it
     starts later."""
     ds = snapshot(source, tmp_path / "out")
@@ -343,13 +337,13 @@ def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(
     ],
 )
 def test_a_rank_that_cannot_be_is_wrong_usage(
-    environment: dict[str, str],
-    given: dict[str, int],
-    said: str,
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    environment,
+    given,
+    said,
+    source,
+    tmp_path,
+    monkeypatch,
+):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=said):
@@ -365,7 +359,7 @@ def owner(out: Path) -> int | None:
 
 
 @pytest.mark.thorough
-def test_the_first_rank_makes_it_and_the_others_wait(source: Path, tmp_path: Path) -> None:
+def test_the_first_rank_makes_it_and_the_others_wait(source, tmp_path):
     with ranks(3, source, tmp_path / "out", tmp_path) as processes:
         ended = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], ended
@@ -376,9 +370,7 @@ def test_the_first_rank_makes_it_and_the_others_wait(source: Path, tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_where_the_one_that_makes_it_is_killed_another_goes_on(
-    source: Path, tmp_path: Path
-) -> None:
+def test_where_the_one_that_makes_it_is_killed_another_goes_on(source, tmp_path):
     """Twice: first the first rank, then the one that has taken over. Nothing that was done is
     lost."""
     out = tmp_path / "out"
@@ -416,9 +408,7 @@ def step(sample):
 
 
 @pytest.mark.thorough
-def test_of_a_declared_function_the_version_counts_and_not_the_file(
-    source: Path, tmp_path: Path
-) -> None:
+def test_of_a_declared_function_the_version_counts_and_not_the_file(source, tmp_path):
     """Each call is a process of its own, as each run of a training script is."""
     recipe = {
         **SMALL,
@@ -470,13 +460,13 @@ def test_of_a_declared_function_the_version_counts_and_not_the_file(
         ({"version": "1", "modules": None}, "takes a list of modules"),
     ],
 )
-def test_a_wrong_declaration_is_wrong_usage(given: dict[str, Any], said: str) -> None:
+def test_a_wrong_declaration_is_wrong_usage(given, said):
     with pytest.raises(UsageError, match=said):
         shardctl.transform(**given)
 
 
 @pytest.mark.thorough
-def test_the_page_about_it_works_as_it_is_written(photos: Path, tmp_path: Path) -> None:
+def test_the_page_about_it_works_as_it_is_written(photos, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
     # of one: test_snapshot_on_store.py
     training, _, step, arriving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -509,9 +499,7 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.thorough
-def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
-    source: Path, tmp_path: Path
-) -> None:
+def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(source, tmp_path):
     """The launcher starts the rank again, which opens what another one has made."""
     pytest.importorskip("torch")
     out = tmp_path / "out"
@@ -557,9 +545,7 @@ def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
     )
 
 
-def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(
-    source: Path, tmp_path: Path
-) -> None:
+def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(source, tmp_path):
     changing, key = first_file(source), first_file(source).relative_to(source).as_posix()
 
     def change(_: object) -> None:
@@ -581,7 +567,7 @@ NEIGHBOURS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", NEIGHBOURS)
-def test_a_neighbour_may_decide_what_a_file_is(case: str, source: Path, tmp_path: Path) -> None:
+def test_a_neighbour_may_decide_what_a_file_is(case, source, tmp_path):
     """Then it is not certain that nothing has changed: what a conversion finds counts."""
     recipe, name, neighbour = NEIGHBOURS[case]
     folder = tmp_path / "other"
@@ -605,9 +591,7 @@ def test_a_neighbour_may_decide_what_a_file_is(case: str, source: Path, tmp_path
 
 
 @pytest.mark.thorough
-def test_inputs_that_came_while_it_waited_are_in_what_it_opens(
-    source: Path, tmp_path: Path
-) -> None:
+def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source, tmp_path):
     out = tmp_path / "out"
     with ranks(1, source, out, tmp_path) as (process,):
         until = time.monotonic() + 60
@@ -629,7 +613,7 @@ def with_path(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-def test_a_script_that_would_wait_for_itself_is_told_so(source: Path, tmp_path: Path) -> None:
+def test_a_script_that_would_wait_for_itself_is_told_so(source, tmp_path):
     """It holds the function, so that it is imported by its own call."""
     recipe = {"transform": [{"name": "custom", "target": "training:mine"}]}
     call = f"shardctl.snapshot({str(tmp_path / 'out')!r}, {str(source)!r}, {recipe!r})"
@@ -659,9 +643,7 @@ def test_a_script_that_would_wait_for_itself_is_told_so(source: Path, tmp_path: 
         )
 
 
-def test_what_is_left_out_is_said(
-    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_said(source, tmp_path, capfd):
     first_file(source).write_bytes(b"no image")
     (source / "notes.xyz").write_bytes(b"x")
     (source / ".hidden").write_bytes(b"x")
@@ -676,7 +658,7 @@ def test_what_is_left_out_is_said(
         assert expected in said
 
 
-def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path: Path) -> None:
+def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path):
     source = tmp_path / "in.jsonl"
     for count in (200, 201, 202, 203):
         source.write_text("".join(f'{{"n": {number}}}\n' for number in range(count)))
@@ -702,14 +684,12 @@ def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path: Path) ->
         {"copy_rejects": "x"},
     ],
 )
-def test_values_of_other_types_are_wrong_usage(
-    options: dict[str, Any], source: Path, tmp_path: Path
-) -> None:
+def test_values_of_other_types_are_wrong_usage(options, source, tmp_path):
     with pytest.raises(UsageError):
         snapshot(source, tmp_path / "out", **options)
 
 
-def test_a_touched_manifest_is_that_of_the_same_dataset(source: Path, tmp_path: Path) -> None:
+def test_a_touched_manifest_is_that_of_the_same_dataset(source, tmp_path):
     ds = snapshot(source, tmp_path / "out", samples_per_shard=6)
     os.utime(tmp_path / "out" / "manifest.json", ns=(1, 1))
     assert len([sample["key"] for sample in ds]) == 60

@@ -51,9 +51,7 @@ def asked_of(server: ObjectServer) -> Counter[str]:
     return Counter(entry["method"] for entry in server.log())
 
 
-def test_it_is_made_once_and_then_opened_with_few_requests(
-    source: Path, url: str, object_server: ObjectServer
-) -> None:
+def test_it_is_made_once_and_then_opened_with_few_requests(source, url, object_server):
     made = snapshot(source, url)
     assert len(made) == 60
     assert made.location == url
@@ -112,9 +110,7 @@ def begin(*processes: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.thorough
-def test_of_two_processes_that_begin_at_once_one_makes_it(
-    source: Path, url: str, tmp_path: Path, object_server: ObjectServer
-) -> None:
+def test_of_two_processes_that_begin_at_once_one_makes_it(source, url, tmp_path, object_server):
     with ExitStack() as stack:
         processes = [start(stack, source, url, tmp_path, RECIPE) for _ in range(2)]
         begin(*processes)
@@ -132,9 +128,7 @@ def test_of_two_processes_that_begin_at_once_one_makes_it(
     nothing_is_left(url)
 
 
-def test_it_follows_its_source_and_says_what_it_may_not_do(
-    source: Path, url: str, object_server: ObjectServer
-) -> None:
+def test_it_follows_its_source_and_says_what_it_may_not_do(source, url, object_server):
     before = snapshot(source, url)
     gone = sorted(path for path in source.rglob("*") if path.is_file())[7]
     gone.unlink()
@@ -161,15 +155,13 @@ def test_it_follows_its_source_and_says_what_it_may_not_do(
     nothing_is_left(url)
 
 
-def test_a_file_that_was_only_touched_changes_no_sample(source: Path, url: str) -> None:
+def test_a_file_that_was_only_touched_changes_no_sample(source, url):
     digest = snapshot(source, url).generation.digest
     touched(first_file(source))
     assert snapshot(source, url).generation.digest == digest
 
 
-def test_what_was_read_once_comes_from_the_cache(
-    source: Path, url: str, tmp_path: Path, object_server: ObjectServer
-) -> None:
+def test_what_was_read_once_comes_from_the_cache(source, url, tmp_path, object_server):
     given: dict[str, Any] = {"cache": tmp_path / "cache", "cache_limit": "64MiB"}
     keys_before = [
         key for batch in snapshot(source, url, **given).loader(batch_size=8) for key in batch["key"]
@@ -182,8 +174,8 @@ def test_what_was_read_once_comes_from_the_cache(
 
 @pytest.mark.thorough
 def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
+    tmp_path, url, monkeypatch, capfd
+):
     source = images(tmp_path / "in", *(f"{number:02d}.png" for number in range(40)))
     (tmp_path / "steps.py").write_text(HELD.replace("out/.shardctl", "tmp/*/files/out/.shardctl"))
     (tmp_path / "tmp").mkdir()
@@ -213,12 +205,12 @@ def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
 
 
 def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
-    source: Path,
-    url: str,
-    bucket: str,
-    object_server: ObjectServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    source,
+    url,
+    bucket,
+    object_server,
+    monkeypatch,
+):
     """Of a thousand ranks, none waits for its turn to hold the lease."""
     monkeypatch.setattr("shardctl.making.snapshot.LOOK_SECONDS_ON_STORE", 0.05)
     snapshot(source, f"{bucket}/elsewhere")
@@ -254,17 +246,15 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     ],
 )
 def test_what_is_not_possible_there_is_said_before_anything_is_done(
-    given: dict[str, Any], said: str, source: Path, url: str, object_server: ObjectServer
-) -> None:
+    given, said, source, url, object_server
+):
     object_server.clear()
     with pytest.raises(UsageError, match=said):
         snapshot(source, url, **given)
     assert object_server.log() == []
 
 
-def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(
-    source: Path, url: str, object_server: ObjectServer
-) -> None:
+def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(source, url, object_server):
     snapshot(source, url)
     object_server.fault("403", method="PUT", times=1000)
     assert len(snapshot(source, url)) == 60
@@ -277,9 +267,7 @@ def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(
 
 
 @pytest.mark.thorough
-def test_the_page_about_it_works_as_it_is_written(
-    photos: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_the_page_about_it_works_as_it_is_written(photos, bucket, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
     (example,) = [
         part.split("```")[0]

@@ -66,9 +66,7 @@ def splits(result: shardctl.making.convert.ConvertResult) -> dict[str, int]:
         ("train", "validate"),
     ],
 )
-def test_folders_on_top_that_are_named_as_splits_are_the_splits(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
+def test_folders_on_top_that_are_named_as_splits_are_the_splits(tmp_path, names):
     source = tree(tmp_path / "in", *(f"{name}/{place}.png" for place, name in enumerate(names)))
     result = planned(source, tmp_path / "out")
     assert splits(result) == dict.fromkeys(names, 1)
@@ -77,7 +75,7 @@ def test_folders_on_top_that_are_named_as_splits_are_the_splits(
     assert list(splits(planned(source, tmp_path / "out", split="none"))) == ["train"]
 
 
-def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
+def test_class_folders_whose_name_contains_a_split_word_are_classes():
     assert named_as_splits({"bullet_train", "cat", "dog"}) == set()
     assert named_as_splits({"contest", "trainer", "evaluate"}) == set()
     assert named_as_splits({"train", "car", "bus"}) == {"train"}
@@ -139,9 +137,7 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
         ),
     ],
 )
-def test_folders_of_splits_beside_others_are_refused(
-    tmp_path: Path, names: tuple[str, ...], message: str
-) -> None:
+def test_folders_of_splits_beside_others_are_refused(tmp_path, names, message):
     source = tree(tmp_path / "in", *names)
     with pytest.raises(InputError, match=message) as caught:
         planned(source, tmp_path / "out")
@@ -151,12 +147,12 @@ def test_folders_of_splits_beside_others_are_refused(
     }
 
 
-def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path: Path) -> None:
+def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path):
     source = tree(tmp_path / "in", "train/1.png", "stray/2.png")
     assert splits(planned(source, tmp_path / "out", split="folder")) == {"train": 1, "stray": 1}
 
 
-def test_sources_that_are_named_as_splits_are_the_splits(tmp_path: Path, cli: Any) -> None:
+def test_sources_that_are_named_as_splits_are_the_splits(tmp_path, cli):
     tree(tmp_path / "sp", "train/cat/1.png", "train/dog/2.png", "val/cat/3.png")
     ran = cli(
         "convert",
@@ -174,7 +170,7 @@ def test_sources_that_are_named_as_splits_are_the_splits(tmp_path: Path, cli: An
     assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
 
 
-def test_the_same_sources_under_other_names_are_another_dataset(tmp_path: Path) -> None:
+def test_the_same_sources_under_other_names_are_another_dataset(tmp_path):
     tree(tmp_path, "train/a.png", "val/b.png")
     shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0)
     assert (
@@ -186,7 +182,7 @@ def test_the_same_sources_under_other_names_are_another_dataset(tmp_path: Path) 
         shardctl.convert([tmp_path / "train", tmp_path / "test"], tmp_path / "out", workers=0)
 
 
-def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path: Path) -> None:
+def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path):
     tree(tmp_path, "train/a.png", "more/b.png")
     both = [tmp_path / "train", tmp_path / "more"]
     with pytest.raises(
@@ -198,13 +194,13 @@ def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path: P
     assert splits(planned(both, tmp_path / "out", split="none")) == {"train": 2}
 
 
-def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path: Path) -> None:
+def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path):
     tree(tmp_path, "train/val/a.png", "test/train/b.png")
     with pytest.raises(InputError, match=r"both named as splits"):
         planned([tmp_path / "train", tmp_path / "test"], tmp_path / "out")
 
 
-def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path: Path) -> None:
+def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path):
     source = tree(
         tmp_path / "in",
         "train-00000-of-00002.jsonl",
@@ -250,9 +246,7 @@ def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path: Path) 
     ],
     ids=" ".join,
 )
-def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(
-    tmp_path: Path, names: tuple[str, ...], found: dict[str, int]
-) -> None:
+def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(tmp_path, names, found):
     result = planned(tree(tmp_path / "in", *names), tmp_path / "out")
     assert splits(result) == found
     assert result.warnings == ()
@@ -266,7 +260,7 @@ def with_column(root: Path, rows: dict[str, str], **more: str) -> Path:
     return root
 
 
-def test_a_column_split_of_the_labels_file_decides(tmp_path: Path) -> None:
+def test_a_column_split_of_the_labels_file_decides(tmp_path):
     source = with_column(tmp_path / "in", {"1.png": "test", "2.png": "train", "3.png": "train"})
     result = shardctl.convert(source, tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
@@ -279,7 +273,7 @@ def test_a_column_split_of_the_labels_file_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
-def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path: Path, split: str) -> None:
+def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path, split):
     source = with_column(tmp_path / "in", {"1.png": "test", "2.png": "train"})
     result = shardctl.convert(source, tmp_path / "out", split=split, workers=0)
     assert {sample["key"]: sample["split"] for sample in shardctl.open(tmp_path / "out")} == {
@@ -294,7 +288,7 @@ def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path: Path, sp
     assert sum(mixed in warning for warning in result.warnings) == (split != "none")
 
 
-def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path: Path) -> None:
+def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path):
     source = with_column(tmp_path / "in", {"1.png": "train", "2.png": ""})
     with pytest.raises(InputError, match=r"the column split names no split for 1 input \(2.png\)"):
         planned(source, tmp_path / "out")
@@ -309,7 +303,7 @@ def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path: Path)
         planned(bare, tmp_path / "out", split="column")
 
 
-def test_a_column_split_and_folders_that_disagree_are_refused(tmp_path: Path) -> None:
+def test_a_column_split_and_folders_that_disagree_are_refused(tmp_path):
     source = with_column(tmp_path / "in", {"train/1.png": "train", "val/2.png": "test"})
     with pytest.raises(
         InputError, match=r"puts 1 input into another split .*\(val/2.png\); say which is right"
@@ -324,9 +318,7 @@ def test_a_column_split_and_folders_that_disagree_are_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("stray", ["logo.png", "train/logo.png"])
-def test_one_stray_image_beside_class_folders_does_not_take_all_labels(
-    tmp_path: Path, stray: str
-) -> None:
+def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path, stray):
     top = stray.rpartition("/")[0]
     names = [f"{top}/{name}".lstrip("/") for name in ("cat/1.png", "dog/2.png")]
     source = tree(tmp_path / "in", *names, stray)
@@ -354,7 +346,7 @@ def planned_schema(source: Path, out: Path) -> tuple[tuple[str, str], ...]:
     return shardctl.open(out).manifest.schema
 
 
-def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path: Path) -> None:
+def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path):
     source = tree(tmp_path / "in", "train2017/1.png", "val2017/2.png")
     result = planned(source, tmp_path / "out", split="train=0.5,val=0.5")
     assert result.estimate is not None
@@ -364,7 +356,7 @@ def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path: Path) ->
     )
 
 
-def test_what_was_decided_is_said_in_json_too(tmp_path: Path, cli: Any) -> None:
+def test_what_was_decided_is_said_in_json_too(tmp_path, cli):
     source = tree(tmp_path / "in", "train2017/a/1.png", "val2017/b/2.png")
     for more in (("--dry-run",), ()):
         ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--json", *more)
@@ -374,7 +366,7 @@ def test_what_was_decided_is_said_in_json_too(tmp_path: Path, cli: Any) -> None:
         )
 
 
-def test_a_split_rule_is_read_or_refused() -> None:
+def test_a_split_rule_is_read_or_refused():
     from shardctl.making.plan.splits import SplitRule
 
     for text in ("auto", "folder", "source", "column", "none", "train=0.9,val=0.1"):
@@ -385,7 +377,7 @@ def test_a_split_rule_is_read_or_refused() -> None:
         SplitRule.parse("folders")
 
 
-def test_shares_are_recorded_exactly() -> None:
+def test_shares_are_recorded_exactly():
     """repair and the fingerprint read what was recorded."""
     for text in (
         "train=0.6666667,val=0.1666667,test=0.1666666",

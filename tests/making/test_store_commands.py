@@ -140,9 +140,7 @@ CASES += [
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("level", "damage", "base"), CASES)
-def test_damage_is_found_as_in_a_folder(
-    bucket: str, dataset: Path, level: str, damage: Callable[[Path], object], base: str
-) -> None:
+def test_damage_is_found_as_in_a_folder(bucket, dataset, level, damage, base):
     if base:
         with_base(dataset)
     damage(dataset)
@@ -157,7 +155,7 @@ def test_damage_is_found_as_in_a_folder(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full", "deep"])
-def test_a_whole_dataset_is_whole(placed: tuple[str, str], dataset: Path, level: str) -> None:
+def test_a_whole_dataset_is_whole(placed, dataset, level):
     url, base = placed
     heard: list[tuple[int, int]] = []
     result = shardctl.verify(
@@ -168,7 +166,7 @@ def test_a_whole_dataset_is_whole(placed: tuple[str, str], dataset: Path, level:
 
 
 @pytest.mark.thorough(after=1)
-def test_objects_that_do_not_belong_are_warnings(placed: tuple[str, str], dataset: Path) -> None:
+def test_objects_that_do_not_belong_are_warnings(placed, dataset):
     url, base = placed
     put(dataset, url, base)
     open_store(url).put(f"{base}notes.txt", b"mine")
@@ -178,15 +176,13 @@ def test_objects_that_do_not_belong_are_warnings(placed: tuple[str, str], datase
     assert [each.message.partition(" ")[0] for each in result.findings] == ["folder", "notes.txt"]
 
 
-def test_a_dataset_that_lost_its_manifest_is_damaged(bucket: str, dataset: Path) -> None:
+def test_a_dataset_that_lost_its_manifest_is_damaged(bucket, dataset):
     (dataset / "manifest.json").unlink()
     assert shardctl.verify(put(dataset, bucket)).findings == shardctl.verify(dataset).findings
 
 
 @pytest.mark.thorough(after=1)
-def test_the_quick_check_reads_ends_and_lists_once(
-    placed: tuple[str, str], dataset: Path, object_server: ObjectServer
-) -> None:
+def test_the_quick_check_reads_ends_and_lists_once(placed, dataset, object_server):
     url, base = placed
     put(dataset, url, base)
     object_server.clear()
@@ -206,7 +202,7 @@ def test_the_quick_check_reads_ends_and_lists_once(
     ]
 
 
-def test_a_long_footer_takes_a_second_request() -> None:
+def test_a_long_footer_takes_a_second_request():
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(
         sink, pa.schema([("a", pa.int64())], metadata={"long": "x" * 100_000})
@@ -229,9 +225,7 @@ def test_a_long_footer_takes_a_second_request() -> None:
     )
 
 
-def test_the_full_check_reads_each_shard_once(
-    bucket: str, dataset: Path, object_server: ObjectServer
-) -> None:
+def test_the_full_check_reads_each_shard_once(bucket, dataset, object_server):
     put(dataset, bucket)
     object_server.clear()
     assert shardctl.verify(bucket, "full").ok
@@ -255,9 +249,7 @@ VIEWS: list[tuple[str, ...]] = [
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)
-def test_inspect_shows_what_it_does_of_a_folder(
-    cli: Any, bucket: str, raw_dataset: Path, view: tuple[str, ...]
-) -> None:
+def test_inspect_shows_what_it_does_of_a_folder(cli, bucket, raw_dataset, view):
     put(raw_dataset, f"{bucket}/out")
     here, there = cli("inspect", raw_dataset, *view), cli("inspect", f"{bucket}/out", *view)
     assert (
@@ -268,9 +260,7 @@ def test_inspect_shows_what_it_does_of_a_folder(
     assert (there.err, here.err) == ("", "")
 
 
-def test_one_sample_costs_one_block(
-    cli: Any, bucket: str, raw_dataset: Path, object_server: ObjectServer
-) -> None:
+def test_one_sample_costs_one_block(cli, bucket, raw_dataset, object_server):
     put(raw_dataset, f"{bucket}/out")
     key = shardctl.open(raw_dataset).take([31], columns=["key"])["key"][0]
     here = cli("inspect", raw_dataset, "--key", key, "--json").json
@@ -283,9 +273,7 @@ def test_one_sample_costs_one_block(
     )
 
 
-def test_inspect_writes_the_same_files(
-    cli: Any, bucket: str, raw_dataset: Path, tmp_path: Path
-) -> None:
+def test_inspect_writes_the_same_files(cli, bucket, raw_dataset, tmp_path):
     put(raw_dataset, f"{bucket}/out")
     written = {}
     for place, name in ((raw_dataset, "here"), (f"{bucket}/out", "there")):
@@ -316,9 +304,7 @@ def test_inspect_writes_the_same_files(
 
 
 @pytest.mark.thorough
-def test_two_datasets_on_a_store_are_compared(
-    cli: Any, bucket: str, raw_dataset: Path, dataset: Path
-) -> None:
+def test_two_datasets_on_a_store_are_compared(cli, bucket, raw_dataset, dataset):
     put(raw_dataset, f"{bucket}/a")
     put(dataset, f"{bucket}/b")
     here = cli("inspect", raw_dataset, "--diff", dataset, "--json")
@@ -339,7 +325,7 @@ def test_two_datasets_on_a_store_are_compared(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) -> None:
+def test_a_shard_on_its_own(cli, bucket, dataset, command):
     put(dataset, f"{bucket}/out")
     here, there = cli(command, dataset / SHARD), cli(command, f"{bucket}/out/{SHARD}")
     assert (there.code, there.out) == (0, here.out.replace(str(dataset), f"{bucket}/out"))
@@ -355,9 +341,7 @@ def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_a_shard_is_found_below_the_folder_that_the_manifest_names(
-    cli: Any, bucket: str, dataset: Path, command: str
-) -> None:
+def test_a_shard_is_found_below_the_folder_that_the_manifest_names(cli, bucket, dataset, command):
     with_base(dataset)
     put(dataset, f"{bucket}/out", BASE)
     ran, exact = cli(command, f"{bucket}/out/{SHARD}"), cli(command, f"{bucket}/out/{BASE}{SHARD}")
@@ -383,14 +367,14 @@ def files_in(folder: Path) -> dict[str, bytes]:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("to", "workers", "base"), [("webdataset", 2, ""), ("files", 0, BASE)])
 def test_an_export_is_that_of_a_folder(
-    bucket: str,
-    dataset: Path,
-    tmp_path: Path,
-    to: str,
-    workers: int,
-    base: str,
-    object_server: ObjectServer,
-) -> None:
+    bucket,
+    dataset,
+    tmp_path,
+    to,
+    workers,
+    base,
+    object_server,
+):
     if base:
         with_base(dataset)
     url = put(dataset, bucket, base)
@@ -408,12 +392,12 @@ def test_an_export_is_that_of_a_folder(
 
 @pytest.mark.thorough
 def test_an_export_that_was_stopped_goes_on(
-    bucket: str,
-    many_shards: Path,
-    tmp_path: Path,
-    object_server: ObjectServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    bucket,
+    many_shards,
+    tmp_path,
+    object_server,
+    monkeypatch,
+):
     """There is so little room that shards are brought again for each look that the plan takes, and
     to be written."""
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "10kB")
@@ -436,9 +420,7 @@ def test_an_export_that_was_stopped_goes_on(
     assert files_in(tmp_path / "out") == files_in(tmp_path / "here")
 
 
-def test_a_dataset_that_is_replaced_while_it_is_exported(
-    bucket: str, dataset: Path, tmp_path: Path
-) -> None:
+def test_a_dataset_that_is_replaced_while_it_is_exported(bucket, dataset, tmp_path):
     put(dataset, bucket)
 
     def replace_it(plan: object) -> None:
@@ -450,7 +432,7 @@ def test_a_dataset_that_is_replaced_while_it_is_exported(
     assert not (tmp_path / "tars").exists()
 
 
-def test_what_is_not_done_on_a_store_is_said(cli: Any, bucket: str, dataset: Path) -> None:
+def test_what_is_not_done_on_a_store_is_said(cli, bucket, dataset):
     put(dataset, bucket)
     for command in (
         ("export", bucket, f"{bucket}/there", "--to", "webdataset"),
@@ -480,9 +462,7 @@ REPAIRS: list[tuple[Callable[[Path], object], str]] = [
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("damage", "base"), REPAIRS)
-def test_repair_brings_back_the_bytes(
-    bucket: str, dataset: Path, damage: Callable[[Path], object], base: str
-) -> None:
+def test_repair_brings_back_the_bytes(bucket, dataset, damage, base):
     if base:
         with_base(dataset)
     before = {
@@ -508,9 +488,7 @@ def test_repair_brings_back_the_bytes(
     assert shardctl.repair(bucket, workers=0).status == "whole"
 
 
-def test_a_repair_that_is_not_needed_writes_nothing(
-    bucket: str, dataset: Path, object_server: ObjectServer
-) -> None:
+def test_a_repair_that_is_not_needed_writes_nothing(bucket, dataset, object_server):
     put(dataset, bucket)
     object_server.clear()
     assert shardctl.repair(bucket).status == "whole"
@@ -519,7 +497,7 @@ def test_a_repair_that_is_not_needed_writes_nothing(
 
 
 @pytest.mark.thorough
-def test_repair_waits_for_who_writes(bucket: str, dataset: Path) -> None:
+def test_repair_waits_for_who_writes(bucket, dataset):
     flip(dataset / SHARD, middle(dataset, SHARD))
     store = open_store(put(dataset, bucket))
     heard: list[str] = []
@@ -537,9 +515,7 @@ def test_repair_waits_for_who_writes(bucket: str, dataset: Path) -> None:
     assert len(heard) == 1
 
 
-def test_what_is_lost_is_told_and_nothing_is_put(
-    bucket: str, dataset: Path, cli: Any, photos: Path, tmp_path: Path
-) -> None:
+def test_what_is_lost_is_told_and_nothing_is_put(bucket, dataset, cli, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "moved")
     victim = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
     (tmp_path / "moved" / victim).unlink()
@@ -552,7 +528,7 @@ def test_what_is_lost_is_told_and_nothing_is_put(
     assert open_store(bucket).get(SHARD).to_pybytes() == (dataset / SHARD).read_bytes()
 
 
-def test_what_is_no_dataset_is_said(cli: Any, bucket: str, dataset: Path) -> None:
+def test_what_is_no_dataset_is_said(cli, bucket, dataset):
     for command in (("verify",), ("inspect",), ("repair",), ("export", "--to", "webdataset")):
         rest = ["out"] if command[0] == "export" else []
         ran = cli(command[0], f"{bucket}/none", *rest, *command[1:])
@@ -589,16 +565,16 @@ FAULTS = [
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("level", "kind", "method", "key", "said"), FAULTS)
 def test_a_store_that_refuses_ends_the_check(
-    cli: Any,
-    bucket: str,
-    dataset: Path,
-    object_server: ObjectServer,
-    level: str,
-    kind: str,
-    method: str,
-    key: str,
-    said: str,
-) -> None:
+    cli,
+    bucket,
+    dataset,
+    object_server,
+    level,
+    kind,
+    method,
+    key,
+    said,
+):
     put(dataset, f"{bucket}/out")
     object_server.fault(kind, method=method, key=key)
     ran = cli("verify", f"{bucket}/out", "--level", level)
@@ -607,9 +583,7 @@ def test_a_store_that_refuses_ends_the_check(
     assert f"{bucket}/out" in ran.err
 
 
-def test_faults_that_pass_change_nothing(
-    bucket: str, dataset: Path, tmp_path: Path, object_server: ObjectServer
-) -> None:
+def test_faults_that_pass_change_nothing(bucket, dataset, tmp_path, object_server):
     flip(dataset / SHARD, middle(dataset, SHARD))
     put(dataset, bucket)
     for kind in ("503", "cut", "reset"):
@@ -620,7 +594,7 @@ def test_faults_that_pass_change_nothing(
     assert shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0).samples == 60
 
 
-def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: Path) -> None:
+def test_a_shard_that_is_written_anew_after_it_was_listed(bucket, dataset):
     with open_location(put(dataset, bucket), listed=True) as place:
         flip(dataset / SHARD, -5)
         put(dataset, bucket)
@@ -631,9 +605,7 @@ def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: 
 
 
 @pytest.mark.thorough
-def test_the_disk_that_is_used_is_bounded(
-    bucket: str, many_shards: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_disk_that_is_used_is_bounded(bucket, many_shards, temporary, monkeypatch):
     put(many_shards, bucket)
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "10kB")
     most = 0
@@ -655,8 +627,8 @@ def test_the_disk_that_is_used_is_bounded(
 )
 @pytest.mark.parametrize("kind", ["garbled", "page", "short", "cut"])
 def test_a_wrong_answer_is_asked_for_once_more(
-    object_server: ObjectServer, bucket: str, dataset: Path, tmp_path: Path, kind: str, what: str
-) -> None:
+    object_server, bucket, dataset, tmp_path, kind, what
+):
     url = put(dataset, f"{bucket}/out")
 
     def once() -> None:
@@ -677,9 +649,7 @@ def test_a_wrong_answer_is_asked_for_once_more(
     shardctl.inspect(url)
 
 
-def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(
-    object_server: ObjectServer, bucket: str, dataset: Path
-) -> None:
+def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(object_server, bucket, dataset):
     shard = dataset / "train-00001.arrow"
     data = bytearray(shard.read_bytes())
     data[len(data) // 4 : len(data) // 2 : 64] = bytes(

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,11 +145,11 @@ def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
 )
 @examples(8)
 def test_every_record_is_one_sample_or_one_reject_in_its_split(
-    given_files: tuple[str, list[Content]],
-    split: str,
-    samples_per_shard: int | None,
-    shuffle: int | None,
-) -> None:
+    given_files,
+    split,
+    samples_per_shard,
+    shuffle,
+):
     form, files = given_files
     good = {
         f"{file.name}#{number}"
@@ -186,9 +186,7 @@ def test_every_record_is_one_sample_or_one_reject_in_its_split(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(
-    tmp_path: Path, form: str
-) -> None:
+def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(tmp_path, form):
     """Wherever they are in their unit, and however many shards share it."""
     values = [
         str(number) if number not in (5, 700, 701, 1500) else "word" for number in range(1, 1601)
@@ -220,7 +218,7 @@ def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(
         assert len(samples) == 1596
 
 
-def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path: Path) -> None:
+def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path):
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"a": ["x"] * 5000}), tmp_path / "in/bad.parquet")
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "in/good.parquet")
@@ -235,8 +233,8 @@ def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path: Pat
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_few_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bool
-) -> None:
+    tmp_path, monkeypatch, memory
+):
     """The shard is built again, with this unit read in parts. What was told of its progress before
     is taken back."""
     monkeypatch.setattr(task, "REPORT_SECONDS", 0.0)
@@ -279,9 +277,7 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
     ]
 
 
-def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(tmp_path, cli):
     rows = [
         json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500})
         for number in range(400)
@@ -300,8 +296,8 @@ def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand
 
 @pytest.mark.parametrize("sampled", [True, False])
 def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: bool
-) -> None:
+    tmp_path, monkeypatch, sampled
+):
     """However many records their types are found in."""
     monkeypatch.setattr(discover, "FIRST_RECORDS", 10)
     monkeypatch.setattr(discover, "TYPED_RECORDS", 20)
@@ -319,8 +315,8 @@ def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
-    tmp_path: Path, dry_run: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, dry_run, monkeypatch
+):
     """The types are taken from one unit of three, and the records that are tried come from all of
     them."""
     monkeypatch.setattr(discover, "TYPED_UNITS", 1)
@@ -375,9 +371,7 @@ VALUES = (
     st.lists(st.lists(st.sampled_from(CELLS), min_size=1, max_size=3), min_size=2, max_size=4),
     st.booleans(),
 )
-def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(
-    files: list[list[str]], mixed: bool
-) -> None:
+def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(files, mixed):
     lines = [["c,d"] + [f"{cell},{cell if mixed else 'x'}" for cell in cells] for cells in files]
     assert_types_may_be_sampled(
         {f"{number}.csv": "\n".join(of_file) for number, of_file in enumerate(lines)}
@@ -389,9 +383,7 @@ def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(
     st.lists(st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), min_size=2, max_size=4),
     st.booleans(),
 )
-def test_types_of_some_values_give_the_bytes_of_the_types_of_all(
-    files: list[list[Any]], mixed: bool
-) -> None:
+def test_types_of_some_values_give_the_bytes_of_the_types_of_all(files, mixed):
     lines = [
         [json.dumps({"c": value, **({f"d{value}": 1} if mixed else {})}) for value in values]
         for values in files
@@ -438,9 +430,7 @@ def of_other_types(file: Path) -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("change", [gone, shorter, of_other_types])
 @pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "parquet"])
-def test_a_file_that_changes_before_it_is_read_costs_its_own_records(
-    tmp_path: Path, form: str, change: Callable[[Path], None]
-) -> None:
+def test_a_file_that_changes_before_it_is_read_costs_its_own_records(tmp_path, form, change):
     """Its types and its units are known by then. Each split has the rejects that are its own."""
     (tmp_path / "in").mkdir()
     for name in "ab":
@@ -473,8 +463,8 @@ def test_a_file_that_changes_before_it_is_read_costs_its_own_records(
 
 
 def test_types_that_differ_while_several_workers_build_shards_are_found_again(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """The other worker is in the middle of a shard then: what it answers is of the attempt that was
     given up."""
     odd = 40_011
@@ -491,9 +481,7 @@ def test_types_that_differ_while_several_workers_build_shards_are_found_again(
     assert (len(dataset), dataset[odd]["n"], dataset[0]["n"]) == (60_000, odd + 0.5, 0.0)
 
 
-def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path, monkeypatch):
     lines = (json.dumps({"text": f"{number}"}) if number % 5 else "" for number in range(40))
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     sums = []
@@ -518,8 +506,8 @@ class LastFirst(InProcess):
 
 
 def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one
     without records."""
     for where in (discover, scan):

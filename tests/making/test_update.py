@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -136,9 +135,7 @@ def files_of(source: Path) -> list[Path]:
 
 @pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("beside", BESIDE_INPUTS)
-def test_the_quick_look_says_what_a_list_of_the_inputs_says(
-    beside: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_quick_look_says_what_a_list_of_the_inputs_says(beside, source, tmp_path, monkeypatch):
     BESIDE_INPUTS[beside](source)
     out = tmp_path / "out"
     convert(source, out, recipe=SMALL)
@@ -210,12 +207,12 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 )
 @pytest.mark.parametrize("beside", BESIDE_INPUTS)
 def test_the_quick_look_of_an_update_makes_what_a_list_makes(
-    beside: str,
-    happens: Callable[[Path], None],
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    beside,
+    happens,
+    source,
+    tmp_path,
+    monkeypatch,
+):
     """The same bytes, and the same words about them."""
     BESIDE_INPUTS[beside](source)
     quick, listed = tmp_path / "quick", tmp_path / "listed"
@@ -233,9 +230,7 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
     assert convert(source, quick, recipe=SMALL, split="train=0.7,val=0.3").status == "up-to-date"
 
 
-def test_an_update_of_usual_images_makes_no_list(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_of_usual_images_makes_no_list(source, tmp_path, monkeypatch):
     out, listed = tmp_path / "out", list[int]()
     convert(source, out, recipe=SMALL)
     monkeypatch.setattr(
@@ -250,9 +245,7 @@ def test_an_update_of_usual_images_makes_no_list(
     assert listed == [63]
 
 
-def test_more_new_inputs_than_are_kept_in_memory_are_listed(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_new_inputs_than_are_kept_in_memory_are_listed(source, tmp_path, monkeypatch):
     out = tmp_path / "out"
     convert(source, out, recipe=SMALL)
     _replaced(source)
@@ -261,9 +254,7 @@ def test_more_new_inputs_than_are_kept_in_memory_are_listed(
     expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
 
 
-def test_a_new_input_with_the_path_of_another_source_is_refused(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_new_input_with_the_path_of_another_source_is_refused(source, tmp_path):
     other, out = tmp_path / "other", tmp_path / "out"
     other.mkdir()
     shutil.copyfile(files_of(source)[0], other / "one.jpg")
@@ -278,7 +269,7 @@ def test_a_new_input_with_the_path_of_another_source_is_refused(
 @pytest.mark.parametrize(
     "change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"]
 )
-def test_a_changed_input_is_seen(change: str, source: Path, tmp_path: Path) -> None:
+def test_a_changed_input_is_seen(change, source, tmp_path):
     out, last = tmp_path / "out", files_of(source)[-1]
     convert(source, out, recipe=SMALL)
     status = last.stat()
@@ -317,9 +308,7 @@ def change_to(path: Path, data: bytes) -> None:
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000_007))
 
 
-def test_only_shards_of_which_inputs_changed_are_rebuilt(
-    source: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_only_shards_of_which_inputs_changed_are_rebuilt(source, tmp_path, cli):
     out = tmp_path / "out"
     options = {"recipe": SMALL, "split": "train=0.7,val=0.3"}
     convert(source, out, **options)
@@ -344,12 +333,12 @@ def test_only_shards_of_which_inputs_changed_are_rebuilt(
     assert cli("inspect", out, "--diff", tmp_path / "fresh").code == 0
 
 
-def test_nothing_new_is_up_to_date(source: Path, tmp_path: Path) -> None:
+def test_nothing_new_is_up_to_date(source, tmp_path):
     assert update(source, tmp_path / "out").status == "created"
     assert update(source, tmp_path / "out").status == "up-to-date"
 
 
-def test_new_inputs_fill_the_last_shard_and_then_new_ones(source: Path, tmp_path: Path) -> None:
+def test_new_inputs_fill_the_last_shard_and_then_new_ones(source, tmp_path):
     files, held = files_of(source), tmp_path / "held"
     held.mkdir()
     last = [file for number, file in enumerate(files) if number % 5 == 4 or number == 3]
@@ -367,7 +356,7 @@ def test_new_inputs_fill_the_last_shard_and_then_new_ones(source: Path, tmp_path
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
-def test_a_file_that_was_only_touched_gives_the_same_shard(source: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_only_touched_gives_the_same_shard(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     before = shards_of(out)
@@ -376,7 +365,7 @@ def test_a_file_that_was_only_touched_gives_the_same_shard(source: Path, tmp_pat
     assert shards_of(out) == before
 
 
-def test_relabelled_inputs_are_changed_ones(source: Path, tmp_path: Path) -> None:
+def test_relabelled_inputs_are_changed_ones(source, tmp_path):
     rows = [
         f"{path.relative_to(source)},{number % 3},{number}"
         for number, path in enumerate(files_of(source))
@@ -392,7 +381,7 @@ def test_relabelled_inputs_are_changed_ones(source: Path, tmp_path: Path) -> Non
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
-def test_inputs_that_change_their_split_move_there(source: Path, tmp_path: Path) -> None:
+def test_inputs_that_change_their_split_move_there(source, tmp_path):
     files = files_of(source)
     rows = [
         [str(path.relative_to(source)), "val" if number % 4 == 0 else "train"]
@@ -410,7 +399,7 @@ def test_inputs_that_change_their_split_move_there(source: Path, tmp_path: Path)
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
-def test_a_new_class_gives_all_labels_other_numbers(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_new_class_gives_all_labels_other_numbers(source, tmp_path, cli):
     out = tmp_path / "out"
     convert(source, out)
     (source / "aardvark").mkdir()
@@ -427,7 +416,7 @@ def test_a_new_class_gives_all_labels_other_numbers(source: Path, tmp_path: Path
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
-def test_a_split_that_loses_all_its_inputs_goes(photos: Path, tmp_path: Path) -> None:
+def test_a_split_that_loses_all_its_inputs_goes(photos, tmp_path):
     source = tmp_path / "in"
     for number, split in enumerate(("train", "val")):
         shutil.copytree(photos, source / split)
@@ -452,7 +441,7 @@ def lines_of(name: str, count: int, first: int = 0) -> str:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shuffle", [None, 3])
 @pytest.mark.parametrize("split", ["none", "train=0.6,val=0.4"])
-def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: int | None) -> None:
+def test_files_of_many_records_follow_too(tmp_path, split, shuffle):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for number in range(6):
@@ -472,7 +461,7 @@ def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: i
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("other", [{"label": "c"}, {"more": 2}, {"n": 1.5}, {"n": "one"}])
-def test_new_records_of_other_types_make_all_anew(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_new_records_of_other_types_make_all_anew(tmp_path, other):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.jsonl").write_text(lines_of("a", 60))
@@ -484,7 +473,7 @@ def test_new_records_of_other_types_make_all_anew(tmp_path: Path, other: dict[st
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
-def test_a_type_that_only_a_late_record_has_makes_all_anew(tmp_path: Path) -> None:
+def test_a_type_that_only_a_late_record_has_makes_all_anew(tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.csv").write_text("n,t\n" + "".join(f"{n},x\n" for n in range(60)))
@@ -498,7 +487,7 @@ def test_a_type_that_only_a_late_record_has_makes_all_anew(tmp_path: Path) -> No
     assert shardctl.open(out).schema.field("n").type == "string"
 
 
-def test_rejects_of_kept_shards_stay(source: Path, tmp_path: Path) -> None:
+def test_rejects_of_kept_shards_stay(source, tmp_path):
     files = files_of(source)
     for number in (2, 30, 50):
         files[number].write_bytes(b"no image")
@@ -512,9 +501,7 @@ def test_rejects_of_kept_shards_stay(source: Path, tmp_path: Path) -> None:
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
-def test_variants_and_random_steps_are_those_of_a_fresh_conversion(
-    source: Path, tmp_path: Path
-) -> None:
+def test_variants_and_random_steps_are_those_of_a_fresh_conversion(source, tmp_path):
     recipe = {
         "store": "raw",
         "variants": 3,
@@ -580,9 +567,7 @@ def boxes_of(source: Path, files: list[Path], labels: Path) -> str:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", RECIPES)
-def test_samples_of_unchanged_inputs_are_not_made_again(
-    name: str, source: Path, tmp_path: Path
-) -> None:
+def test_samples_of_unchanged_inputs_are_not_made_again(name, source, tmp_path):
     files, out = files_of(source), tmp_path / "out"
     options: dict[str, Any] = {"recipe": RECIPES[name], "samples_per_shard": 20}
     if name == "annotated":
@@ -613,7 +598,7 @@ def test_samples_of_unchanged_inputs_are_not_made_again(
     assert shards_of(out) == before
 
 
-def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path) -> None:
+def test_samples_are_copied_after_a_compaction_too(source, tmp_path):
     files, out = files_of(source), tmp_path / "out"
     convert(source, out, recipe=SMALL)
     for file in files[::4]:
@@ -634,13 +619,13 @@ def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path)
 @pytest.mark.parametrize("place", [0, 5, 59])
 @pytest.mark.parametrize("small_blocks", [True, False])
 def test_a_rebuilt_shard_is_that_of_the_same_samples_made_anew(
-    small_blocks: bool,
-    place: int,
-    compression: str,
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    small_blocks,
+    place,
+    compression,
+    source,
+    tmp_path,
+    monkeypatch,
+):
     """Nothing of a neighbour is left in its buffers: `repair` makes the same bytes, and what has
     gone is in none of them."""
     if small_blocks:
@@ -661,7 +646,7 @@ def test_a_rebuilt_shard_is_that_of_the_same_samples_made_anew(
     assert shards_of(out) == before
 
 
-def test_masks_without_images_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_without_images_follow(tmp_path, monkeypatch):
     source, out = tmp_path / "in", tmp_path / "out"
     (tmp_path / "just_masks.py").write_text(
         "def mean(sample):\n    return {**sample, 'mean': float(sample['image'].mean())}\n"
@@ -684,7 +669,7 @@ def test_masks_without_images_follow(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expect_as_fresh(source / "images", out, tmp_path / "fresh", **options)
 
 
-def test_damaged_samples_of_unchanged_inputs_are_made_again(source: Path, tmp_path: Path) -> None:
+def test_damaged_samples_of_unchanged_inputs_are_made_again(source, tmp_path):
     files, out = files_of(source), tmp_path / "out"
     convert(source, out, recipe=SMALL)
     change(files[1], files[2])
@@ -696,7 +681,7 @@ def test_damaged_samples_of_unchanged_inputs_are_made_again(source: Path, tmp_pa
     expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
 
 
-def test_shards_of_an_updated_dataset_come_back_by_its_plan(source: Path, tmp_path: Path) -> None:
+def test_shards_of_an_updated_dataset_come_back_by_its_plan(source, tmp_path):
     """Without the list of rejects too: the sources alone would give them in another order."""
     out = tmp_path / "out"
     copy = files_of(source)[0]
@@ -713,7 +698,7 @@ def test_shards_of_an_updated_dataset_come_back_by_its_plan(source: Path, tmp_pa
     assert "an update has ordered it" in shardctl.repair(out, workers=0).unrepaired[0].message
 
 
-def test_an_updated_dataset_can_be_repaired(source: Path, tmp_path: Path) -> None:
+def test_an_updated_dataset_can_be_repaired(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out, recipe=SMALL)
     files_of(source)[7].unlink()
@@ -730,7 +715,7 @@ def test_an_updated_dataset_can_be_repaired(source: Path, tmp_path: Path) -> Non
     assert shardctl.verify(out).findings == ()
 
 
-def test_history_says_what_changed(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_history_says_what_changed(source, tmp_path, cli):
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
@@ -752,7 +737,7 @@ def test_history_says_what_changed(source: Path, tmp_path: Path, cli: Any) -> No
     assert [each["there"] for each in listed] == [False, True]
 
 
-def test_generations_are_kept_and_share_their_shards(source: Path, tmp_path: Path) -> None:
+def test_generations_are_kept_and_share_their_shards(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     contents = [samples_of(out)]
@@ -779,9 +764,7 @@ def test_generations_are_kept_and_share_their_shards(source: Path, tmp_path: Pat
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("exchanged", [True, False])
-def test_an_update_goes_on_wherever_it_is_stopped(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, exchanged: bool
-) -> None:
+def test_an_update_goes_on_wherever_it_is_stopped(source, tmp_path, monkeypatch, how, exchanged):
     """Stopped right before changes that it makes to the file system, one after the other."""
     out, before = tmp_path / "out", tmp_path / "before"
     options = {"samples_per_shard": 3, "labels": "none"}
@@ -820,7 +803,7 @@ def days(source: Path, *numbers: int) -> None:
         (source / f"day-{number}" / "log.jsonl").write_text(lines_of(f"day {number}", 30))
 
 
-def test_new_days_are_appended_and_the_old_ones_may_be_gone(tmp_path: Path, cli: Any) -> None:
+def test_new_days_are_appended_and_the_old_ones_may_be_gone(tmp_path, cli):
     source, out, fresh = tmp_path / "in", tmp_path / "out", tmp_path / "fresh"
     days(source, 1, 2)
     convert(source, out, samples_per_shard=20)
@@ -848,7 +831,7 @@ def test_new_days_are_appended_and_the_old_ones_may_be_gone(tmp_path: Path, cli:
     assert samples_of(out) == samples_of(fresh)
 
 
-def test_another_source_is_appended_as_one_of_its_own(source: Path, tmp_path: Path) -> None:
+def test_another_source_is_appended_as_one_of_its_own(source, tmp_path):
     out, other = tmp_path / "out", tmp_path / "more"
     convert(source, out)
     files = files_of(source)
@@ -865,7 +848,7 @@ def test_another_source_is_appended_as_one_of_its_own(source: Path, tmp_path: Pa
     assert both(out, update=True).samples == 60
 
 
-def test_only_what_is_new_can_be_appended(source: Path, tmp_path: Path) -> None:
+def test_only_what_is_new_can_be_appended(source, tmp_path):
     out = tmp_path / "out"
     assert convert(source, out, append=True).status == "created"
     assert convert(source, out, append=True).status == "up-to-date"
@@ -892,7 +875,7 @@ def test_only_what_is_new_can_be_appended(source: Path, tmp_path: Path) -> None:
 # --- what cannot be brought up to date ---
 
 
-def test_another_recipe_is_refused_by_name(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_another_recipe_is_refused_by_name(source, tmp_path, cli):
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
@@ -903,7 +886,7 @@ def test_another_recipe_is_refused_by_name(source: Path, tmp_path: Path, cli: An
     assert cli("convert", source, out, "--update", "--resize", "20").code == 3
 
 
-def test_plain_convert_names_the_way_to_update(source: Path, tmp_path: Path) -> None:
+def test_plain_convert_names_the_way_to_update(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
@@ -913,7 +896,7 @@ def test_plain_convert_names_the_way_to_update(source: Path, tmp_path: Path) -> 
         convert(source, out)
 
 
-def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: Path) -> None:
+def test_sources_that_moved_are_taken_when_that_is_said(source, tmp_path):
     out, moved = tmp_path / "out", tmp_path / "elsewhere"
     convert(source, out)
     shutil.move(source, moved)
@@ -931,9 +914,7 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
 
 @pytest.mark.parametrize("happens", [Path.unlink, os.utime])
 @pytest.mark.parametrize("name", ["plan.arrow", "files.arrow", "rejects.jsonl"])
-def test_a_damaged_dataset_is_to_be_repaired_first(
-    source: Path, tmp_path: Path, name: str, happens: Callable[[Path], None]
-) -> None:
+def test_a_damaged_dataset_is_to_be_repaired_first(source, tmp_path, name, happens):
     out = tmp_path / "out"
     convert(source, out)
     happens(files_of(source)[0])
@@ -945,7 +926,7 @@ def test_a_damaged_dataset_is_to_be_repaired_first(
         update(source, out)
 
 
-def test_a_lost_shard_that_would_be_kept_is_found(source: Path, tmp_path: Path) -> None:
+def test_a_lost_shard_that_would_be_kept_is_found(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
@@ -959,9 +940,7 @@ def test_a_lost_shard_that_would_be_kept_is_found(source: Path, tmp_path: Path) 
     assert shards_of(out) == before
 
 
-def test_without_its_record_a_dataset_is_whole_and_cannot_follow(
-    source: Path, tmp_path: Path
-) -> None:
+def test_without_its_record_a_dataset_is_whole_and_cannot_follow(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     (out / UPDATE).unlink()
@@ -975,14 +954,14 @@ def test_without_its_record_a_dataset_is_whole_and_cannot_follow(
         update(source, out)
 
 
-def test_datasets_without_a_source_cannot_follow_one(source: Path, tmp_path: Path) -> None:
+def test_datasets_without_a_source_cannot_follow_one(source, tmp_path):
     out = tmp_path / "out"
     shardctl.write(out, [{"key": "a", "n": 1}])
     with pytest.raises(DatasetError, match=r"was written by shardctl\.write, and has no source"):
         update(source, out)
 
 
-def test_contradictions_are_wrong_usage(source: Path, tmp_path: Path) -> None:
+def test_contradictions_are_wrong_usage(source, tmp_path):
     with pytest.raises(UsageError, match="update=True and overwrite=True contradict each other"):
         update(source, tmp_path / "out", overwrite=True)
     with pytest.raises(UsageError, match="moved_from says where a source was"):
@@ -992,7 +971,7 @@ def test_contradictions_are_wrong_usage(source: Path, tmp_path: Path) -> None:
 # --- what differs ---
 
 
-def test_explain_names_all_that_differs(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_explain_names_all_that_differs(source, tmp_path, cli):
     out = tmp_path / "out"
     assert cli("convert", source, out, "--workers", "0").code == 0
     assert cli("convert", source, out, "--explain").out == f"{out} is up to date\n"
@@ -1024,7 +1003,7 @@ def test_explain_names_all_that_differs(source: Path, tmp_path: Path, cli: Any) 
 
 
 @pytest.mark.thorough
-def test_appends_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+def test_appends_at_the_same_time_are_all_there(tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     days(source, 1, 2, 3, 4)
     convert(source / "day-1", out, labels="none")
@@ -1053,9 +1032,7 @@ def test_appends_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     assert shardctl.verify(out).findings == ()
 
 
-def test_how_many_generations_are_kept_is_remembered_though_nothing_has_changed(
-    source: Path, tmp_path: Path
-) -> None:
+def test_how_many_generations_are_kept_is_remembered_though_nothing_has_changed(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     opened = shardctl.open(out)
@@ -1070,7 +1047,7 @@ def test_how_many_generations_are_kept_is_remembered_though_nothing_has_changed(
     assert shardctl.verify(out).findings == ()
 
 
-def test_a_kept_generation_stays_as_it_was(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_a_kept_generation_stays_as_it_was(source, tmp_path, cli):
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[3].unlink()
@@ -1090,9 +1067,7 @@ def test_a_kept_generation_stays_as_it_was(source: Path, tmp_path: Path, cli: An
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("labels", ["folders", "file"])
-def test_labels_that_have_gone_away_are_no_update(
-    labels: str, source: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_labels_that_have_gone_away_are_no_update(labels, source, tmp_path, cli):
     flat, out = tmp_path / "flat", tmp_path / "out"
     for folder in ("one", "two"):
         (flat / folder).mkdir(parents=True)
@@ -1117,7 +1092,7 @@ def test_labels_that_have_gone_away_are_no_update(
     assert cli("convert", flat, out, "--overwrite", "--samples-per-shard", 6).code == 0
 
 
-def test_as_many_generations_are_kept_as_were_asked_for(source: Path, tmp_path: Path) -> None:
+def test_as_many_generations_are_kept_as_were_asked_for(source, tmp_path):
     out, kept = tmp_path / "out", []
     convert(source, out)
     for number in range(5):
@@ -1132,7 +1107,7 @@ def test_as_many_generations_are_kept_as_were_asked_for(source: Path, tmp_path: 
     assert shardctl.open(out, generation=1).generation == shardctl.open(out).manifest.history[0]
 
 
-def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path: Path) -> None:
+def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for name in "abc":
@@ -1153,9 +1128,7 @@ def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path: Path) -> No
     assert reasons[0] == reasons[1]
 
 
-def test_a_moved_source_is_recorded_though_nothing_has_changed(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_moved_source_is_recorded_though_nothing_has_changed(source, tmp_path):
     out, moved = tmp_path / "out", tmp_path / "elsewhere"
     convert(source, out)
     shutil.move(source, moved)
@@ -1165,7 +1138,7 @@ def test_a_moved_source_is_recorded_though_nothing_has_changed(
     assert shardctl.open(out).manifest.sources == (str(moved),)
 
 
-def test_damage_is_told_though_nothing_has_changed(source: Path, tmp_path: Path) -> None:
+def test_damage_is_told_though_nothing_has_changed(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     (out / "plan.arrow").unlink()
@@ -1175,7 +1148,7 @@ def test_damage_is_told_though_nothing_has_changed(source: Path, tmp_path: Path)
         update(source, out)
 
 
-def test_a_lost_shard_fails_in_a_dry_run_too(source: Path, tmp_path: Path) -> None:
+def test_a_lost_shard_fails_in_a_dry_run_too(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out)
     (out / sorted(shards_of(out))[-1]).unlink()
@@ -1186,9 +1159,7 @@ def test_a_lost_shard_fails_in_a_dry_run_too(source: Path, tmp_path: Path) -> No
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard", "generation"])
-def test_what_a_power_failure_tore_of_an_update_is_made_again(
-    tear: str, source: Path, tmp_path: Path
-) -> None:
+def test_what_a_power_failure_tore_of_an_update_is_made_again(tear, source, tmp_path):
     """And the dataset before it, and the generation that is kept, are whole all the time."""
     out = tmp_path / "out"
     convert(source, out, keep_generations=1)

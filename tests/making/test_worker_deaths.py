@@ -73,8 +73,8 @@ def recipe(function: str) -> dict[str, Any]:
     ],
 )
 def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
-    tmp_path: Path, function: str, error: str, message: str, options: dict[str, Any]
-) -> None:
+    tmp_path, function, error, message, options
+):
     """Among 30 inputs, 3 of them fatal, so that several shards and the inputs that are tried
     beforehand have some."""
     names = [f"{n:02d}.png" for n in range(30)]
@@ -131,9 +131,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) ->
     return tmp_path / "in"
 
 
-def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(
-    tables: Path, tmp_path: Path
-) -> None:
+def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables, tmp_path):
     steps = {"transform": [{"name": "custom", "target": "table_steps:same"}]}
     result = shardctl.convert(tables, tmp_path / "out", recipe=steps, workers=1)
     assert (result.samples, result.rejected) == (30, 10)
@@ -146,9 +144,7 @@ def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(
 @pytest.mark.parametrize(
     ("names", "times"), [(["00", "01", "37"], 2), (["00", "07", "17", "18", "27", "37"], 3)]
 )
-def test_a_shard_is_not_built_again_for_every_fatal_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], times: int
-) -> None:
+def test_a_shard_is_not_built_again_for_every_fatal_input(tmp_path, monkeypatch, names, times):
     """Once more for the first; then those after it are looked for without writing, and the last
     time is the real one."""
     source = images(tmp_path / "in", *(f"{name}.png" for name in names))
@@ -165,7 +161,7 @@ def test_a_shard_is_not_built_again_for_every_fatal_input(
     assert {tried.count(f"{name}.png") for name in names if "7" in name} == {2}
 
 
-def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path: Path) -> None:
+def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path):
     source = images(tmp_path / "in", "7.png")
     with pytest.raises(
         InputError,
@@ -175,9 +171,7 @@ def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path
         shardctl.convert(source, tmp_path / "out", recipe=recipe("leave"), workers=1)
 
 
-def test_an_innocent_input_is_not_given_up_for_one_accident(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path, monkeypatch):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
     monkeypatch.setenv("KILLED_ONCE", str(tmp_path / "once"))
     for out in ("killed", "undisturbed"):
@@ -187,7 +181,7 @@ def test_an_innocent_input_is_not_given_up_for_one_accident(
 
 
 @pytest.mark.usefixtures("importable")
-def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_path: Path) -> None:
+def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_path):
     """Not hanging, not succeeding."""
     source = images(tmp_path / "in", "1.png")
     (tmp_path / "sitecustomize.py").write_text(
@@ -201,9 +195,7 @@ def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(tmp_path, cli):
     source = images(tmp_path / "in", "a.png", "b.png")
     command = (
         "convert",
@@ -222,9 +214,7 @@ def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(
     assert "worker 1: working on a.png \\x1b[2J\n" in loud.err
 
 
-def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
-    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_the_current_folder_takes_the_place_of_no_module(tmp_path, cli, monkeypatch):
     """The current folder may be a dataset of somebody else; people's functions are found in it all
     the same."""
     here = tmp_path / "here"
@@ -306,9 +296,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Pat
 
 
 @pytest.mark.thorough
-def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(
-    tmp_path: Path, at: Path
-) -> None:
+def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_path, at):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(6)))
     options: dict[str, Any] = {
         "recipe": STALLING,
@@ -334,8 +322,8 @@ def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(
 
 @pytest.mark.thorough
 def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_source_can(
-    tmp_path: Path, at: Path
-) -> None:
+    tmp_path, at
+):
     (at / "7").touch()
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(9)))
     result = shardctl.convert(
@@ -351,7 +339,7 @@ def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_so
 
 
 @pytest.mark.thorough
-def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path: Path, at: Path) -> None:
+def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path, at):
     """A block is written when the second one does not fit into it, and another at the end."""
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "slow").touch()
@@ -370,9 +358,7 @@ def large_and_small(folder: Path) -> Path:
 
 
 @pytest.mark.thorough
-def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(
-    tmp_path: Path, at: Path
-) -> None:
+def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tmp_path, at):
     (at / "memory").touch()
     result = shardctl.convert(
         large_and_small(tmp_path / "in"), tmp_path / "out", recipe=STALLING, workers=1
@@ -386,9 +372,7 @@ def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(
     )
 
 
-def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(
-    tmp_path: Path, at: Path
-) -> None:
+def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(tmp_path, at):
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
     with pytest.raises(
@@ -397,7 +381,7 @@ def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(
         shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
 
 
-def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path: Path, at: Path) -> None:
+def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path, at):
     source = images(tmp_path / "in", "0.png", "1.png")
     shardctl.convert(source, tmp_path / "whole", recipe=STALLING, workers=1)
 
@@ -414,9 +398,7 @@ def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path: Path, 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["image", "table"])
-def test_a_function_that_hangs_is_refused_after_a_few_inputs(
-    tables: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables, tmp_path, kind):
     """Not after each of the thousand that are tried beforehand has taken all the time that it may
     take."""
     source = (
@@ -432,7 +414,7 @@ def test_a_function_that_hangs_is_refused_after_a_few_inputs(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("tables")
-def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path):
     """Memory runs out where its block is written, among many others; it is not among those that are
     tried beforehand."""
     (tmp_path / "many.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(1500)))
@@ -461,8 +443,8 @@ deferred_objects.moved_together = fails
 
 @pytest.mark.usefixtures("importable")
 def test_a_record_whose_objects_cannot_be_moved_is_found_among_those_that_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "sitecustomize.py").write_text(NO_MEMORY_TO_MOVE)  # for the workers alone
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     names = [f"{n:02d}.png" for n in range(9)]

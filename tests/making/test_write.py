@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def encoded(number: int, size: int = 4) -> bytes:
     return sink.getvalue()
 
 
-def test_samples_come_out_as_they_went_in(tmp_path: Path) -> None:
+def test_samples_come_out_as_they_went_in(tmp_path):
     result = shardctl.write(tmp_path / "out", texts(2500), samples_per_shard=1000)
     ds = shardctl.open(tmp_path / "out")
     assert (result.samples, result.shards, len(ds)) == (2500, 3, 2500)
@@ -64,9 +63,7 @@ numbers = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
         max_size=12,
     )
 )
-def test_any_values_come_out_as_they_went_in(
-    tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]
-) -> None:
+def test_any_values_come_out_as_they_went_in(tmp_path_factory, samples):
     out = tmp_path_factory.mktemp("written") / "out"
     schema = pa.schema([("a", pa.string()), ("b", pa.int64()), ("c", pa.list_(pa.float64()))])
     shardctl.write(out, samples, schema, samples_per_shard=5)
@@ -75,7 +72,7 @@ def test_any_values_come_out_as_they_went_in(
     ]
 
 
-def test_strings_of_numpy_keep_the_nuls_at_their_end(tmp_path: Path) -> None:
+def test_strings_of_numpy_keep_the_nuls_at_their_end(tmp_path):
     shardctl.write(
         tmp_path / "out",
         [{"data": np.bytes_(b"ab\0"), "text": np.str_("a\0"), "list": [np.str_("b\0\0")]}],
@@ -84,14 +81,14 @@ def test_strings_of_numpy_keep_the_nuls_at_their_end(tmp_path: Path) -> None:
     assert (sample["data"], sample["text"], sample["list"]) == (b"ab\0", "a\0", ["b\0\0"])
 
 
-def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_samples_give_the_same_bytes(tmp_path):
     for name in "ab":
         shardctl.write(tmp_path / name, texts(1000), shard_size=20_000)
     assert sums(tmp_path / "a") == sums(tmp_path / "b")
     assert len(ShardTable(LocalFolder(tmp_path / "a"))) > 1
 
 
-def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path: Path) -> None:
+def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path):
     samples = [
         {"key": f"{n}.png", "image": encoded(n), "label": "cat" if n % 2 else 0} for n in range(6)
     ]
@@ -106,13 +103,13 @@ def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("store", [None, "raw", "png"])
-def test_pixels_are_kept_without_a_change(tmp_path: Path, store: str | None) -> None:
+def test_pixels_are_kept_without_a_change(tmp_path, store):
     shardctl.write(tmp_path / "out", ({"image": pixels(n)} for n in range(5)), store=store)
     (batch,) = shardctl.open(tmp_path / "out").loader(batch_size=5)
     assert np.array_equal(batch["image"], np.stack([pixels(n) for n in range(5)]))
 
 
-def test_splits_are_written_one_after_the_other(tmp_path: Path) -> None:
+def test_splits_are_written_one_after_the_other(tmp_path):
     shardctl.write(tmp_path / "out", {"train": texts(40), "val": texts(7)})
     ds = shardctl.open(tmp_path / "out")
     assert [(split.name, split.samples) for split in ds.manifest.splits] == [
@@ -212,16 +209,14 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
     ],
 )
 def test_what_cannot_be_written_is_said_and_nothing_is_left(
-    tmp_path: Path, samples: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+    tmp_path, samples, options, error, message
+):
     with pytest.raises(error, match=message):
         shardctl.write(tmp_path / "out", samples, **options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_different_keys_are_no_repetition_whatever_their_hashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_different_keys_are_no_repetition_whatever_their_hashes(tmp_path, monkeypatch):
     monkeypatch.setattr(xxhash, "xxh3_64_intdigest", len)
     shardctl.write(
         tmp_path / "out", [{"key": f"{n:04}"} for n in range(3000)], samples_per_shard=500
@@ -235,12 +230,12 @@ def test_different_keys_are_no_repetition_whatever_their_hashes(
         )
 
 
-def test_variants_of_one_record_have_the_same_key(tmp_path: Path) -> None:
+def test_variants_of_one_record_have_the_same_key(tmp_path):
     shardctl.write(tmp_path / "out", [{"key": "a", "variant": n} for n in range(3)])
     assert [sample["variant"] for sample in shardctl.open(tmp_path / "out")] == [0, 1, 2]
 
 
-def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path: Path) -> None:
+def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path):
     def failing() -> Iterator[Sample]:
         yield from texts(3000)
         raise OSError("my camera is gone")
@@ -253,7 +248,7 @@ def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dataset_is_replaced_on_request_only(tmp_path: Path) -> None:
+def test_a_dataset_is_replaced_on_request_only(tmp_path):
     shardctl.write(tmp_path / "out", texts(4))
     (tmp_path / "out" / "mine.txt").write_text("not part of it")
     with pytest.raises(DatasetError, match="holds a dataset; overwrite=True replaces it"):
@@ -264,7 +259,7 @@ def test_a_dataset_is_replaced_on_request_only(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "mine.txt").exists()
 
 
-def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path: Path) -> None:
+def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path):
     out = tmp_path / "out"
     shardctl.write(out, texts(2000), samples_per_shard=500)
     assert open_table(LocalFolder(out), PLAN).num_rows == 0
@@ -286,7 +281,7 @@ def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path: Path
     assert "shardctl.write made its samples, of no source" in unrepaired.message
 
 
-def test_one_block_is_in_memory_at_a_time(tmp_path: Path) -> None:
+def test_one_block_is_in_memory_at_a_time(tmp_path):
     """The samples are taken as they are written: a generator has not gone on far beyond what is in
     the file."""
     taken = 0
@@ -306,19 +301,19 @@ def test_one_block_is_in_memory_at_a_time(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["samples"] == taken
 
 
-def test_keys_of_variants_are_told_apart_whatever_they_are(tmp_path: Path) -> None:
+def test_keys_of_variants_are_told_apart_whatever_they_are(tmp_path):
     shardctl.write(
         tmp_path / "out", [{"key": "2 x", "variant": "1"}, {"key": "x", "variant": "1 2"}]
     )
     assert len(shardctl.open(tmp_path / "out")) == 2
 
 
-def test_a_key_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_written_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="it must be a string of UTF-8"):
         shardctl.write(tmp_path / "out", [{"key": "a\ud800", "x": 1}])
 
 
-def test_times_with_a_zone_are_written_as_they_were_read(tmp_path: Path) -> None:
+def test_times_with_a_zone_are_written_as_they_were_read(tmp_path):
     schema = pa.schema([("t", pa.timestamp("ns", "Europe/Berlin"))])
     shardctl.write(tmp_path / "out", [{"t": np.datetime64(1, "ns")}], schema)
     (sample,) = shardctl.open(tmp_path / "out")
@@ -359,14 +354,12 @@ AWARE = NAIVE.replace(tzinfo=timezone.utc)
         ),
     ],
 )
-def test_no_time_is_changed_where_its_type_is_found(
-    several: list[Any], message: str, tmp_path: Path
-) -> None:
+def test_no_time_is_changed_where_its_type_is_found(several, message, tmp_path):
     with pytest.raises(InputError, match=message):
         shardctl.write(tmp_path / "out", [{"t": value} for value in several])
 
 
-def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path: Path) -> None:
+def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path):
     east = AWARE.astimezone(timezone(timedelta(hours=2)))
     sample = {
         "a": NAIVE,
@@ -387,7 +380,7 @@ def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path: Path) 
         assert {name: row[name] for name in "abcde"} == {**sample, "e": np.datetime64(1, "ns")}
 
 
-def test_a_declared_float32_takes_python_floats_and_rounds_them(tmp_path: Path) -> None:
+def test_a_declared_float32_takes_python_floats_and_rounds_them(tmp_path):
     narrow = pa.float32()
     schema = pa.schema(
         {
@@ -411,7 +404,7 @@ def test_a_declared_float32_takes_python_floats_and_rounds_them(tmp_path: Path) 
         assert row["t"].tolist() == [[near, float("inf")]]
 
 
-def test_an_array_of_float64_is_not_rounded(tmp_path: Path) -> None:
+def test_an_array_of_float64_is_not_rounded(tmp_path):
     with pytest.raises(
         InputError, match=r"the field a is a numpy array of shape .* and type float64"
     ):
@@ -421,9 +414,7 @@ def test_an_array_of_float64_is_not_rounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [1e300, np.float64(1e300), 2**24 + 1, True, "0.1"])
-def test_what_is_no_float_that_a_declared_float32_rounds_is_refused(
-    value: Any, tmp_path: Path
-) -> None:
+def test_what_is_no_float_that_a_declared_float32_rounds_is_refused(value, tmp_path):
     with pytest.raises(
         InputError, match=r"sample 0 .*: the field a is .*; its column is of type float"
     ):
@@ -440,7 +431,7 @@ GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 @pytest.mark.parametrize(
     "value", [GRID, GRID.reshape(-1), GRID.tolist(), GRID.reshape(-1).tolist(), GRID.T.copy().T]
 )
-def test_a_tensor_may_come_as_an_array_or_as_lists(value: Any, tmp_path: Path) -> None:
+def test_a_tensor_may_come_as_an_array_or_as_lists(value, tmp_path):
     shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
     assert np.array_equal(shardctl.open(tmp_path / "out")[0]["t"], GRID)
 
@@ -457,9 +448,7 @@ def test_a_tensor_may_come_as_an_array_or_as_lists(value: Any, tmp_path: Path) -
         "x",
     ],
 )
-def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(
-    value: Any, tmp_path: Path
-) -> None:
+def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(value, tmp_path):
     with pytest.raises(InputError, match="the field t is"):
         shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
 
@@ -483,9 +472,7 @@ def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(
         ([np.array([1, 2]), np.array([3, 4])], pa.int64()),
     ],
 )
-def test_a_tensor_takes_the_numbers_that_a_list_takes(
-    value: Any, type_: pa.DataType, tmp_path: Path
-) -> None:
+def test_a_tensor_takes_the_numbers_that_a_list_takes(value, type_, tmp_path):
     for schema in (
         pa.schema([("t", pa.fixed_shape_tensor(type_, (2,)))]),
         pa.schema([("t", pa.list_(type_))]),
@@ -497,7 +484,7 @@ def test_a_tensor_takes_the_numbers_that_a_list_takes(
 @pytest.mark.parametrize(
     "value", [[1, 0.5], [float("nan"), -0.0], [2**24, 1.0], np.array([1, 0.5], ">f4"), (1.0, 2.0)]
 )
-def test_a_tensor_keeps_the_numbers_that_it_can_hold(value: Any, tmp_path: Path) -> None:
+def test_a_tensor_keeps_the_numbers_that_it_can_hold(value, tmp_path):
     schema = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2,)))])
     shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=schema)
     assert (
@@ -505,7 +492,7 @@ def test_a_tensor_keeps_the_numbers_that_it_can_hold(value: Any, tmp_path: Path)
     )
 
 
-def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
+def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path):
     array, image, numbers, sample = (
         np.zeros(2),
         np.zeros((2, 2, 3), np.uint8),
@@ -554,9 +541,7 @@ def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [None, [1, 2]])
-def test_earlier_generations_of_a_dataset_that_is_overwritten_go(
-    tmp_path: Path, parts: list[int] | None
-) -> None:
+def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path, parts):
     """As where `convert` overwrites it: the new dataset does not remember them."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     for count in (2, 3):

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,7 @@ def expected(parts: range) -> list[Sample]:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [{}, {"samples_per_shard": 40}, {"shard_size": 8192}])
-def test_the_order_is_that_of_the_parts_whoever_makes_them(
-    tmp_path: Path, limit: dict[str, int]
-) -> None:
+def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path, limit):
     parts = range(25)
     here = shardctl.write(tmp_path / "here", rows, parts=parts, **limit)
     there = shardctl.write(tmp_path / "there", rows, parts=parts, workers=3, **limit)
@@ -77,14 +75,14 @@ def test_the_order_is_that_of_the_parts_whoever_makes_them(
         assert len(entries) == 1
 
 
-def test_any_function_will_do(tmp_path: Path) -> None:
+def test_any_function_will_do(tmp_path):
     """Processes are forked: it need not be one that can be imported there."""
     offset = 5
     shardctl.write(tmp_path / "out", lambda part: [{"n": part + offset}], parts=[1, 2], workers=2)
     assert [sample["n"] for sample in shardctl.open(tmp_path / "out")] == [6, 7]
 
 
-def test_splits_are_given_by_name_or_drawn_by_key(tmp_path: Path) -> None:
+def test_splits_are_given_by_name_or_drawn_by_key(tmp_path):
     shardctl.write(
         tmp_path / "named", rows, parts={"train": range(10), "val": range(10, 13)}, workers=2
     )
@@ -154,9 +152,7 @@ def ending(part: int) -> Iterator[Sample]:
         (lambda part: 5, 0, UsageError, "samples are an iterable of dicts"),
     ],
 )
-def test_what_goes_wrong_is_named_and_nothing_is_there(
-    make: Callable[[int], Any], workers: int, error: type[Exception], message: str, tmp_path: Path
-) -> None:
+def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, message, tmp_path):
     with pytest.raises(error, match=message) as raised:
         shardctl.write(tmp_path / "out", make, parts=range(60), workers=workers)
     if error is not UsageError and "key" not in message and "no part" not in message:
@@ -176,9 +172,7 @@ def test_what_goes_wrong_is_named_and_nothing_is_there(
         (7, {}, "samples are an iterable of dicts, or a dataset"),
     ],
 )
-def test_arguments_that_do_not_fit_are_wrong_usage(
-    samples: Any, options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_arguments_that_do_not_fit_are_wrong_usage(samples, options, message, tmp_path):
     with pytest.raises(UsageError, match=message):
         shardctl.write(tmp_path / "out", samples, **options)
 
@@ -200,7 +194,7 @@ MAKING = """
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_the_same_call_goes_on_after_it_was_stopped(tmp_path: Path, how: signal.Signals) -> None:
+def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, how):
     """Parts that were done are not made again, but for the first two, of which some samples are
     looked at; no process stays."""
     (tmp_path / "make.py").write_text(textwrap.dedent(MAKING))
@@ -245,7 +239,7 @@ class Indexed:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_by_index_is_written(tmp_path: Path, workers: int) -> None:
+def test_a_dataset_by_index_is_written(tmp_path, workers):
     shardctl.write(tmp_path / "out", Indexed(), fields=("image", "label"), workers=workers)
     ds = shardctl.open(tmp_path / "out")
     assert (len(ds), ds.classes) == (30, ("cat", "dog"))
@@ -258,7 +252,7 @@ def test_a_dataset_by_index_is_written(tmp_path: Path, workers: int) -> None:
         shardctl.write(tmp_path / "other", Indexed(), fields=["image"])
 
 
-def test_a_partial_with_other_arguments_is_another_call(tmp_path: Path) -> None:
+def test_a_partial_with_other_arguments_is_another_call(tmp_path):
     shardctl.write(tmp_path / "out", functools.partial(scaled, factor=2), parts=[1, 2])
     shardctl.write(
         tmp_path / "out", functools.partial(scaled, factor=3), parts=[1, 2], overwrite=True
@@ -270,7 +264,7 @@ def scaled(part: int, factor: int) -> list[Sample]:
     return [{"n": part * factor}]
 
 
-def test_datasets_of_torch_are_written(tmp_path: Path) -> None:
+def test_datasets_of_torch_are_written(tmp_path):
     torch = pytest.importorskip("torch")
     tensors = torch.utils.data.TensorDataset(torch.arange(40).reshape(20, 2), torch.arange(20))
     shardctl.write(tmp_path / "out", tensors, fields=("pair", "number"), workers=2)
@@ -281,7 +275,7 @@ def test_datasets_of_torch_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_datasets_of_tensorflow_are_written(tmp_path: Path) -> None:
+def test_datasets_of_tensorflow_are_written(tmp_path):
     tensorflow = pytest.importorskip("tensorflow")
     dataset = tensorflow.data.Dataset.from_tensor_slices(
         {"n": list(range(20)), "text": [f"t{n}" for n in range(20)]}
@@ -292,7 +286,7 @@ def test_datasets_of_tensorflow_are_written(tmp_path: Path) -> None:
     ]
 
 
-def test_datasets_of_hugging_face_are_written(tmp_path: Path) -> None:
+def test_datasets_of_hugging_face_are_written(tmp_path):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         image=datasets.Image(),
@@ -320,7 +314,7 @@ def test_datasets_of_hugging_face_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_page_about_it_works_as_it_is_written(tmp_path: Path) -> None:
+def test_the_page_about_it_works_as_it_is_written(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "write.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     for name, numbers in (("a.txt", range(50)), ("b.txt", range(50, 80))):
@@ -333,7 +327,7 @@ def test_the_page_about_it_works_as_it_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_calls_in_two_threads_do_not_meet(tmp_path: Path) -> None:
+def test_calls_in_two_threads_do_not_meet(tmp_path):
     def write(name: str) -> None:
         shardctl.write(tmp_path / name, rows, parts=range(20), samples_per_shard=30)
 
@@ -347,7 +341,7 @@ def test_calls_in_two_threads_do_not_meet(tmp_path: Path) -> None:
         assert shardctl.verify(tmp_path / name).findings == ()
 
 
-def test_the_function_is_called_in_other_processes_alone(tmp_path: Path) -> None:
+def test_the_function_is_called_in_other_processes_alone(tmp_path):
     """A library that has threads of its own does not work in a fork of a process that has used
     it."""
     shardctl.write(
@@ -371,7 +365,7 @@ class Numbers:
 
 
 @pytest.mark.thorough
-def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path: Path) -> None:
+def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path):
     script = (
         f"import shardctl, own_dataset; shardctl.write({str(tmp_path / 'out')!r}, "
         "own_dataset.Numbers(), workers=1"
@@ -391,7 +385,7 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
 
 
 @pytest.mark.thorough
-def test_a_call_that_nothing_can_recognise_begins_anew(tmp_path: Path) -> None:
+def test_a_call_that_nothing_can_recognise_begins_anew(tmp_path):
     for _ in range(2):
         with pytest.raises(
             InputError, match="begins anew: nothing tells whether its code is the same"
@@ -402,7 +396,7 @@ def test_a_call_that_nothing_can_recognise_begins_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "F", "I;16", "L", "P"])
-def test_pictures_become_what_a_conversion_makes_of_them(mode: str, tmp_path: Path) -> None:
+def test_pictures_become_what_a_conversion_makes_of_them(mode, tmp_path):
     if mode == "F":
         picture = Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8))
     elif mode == "I;16":
@@ -427,7 +421,7 @@ def test_pictures_become_what_a_conversion_makes_of_them(mode: str, tmp_path: Pa
     assert (one == other).all()
 
 
-def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
+def test_keys_and_splits_do_not_depend_on_workers(tmp_path):
     for workers in (0, 2):
         shardctl.write(
             tmp_path / str(workers),
@@ -456,9 +450,7 @@ def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
         ([{"label": "a"}], {"classes": "ab"}),
     ],
 )
-def test_what_contradicts_itself_is_wrong_usage(
-    samples: Any, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_contradicts_itself_is_wrong_usage(samples, options, tmp_path):
     with pytest.raises(UsageError):
         shardctl.write(tmp_path / "out", samples, **options)
     with pytest.raises(InputError, match="is a dict, so its values have names"):

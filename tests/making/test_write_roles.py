@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ def png(values: Any) -> bytes:
     return target.getvalue()
 
 
-def test_objects_and_masks_are_moved_with_the_image(tmp_path: Path, cli: Any) -> None:
+def test_objects_and_masks_are_moved_with_the_image(tmp_path, cli):
     mask = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)
     samples = [
         {"image": PIXELS, "things": OBJECTS, "mask": mask},
@@ -57,7 +56,7 @@ def test_objects_and_masks_are_moved_with_the_image(tmp_path: Path, cli: Any) ->
     assert cli("verify", tmp_path / "out").code == 0
 
 
-def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path: Path) -> None:
+def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path):
     type_ = pa.struct(
         [
             ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
@@ -115,13 +114,13 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path: Pa
         (["objects"], "roles must be a dict such as"),
     ],
 )
-def test_roles_that_cannot_be_are_refused(tmp_path: Path, roles: Any, says: str) -> None:
+def test_roles_that_cannot_be_are_refused(tmp_path, roles, says):
     with pytest.raises(UsageError, match=says):
         shardctl.write(tmp_path / "out", [{"image": PIXELS, "objects": OBJECTS}], roles=roles)
     assert not (tmp_path / "out").exists()
 
 
-def test_objects_need_an_image(tmp_path: Path) -> None:
+def test_objects_need_an_image(tmp_path):
     with pytest.raises(
         UsageError, match="objects and masks need an image, and the samples have none"
     ):
@@ -144,9 +143,7 @@ def test_objects_need_an_image(tmp_path: Path) -> None:
         ({"bbox": 7}, "whose bbox is 7"),
     ],
 )
-def test_objects_that_are_wrong_are_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], says: str
-) -> None:
+def test_objects_that_are_wrong_are_errors(tmp_path, monkeypatch, changed, says):
     monkeypatch.setattr("shardctl.making.write.FIRST_SAMPLES", 2)
     samples = [{"image": PIXELS, "objects": OBJECTS}] * 3 + [
         {"image": PIXELS, "objects": {**OBJECTS, **changed}}
@@ -202,9 +199,7 @@ NOT_FINITE = "a number that is not finite, or beyond float32"
         ({"keypoints": [[[1, 2, 2]], [[1, np.nan, 2]]]}, rf"keypoints\[1\] have {NOT_FINITE};"),
     ],
 )
-def test_numbers_that_would_not_come_out_as_they_went_in_are_errors(
-    tmp_path: Path, changed: dict[str, Any], says: str
-) -> None:
+def test_numbers_that_would_not_come_out_as_they_went_in_are_errors(tmp_path, changed, says):
     with pytest.raises(
         InputError, match=rf"sample 0 \(000000000\): the field objects is a dict whose {says}"
     ):
@@ -216,7 +211,7 @@ def test_numbers_that_would_not_come_out_as_they_went_in_are_errors(
     assert not (tmp_path / "out").exists()
 
 
-def test_objects_that_were_read_can_be_written(tmp_path: Path) -> None:
+def test_objects_that_were_read_can_be_written(tmp_path):
     objects = {
         **OBJECTS,
         "id": [7, 8],
@@ -235,7 +230,7 @@ def test_objects_that_were_read_can_be_written(tmp_path: Path) -> None:
     assert first == second
 
 
-def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path: Path) -> None:
+def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path):
     type_ = pa.struct(
         [
             ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
@@ -257,7 +252,7 @@ def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path: Path) 
             shardctl.write(tmp_path / "other", [sample], schema, roles={"objects": ROLE})
 
 
-def test_a_member_that_objects_do_not_have_is_named(tmp_path: Path) -> None:
+def test_a_member_that_objects_do_not_have_is_named(tmp_path):
     with pytest.raises(
         UsageError, match="objects has a member colour; objects have id, category, bbox"
     ):
@@ -277,12 +272,12 @@ def test_a_member_that_objects_do_not_have_is_named(tmp_path: Path) -> None:
         (b"x", "not an image"),
     ],
 )
-def test_masks_that_are_wrong_are_errors(tmp_path: Path, mask: Any, says: str) -> None:
+def test_masks_that_are_wrong_are_errors(tmp_path, mask, says):
     with pytest.raises(InputError, match=rf"sample 0 \(000000000\).*{says}"):
         shardctl.write(tmp_path / "out", [{"image": PIXELS, "mask": mask}], roles={"mask": "mask"})
 
 
-def test_a_mask_of_16_bits_keeps_its_numbers(tmp_path: Path) -> None:
+def test_a_mask_of_16_bits_keeps_its_numbers(tmp_path):
     mask = np.arange(12 * 16, dtype=np.uint16).reshape(12, 16) * 300
     shardctl.write(
         tmp_path / "out",

@@ -26,7 +26,7 @@ def described(made: Path) -> Any:
     return json.loads((made / "scenes" / "instances.json").read_text(encoding="utf-8"))
 
 
-def test_boxes_areas_and_polygons_of_scenes_agree(described: Any) -> None:
+def test_boxes_areas_and_polygons_of_scenes_agree(described):
     sizes = {image["id"]: (image["width"], image["height"]) for image in described["images"]}
     for each in described["annotations"]:
         (polygon,) = each["segmentation"]
@@ -45,7 +45,7 @@ def test_boxes_areas_and_polygons_of_scenes_agree(described: Any) -> None:
         )
 
 
-def test_the_pixels_change_at_the_edges_of_boxes(made: Path, described: Any) -> None:
+def test_the_pixels_change_at_the_edges_of_boxes(made, described):
     boxes = [each for each in described["annotations"] if kind_of(described, each) == "box"]
     assert len(boxes) > 10
     for each in boxes:
@@ -62,9 +62,7 @@ def test_the_pixels_change_at_the_edges_of_boxes(made: Path, described: Any) -> 
             assert step > 25, each
 
 
-def test_a_conversion_finds_all_objects_of_the_scenes(
-    made: Path, described: Any, tmp_path: Path
-) -> None:
+def test_a_conversion_finds_all_objects_of_the_scenes(made, described, tmp_path):
     source = made / "scenes"
     shardctl.convert(
         source, tmp_path / "out", labels=f"coco:{source / 'instances.json'}", workers=0
@@ -74,7 +72,7 @@ def test_a_conversion_finds_all_objects_of_the_scenes(
     assert list(ds.class_names["objects"]) == ["ball", "box", "tent"]
 
 
-def test_the_same_seed_gives_the_same_files(made: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_files(made, tmp_path):
     for seed, same in ((3, True), (4, False)):
         folder = tmp_path / str(seed)
         make_demo(folder, images=2, texts=1, seed=seed, scenes=40)
@@ -85,7 +83,7 @@ def test_the_same_seed_gives_the_same_files(made: Path, tmp_path: Path) -> None:
         )
 
 
-def test_photos_of_a_class_look_alike(photos: Path) -> None:
+def test_photos_of_a_class_look_alike(photos):
     looks = {name: [look(path) for path in sorted((photos / name).iterdir())] for name in CLASSES}
     middles = {name: np.mean(seen[::2], axis=0) for name, seen in looks.items()}
     guesses = [

@@ -138,9 +138,7 @@ def source_of(folder: Path, at: Path, name: str, form: str, found: pa.Table | No
 
 @pytest.mark.thorough(after=6)
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_images_in_tables_come_out_as_those_in_files(
-    name: str, form: str, folder: Path, plain: list[np.ndarray[Any, Any]], tmp_path: Path, cli: Any
-) -> None:
+def test_images_in_tables_come_out_as_those_in_files(name, form, folder, plain, tmp_path, cli):
     source = source_of(folder, tmp_path / "in", name, form)
     ds = converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
     assert all(np.array_equal(one, other) for one, other in zip(pixels_of(ds), plain, strict=True))
@@ -152,9 +150,7 @@ def test_images_in_tables_come_out_as_those_in_files(
 
 
 @pytest.mark.parametrize("form", ["struct", "bytes"])
-def test_the_kind_is_found_for_tables_that_hold_images(
-    form: str, folder: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_the_kind_is_found_for_tables_that_hold_images(form, folder, tmp_path, cli):
     source = source_of(folder, tmp_path / "in", "t.parquet", form)
     ran = cli(
         "convert",
@@ -173,14 +169,12 @@ def test_the_kind_is_found_for_tables_that_hold_images(
     assert shardctl.open(tmp_path / "out")[3]["image"].shape == (16, 16, 3)
 
 
-def test_bytes_that_are_not_called_like_images_stay_a_table(tmp_path: Path) -> None:
+def test_bytes_that_are_not_called_like_images_stay_a_table(tmp_path):
     parquet.write_table(pa.table({"payload": [b"one", b"two"]}), tmp_path / "t.parquet")
     assert converted(tmp_path / "t.parquet", tmp_path / "out")[1]["payload"] == b"two"
 
 
-def test_a_table_of_paths_stays_a_table_unless_images_are_asked_for(
-    folder: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_a_table_of_paths_stays_a_table_unless_images_are_asked_for(folder, tmp_path, cli):
     """A CSV with a column `path` may be anything."""
     found = table("path").rename_columns(["n", "path", "label"])
     source = source_of(folder, tmp_path / "in", "t.csv", "path", found)
@@ -191,7 +185,7 @@ def test_a_table_of_paths_stays_a_table_unless_images_are_asked_for(
     assert shardctl.open(tmp_path / "named").manifest.kind == "image"
 
 
-def test_photos_win_over_tables_beside_them(folder: Path, tmp_path: Path) -> None:
+def test_photos_win_over_tables_beside_them(folder, tmp_path):
     """As before: a table among photos is no source of photos, unless its field is named."""
     source = source_of(folder, tmp_path / "in", "t.csv", "path")
     assert len(converted(source.parent, tmp_path / "out", {"kind": "image"})) == len(NAMES)
@@ -199,7 +193,7 @@ def test_photos_win_over_tables_beside_them(folder: Path, tmp_path: Path) -> Non
     assert ds[0]["key"] == "t.csv#1"
 
 
-def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path) -> None:
+def test_metadata_jsonl_alone_is_a_table_of_images(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "in")
     write_lines(
         table("path").rename_columns(["n", "file_name", "label"]),
@@ -227,9 +221,7 @@ def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path)
         ),
     ],
 )
-def test_unclear_columns_are_refused_and_named(
-    columns: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_unclear_columns_are_refused_and_named(columns, said, tmp_path):
     parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
     with pytest.raises(InputError, match=said):
         converted(tmp_path / "t.parquet", tmp_path / "out", {"kind": "image"})
@@ -244,15 +236,13 @@ def test_unclear_columns_are_refused_and_named(
         ({"kind": "image", "image_field": "none"}, UsageError, "does not fit"),
     ],
 )
-def test_a_field_that_has_no_images_is_refused(
-    recipe: dict[str, Any], error: type[Exception], said: str, folder: Path, tmp_path: Path
-) -> None:
+def test_a_field_that_has_no_images_is_refused(recipe, error, said, folder, tmp_path):
     source = source_of(folder, tmp_path / "in", "t.parquet", "struct")
     with pytest.raises(error, match=said):
         converted(source, tmp_path / "out", recipe)
 
 
-def test_bad_images_are_rejected_one_by_one(folder: Path, tmp_path: Path, cli: Any) -> None:
+def test_bad_images_are_rejected_one_by_one(folder, tmp_path, cli):
     found = [
         {"photo": picture(0)},
         {"photo": b"no image"},
@@ -275,7 +265,7 @@ def test_bad_images_are_rejected_one_by_one(folder: Path, tmp_path: Path, cli: A
     assert is_sound(cli, tmp_path / "out")
 
 
-def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Path) -> None:
+def test_a_table_reads_no_file_outside_of_its_source(folder, tmp_path):
     """A table from elsewhere may name any file of this machine."""
     shutil.copytree(folder, tmp_path / "in" / "deep")
     (tmp_path / "secret.jpg").write_bytes(picture(3))
@@ -319,9 +309,7 @@ def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Pat
     assert len(ds) == 3
 
 
-def test_a_source_that_goes_away_stops_the_conversion(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_goes_away_stops_the_conversion(folder, tmp_path, monkeypatch):
     """It is no reject for each record."""
     source = source_of(folder, tmp_path / "in", "t.parquet", "path")
     from shardctl.making.shards import inputs
@@ -338,7 +326,7 @@ def test_a_source_that_goes_away_stops_the_conversion(
         converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
 
 
-def test_other_columns_keep_their_values(tmp_path: Path) -> None:
+def test_other_columns_keep_their_values(tmp_path):
     """They pass through Python on their way: no time loses its nanoseconds."""
     columns = {
         "image": pa.array([picture(0), picture(1)], pa.binary()),
@@ -387,7 +375,7 @@ def many(tmp_path: Path, **more: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["table", "auto"])
-def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli: Any) -> None:
+def test_a_table_keeps_several_images_that_decode(kind, tmp_path, cli):
     source = many(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe={"kind": kind}, workers=0)
     assert any("image, mask: columns of images" in notice for notice in result.notices)
@@ -416,7 +404,7 @@ def list_of_images(path: Path, *lists: list[bytes | None] | None) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
-def test_lists_of_images_keep_their_type_for_hugging_face(folder: Path, tmp_path: Path) -> None:
+def test_lists_of_images_keep_their_type_for_hugging_face(folder, tmp_path):
     import datasets
 
     data = next(folder.rglob("*.jpg")).read_bytes()
@@ -438,7 +426,7 @@ def test_lists_of_images_keep_their_type_for_hugging_face(folder: Path, tmp_path
     assert "Image" not in str(read.features["audio_clips"])
 
 
-def test_images_in_lists_are_decoded_by_deep_verification(folder: Path, tmp_path: Path) -> None:
+def test_images_in_lists_are_decoded_by_deep_verification(folder, tmp_path):
     good = next(folder.rglob("*.jpg")).read_bytes()
     source = list_of_images(
         tmp_path / "in" / "a.parquet",
@@ -457,7 +445,7 @@ def test_images_in_lists_are_decoded_by_deep_verification(folder: Path, tmp_path
     ]
 
 
-def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli: Any) -> None:
+def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path, cli):
     with pytest.raises(
         UsageError,
         match=r"moves the content of the images, but not mask: it is a mask by its name, .* "
@@ -470,7 +458,7 @@ def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli:
     assert is_sound(cli, tmp_path / "out")
 
 
-def test_no_column_is_an_image_if_that_is_said(tmp_path: Path) -> None:
+def test_no_column_is_an_image_if_that_is_said(tmp_path):
     source = many(tmp_path).with_name("u.parquet")
     found = parquet.read_table(tmp_path / "t.parquet").drop_columns(["image"])
     parquet.write_table(found, source)
@@ -482,7 +470,7 @@ def add_mean(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "mean": float(sample["image"].mean()), "wide": len(sample["mask"]["bytes"])}
 
 
-def test_own_functions_and_variants_get_the_images_of_tables(tmp_path: Path, cli: Any) -> None:
+def test_own_functions_and_variants_get_the_images_of_tables(tmp_path, cli):
     steps = [
         {"name": "random_resized_crop", "size": 16},
         {"name": "custom", "target": "test_image_tables:add_mean"},
@@ -520,7 +508,7 @@ def named(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("change", ["other", "gone"])
-def test_repair_does_not_take_other_images(change: str, folder: Path, tmp_path: Path) -> None:
+def test_repair_does_not_take_other_images(change, folder, tmp_path):
     """The digest of a unit covers the files that its records name."""
     source = named(folder, tmp_path)
     converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
@@ -539,9 +527,7 @@ def test_repair_does_not_take_other_images(change: str, folder: Path, tmp_path: 
     assert ("p05.jpg is not there" if change == "gone" else "its source has changed") in reasons
 
 
-def test_a_large_row_group_is_read_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_row_group_is_read_in_parts(tmp_path, monkeypatch):
     """Batches are cut by bytes: photos of a few MB are not thousands at a time."""
     from shardctl.sources.formats import Reading, Unit
     from shardctl.sources.formats.numbered import Numbered
@@ -564,8 +550,8 @@ def test_a_large_row_group_is_read_in_parts(
 
 
 def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ran_out(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, tmp_path, monkeypatch
+):
     """The digest of a unit covers its images, which are not read when the digest of its records
     alone is made."""
     source = named(folder, tmp_path)
@@ -586,9 +572,7 @@ def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ra
     assert sums(tmp_path / "out") == before
 
 
-def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(
-    folder: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder, tmp_path, cli):
     shutil.copytree(folder, tmp_path / "in")
     for name, number in (("a", 1), ("b", "word")):
         (tmp_path / "in" / f"{name}.jsonl").write_text(

@@ -198,9 +198,7 @@ def _named(cases: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("ending", "data", "options", "rows"), _named([*PLAIN, *COMPRESSED, *BINARY, *ENCODED, *FIELDS])
 )
-def test_every_kind_of_file_comes_back_as_its_records(
-    cli: Any, tmp_path: Path, ending: str, data: bytes, options: list[str], rows: Rows
-) -> None:
+def test_every_kind_of_file_comes_back_as_its_records(cli, tmp_path, ending, data, options, rows):
     file = tmp_path / f"in{ending}"
     file.write_bytes(data)
     ran = cli("convert", file, tmp_path / "out", "--workers", "0", *options)
@@ -209,9 +207,7 @@ def test_every_kind_of_file_comes_back_as_its_records(
     assert list(read_rejects(LocalFolder(tmp_path / "out"))) == []
 
 
-def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(
-    cli: Any, tmp_path: Path
-) -> None:
+def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"n": 1, "s": "x"}\n')
     (tmp_path / "schema.txt").write_text("n:float64\ns:string\n")
     convert = ("convert", tmp_path / "in.jsonl", tmp_path / "out", "--workers", "0", "--schema")
@@ -224,8 +220,8 @@ def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(
 
 @pytest.mark.parametrize(("encoding", "named"), [("detect", True), ("utf-8", False)])
 def test_a_dataset_names_the_version_of_what_detects_encodings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, named: bool
-) -> None:
+    tmp_path, monkeypatch, encoding, named
+):
     # UTF-8 is known without it
     monkeypatch.setitem(sys.modules, "charset_normalizer", SimpleNamespace(from_bytes=None))
     (tmp_path / "in.jsonl").write_text('{"text": "a"}')
@@ -234,7 +230,7 @@ def test_a_dataset_names_the_version_of_what_detects_encodings(
     assert ("charset-normalizer " in versions) == named
 
 
-def test_the_encoding_that_was_detected_is_told(cli: Any, tmp_path: Path) -> None:
+def test_the_encoding_that_was_detected_is_told(cli, tmp_path):
     pytest.importorskip("charset_normalizer")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes("中文再来、第二行也是中文。\n".encode("gbk") * 20)
@@ -315,14 +311,14 @@ WRONG: list[tuple[str, bytes, list[str], int, dict[int, str]]] = [
 
 @pytest.mark.parametrize(("name", "data", "options", "samples", "rejects"), _named(WRONG))
 def test_one_wrong_record_is_one_reject(
-    cli: Any,
-    tmp_path: Path,
-    name: str,
-    data: bytes,
-    options: list[str],
-    samples: int,
-    rejects: dict[int, str],
-) -> None:
+    cli,
+    tmp_path,
+    name,
+    data,
+    options,
+    samples,
+    rejects,
+):
     (tmp_path / name).write_bytes(data)
     ran = cli(
         "convert",
@@ -462,15 +458,15 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
 
 @pytest.mark.parametrize(("name", "data", "options", "code", "sentence"), _named(REFUSED))
 def test_what_cannot_be_converted_is_said_in_one_sentence(
-    cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], code: int, sentence: str
-) -> None:
+    cli, tmp_path, name, data, options, code, sentence
+):
     (tmp_path / name).write_bytes(data)
     ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--quiet", *options)
     assert (ran.code, sentence in ran.err) == (code, True), ran.err
     assert len(ran.err.strip().splitlines()) == 1
 
 
-def test_records_before_the_end_of_a_cut_file_are_kept(tmp_path: Path) -> None:
+def test_records_before_the_end_of_a_cut_file_are_kept(tmp_path):
     numbers = [{"n": n, "s": random.Random(n).randbytes(40).hex()} for n in range(2000)]
     lines = "\n".join(json.dumps(each) for each in numbers).encode()
     for name, data in (("a.jsonl.gz", lines), ("a.json.gz", json.dumps(numbers).encode())):
@@ -482,7 +478,7 @@ def test_records_before_the_end_of_a_cut_file_are_kept(tmp_path: Path) -> None:
         assert (reject.key, reject.error) == (f"{name}#{result.samples + 1}", "truncated")
 
 
-def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> None:
+def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path):
     sink = io.BytesIO()
     table = pa.table({"n": range(3000), "s": [f"x{n}" for n in range(3000)]})
     parquet.write_table(table, sink, row_group_size=1000, compression="none", use_dictionary=False)
@@ -503,9 +499,7 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> Non
     assert sum(reject.records for reject in rejects) == 1000
 
 
-def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("shardctl.making.convert.discover.RECORD_BYTES", 100)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("x" * 101)
@@ -517,7 +511,7 @@ def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(
 
 
 @pytest.mark.thorough
-def test_many_tiny_files_of_text(tmp_path: Path) -> None:
+def test_many_tiny_files_of_text(tmp_path):
     for number in range(2000):
         folder = tmp_path / "in" / str(number % 7)
         folder.mkdir(parents=True, exist_ok=True)
@@ -560,8 +554,8 @@ def mixed(tmp_path: Path) -> Path:
     ],
 )
 def test_of_a_mixed_folder_the_kind_that_was_asked_for_is_converted(
-    cli: Any, mixed: Path, tmp_path: Path, kind: str, keys: list[str], others: str
-) -> None:
+    cli, mixed, tmp_path, kind, keys, others
+):
     ran = cli("convert", mixed, tmp_path / "out", "--workers", "0", "--kind", kind)
     assert ran.code == 0
     assert f"other files, not converted: {others}" in ran.err
@@ -573,9 +567,7 @@ ROWS_WITH_NA = b'v,label,t\n1,cat,x\nNA,NA,NA\n"null",dog,null\n2,"NA",\n'
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz"])
-def test_words_for_a_missing_value_are_missing_where_they_are_named(
-    name: str, tmp_path: Path
-) -> None:
+def test_words_for_a_missing_value_are_missing_where_they_are_named(name, tmp_path):
     data = ROWS_WITH_NA if name == "a.csv" else gzip.compress(ROWS_WITH_NA.replace(b",", b"\t"))
     (tmp_path / name).write_bytes(data)
     told = shardctl.convert(
@@ -611,9 +603,7 @@ def splits_of(source: Path, out: Path, **options: Any) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(tmp_path, monkeypatch):
     from shardctl.sources import formats
 
     lines = "".join(f'{{"n": {n}, "s": "{n:0100}"}}\n' for n in range(3000))  # 330 kB
@@ -638,7 +628,7 @@ def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(
     assert {key: split for key, split in more.items() if key.startswith("a.")} == alone
 
 
-def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_path: Path) -> None:
+def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_path):
     (tmp_path / "in.jsonl").write_text(
         "".join(f'{{"n": {n}, "s": "{n:0200}"}}\n' for n in range(3000))
     )
@@ -652,9 +642,7 @@ def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_pat
     assert column(tmp_path / "other", "n") != orders[0]
 
 
-def test_a_table_that_grows_after_it_was_listed_is_a_reject(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path, monkeypatch):
     """Also where its quotes ask for a scan from its beginning to its end."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n,t\n1,a\n2,b\n")
@@ -673,7 +661,7 @@ def test_a_table_that_grows_after_it_was_listed_is_a_reject(
     assert (reject.source, reject.error) == ("b.csv", "changed")
 
 
-def test_options_that_only_tables_have_choose_tables(tmp_path: Path) -> None:
+def test_options_that_only_tables_have_choose_tables(tmp_path):
     """A folder has its table, and a text beside it that says what the table is."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "classes.txt").write_text("cat\ndog\n")
@@ -687,7 +675,7 @@ def test_options_that_only_tables_have_choose_tables(tmp_path: Path) -> None:
     ]
 
 
-def test_one_field_is_not_the_text_and_the_label(tmp_path: Path) -> None:
+def test_one_field_is_not_the_text_and_the_label(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
     with pytest.raises(UsageError, match="body cannot be the text and the label"):
         shardctl.convert(
@@ -699,9 +687,7 @@ def test_one_field_is_not_the_text_and_the_label(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-def test_a_file_in_utf_16_is_one_reject_that_says_the_option(
-    name: str, encoding: str, tmp_path: Path
-) -> None:
+def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name, encoding, tmp_path):
     data = '{"a": 1}\n{"a": 2}\n' if name != "a.json" else '[{"a": 1}, {"a": 2}]'
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text(data, encoding=encoding)
@@ -722,7 +708,7 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(
     assert (len(shardctl.open(tmp_path / "out")), len(shardctl.open(tmp_path / "right"))) == (2, 2)
 
 
-def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path: Path) -> None:
+def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
     shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
@@ -730,7 +716,7 @@ def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
-def test_the_index_that_pandas_writes_is_kept_and_told(suffix: str, tmp_path: Path) -> None:
+def test_the_index_that_pandas_writes_is_kept_and_told(suffix, tmp_path):
     frame = pd.DataFrame({"a": ["x", "y"], "b": [1, 2]})
     frame.to_csv(tmp_path / f"a{suffix}")
     told = shardctl.convert(tmp_path / f"a{suffix}", tmp_path / "out", workers=0).notices

@@ -77,9 +77,7 @@ def notices_of(source: Path, out: Path, **options: Any) -> tuple[str, ...]:
         (["0.30000000000000004", "1.0"], "double", [0.30000000000000004, 1.0]),
     ],
 )
-def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(
-    tmp_path: Path, cells: list[str], type_: str, values: list[Any]
-) -> None:
+def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(tmp_path, cells, type_, values):
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
     assert notices_of(source, tmp_path / "out") == ()
     assert column(tmp_path / "out", "x") == (type_, values)
@@ -103,9 +101,7 @@ def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(
         (["-0", "1"], None),
     ],
 )
-def test_a_column_that_only_looks_like_numbers_stays_text(
-    tmp_path: Path, cells: list[str], odd: str | None
-) -> None:
+def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path, cells, odd):
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
     notices = notices_of(source, tmp_path / "out")
     type_, values = column(tmp_path / "out", "x")
@@ -119,15 +115,13 @@ def test_a_column_that_only_looks_like_numbers_stays_text(
 @pytest.mark.parametrize(
     "cells", [["true", "false"], ["nan", "nan"], ["", ""], ["a", ""], ["2024-01-02", "2024-01-03"]]
 )
-def test_a_column_of_other_words_stays_text(tmp_path: Path, cells: list[str]) -> None:
+def test_a_column_of_other_words_stays_text(tmp_path, cells):
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
     assert notices_of(source, tmp_path / "out") == ()
     assert column(tmp_path / "out", "x") == ("string", cells)
 
 
-def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp_path, cli):
     source = labelled(tmp_path / "in", "label,x", ["cat,1", "NA,NA", "dog,null", "NA,"])
     column_told, label_told = notices_of(source, tmp_path / "out")
     assert (
@@ -153,7 +147,7 @@ def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(
     assert shardctl.open(tmp_path / "named").classes == ("cat", "dog")
 
 
-def test_what_is_a_number_is_found_over_all_labels_files(tmp_path: Path) -> None:
+def test_what_is_a_number_is_found_over_all_labels_files(tmp_path):
     labelled(tmp_path / "in" / "train", "label,x", ["a,1", "b,2"])
     labelled(tmp_path / "in" / "val", "label,x", ["a,007", "b,"])
     notices_of(tmp_path / "in", tmp_path / "out")
@@ -161,8 +155,8 @@ def test_what_is_a_number_is_found_over_all_labels_files(tmp_path: Path) -> None
 
 
 def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     source = images(tmp_path / "in", 2)
     for number in range(2):
         (source / f"{number}.png").rename(source / f"0{number}")
@@ -173,7 +167,7 @@ def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(
     assert [(sample["key"], sample["label"]) for sample in ds] == [("00", 0), ("01", 1)]
 
 
-def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
+def test_rows_without_a_label_are_counted(tmp_path):
     source = labelled(tmp_path / "in", "label", ["a", "b", ""])
     assert any(
         "1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out")
@@ -185,7 +179,7 @@ def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
+def test_lenient_labels_say_what_is_left_over(tmp_path, cli):
     source = images(tmp_path / "in", 3)
     (source / "labels.csv").write_text("filename,label\n0.png,a\nghost.png,b\n")
     ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels")
@@ -201,7 +195,7 @@ def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
     assert len(again["notices"]) == 2
 
 
-def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path: Path) -> None:
+def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path):
     rows = [f"{number + 0.5}" for number in range(3)]
     with pytest.raises(
         InputError,
@@ -252,7 +246,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "type_"), FORMS, ids=str)
-def test_forms_of_tools_are_places(name: str, type_: pa.DataType) -> None:
+def test_forms_of_tools_are_places(name, type_):
     assert known_places([pa.field(name, type_)]) == [name]
     assert known_places([pa.field("info", pa.list_(pa.struct([(name, type_)])))]) == [
         f"info.{name}"
@@ -261,7 +255,7 @@ def test_forms_of_tools_are_places(name: str, type_: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize(("name", "type_"), OTHERS, ids=str)
-def test_other_numbers_and_bytes_may_be_places(name: str, type_: pa.DataType) -> None:
+def test_other_numbers_and_bytes_may_be_places(name, type_):
     assert beside_images([pa.field(name, type_)], {}, {}) == ([], [name])
 
 
@@ -269,7 +263,7 @@ def test_other_numbers_and_bytes_may_be_places(name: str, type_: pa.DataType) ->
 @pytest.mark.parametrize(
     "names", [*map(sorted, NUMBER_NAMES), ["x_min", "y_min", "x_max", "y_max"]], ids=" ".join
 )
-def test_coordinates_are_places_together(before: str, names: list[str]) -> None:
+def test_coordinates_are_places_together(before, names):
     fields = [pa.field(before + name, pa.float32()) for name in names]
     assert known_places([*fields, pa.field("other/x1", pa.float32())]) == [f.name for f in fields]
     assert known_places(fields[1:]) == []
@@ -296,19 +290,19 @@ def test_coordinates_are_places_together(before: str, names: list[str]) -> None:
         ("caption", "2 dogs, and a cat (1889)", "none"),
     ],
 )
-def test_the_first_values_tell_what_texts_are(name: str, value: Any, verdict: str) -> None:
+def test_the_first_values_tell_what_texts_are(name, value, verdict):
     shown: Shown = {name: kinds_of(value)}
     found = {"wrong": ([name], []), "unknown": ([], [name]), "none": ([], [])}
     assert beside_images([pa.field(name, pa.string())], {}, shown) == found[verdict]
 
 
-def test_a_long_text_of_numbers_takes_no_time() -> None:
+def test_a_long_text_of_numbers_takes_no_time():
     text = "0 " + "0.12 " * 20_000
     assert kinds_of([text, text.encode()]) == {"annotation"}
     assert kinds_of([f"{text}x", text.encode() + b"x"]) == {"other"}
 
 
-def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split() -> None:
+def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split():
     page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
     plain = " ".join(page.replace("_", "").lower().split())
     for name in PLACE_NAMES:
@@ -320,7 +314,7 @@ def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split() -> N
         assert f"`{word}`" in page
 
 
-def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
+def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path):
     source = images(tmp_path / "in", 3)
     lines = [
         {"file_name": "0.png", "label": "dog"},
@@ -339,7 +333,7 @@ def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
     ]
 
 
-def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None:
+def test_strings_in_the_field_label_of_lines_are_classes(tmp_path):
     lines = [
         {"text": "a", "label": "pos"},
         {"text": "b", "label": "neg"},
@@ -364,9 +358,7 @@ def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None
     ]
 
 
-def test_a_function_sees_the_empty_label_of_a_line_as_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_sees_the_empty_label_of_a_line_as_none(tmp_path, monkeypatch):
     (tmp_path / "see_labels.py").write_text(
         "def kind(sample):\n    return {**sample, 'seen': type(sample['label']).__name__}\n"
     )
@@ -386,9 +378,7 @@ def test_a_function_sees_the_empty_label_of_a_line_as_none(
 @pytest.mark.parametrize(
     "options", [{}, {"labels": "folder"}, {"split": "folder"}, {"schema": {"text": "string"}}]
 )
-def test_columns_that_only_folders_have_are_not_lost(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_columns_that_only_folders_have_are_not_lost(options, tmp_path):
     table = pa.table(
         {
             "text": list("abcdef"),
@@ -410,7 +400,7 @@ def test_columns_that_only_folders_have_are_not_lost(
     assert sorted(found) == list(zip(*table.to_pydict().values(), strict=True))
 
 
-def test_an_update_does_not_lose_columns_of_new_folders(tmp_path: Path) -> None:
+def test_an_update_does_not_lose_columns_of_new_folders(tmp_path):
     source, out = tmp_path / "lines", tmp_path / "out"
     source.mkdir()
     (source / "a.csv").write_text("text,label\na,x\nb,y\n")
@@ -421,14 +411,14 @@ def test_an_update_does_not_lose_columns_of_new_folders(tmp_path: Path) -> None:
         shardctl.convert(source, out, workers=0, kind="table", update=True)
 
 
-def test_a_class_folder_of_images_may_be_called_as_a_column(tmp_path: Path) -> None:
+def test_a_class_folder_of_images_may_be_called_as_a_column(tmp_path):
     for name in ("a=b", "a=c"):
         images(tmp_path / "in" / name, 1)
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert shardctl.open(tmp_path / "out").classes == ("a=b", "a=c")
 
 
-def test_a_labels_file_in_another_encoding_says_how_it_is_recoded(tmp_path: Path) -> None:
+def test_a_labels_file_in_another_encoding_says_how_it_is_recoded(tmp_path):
     source = images(tmp_path / "in", 1)
     (source / "labels.csv").write_text("file_name,label\n0.png,é\n", encoding="utf-16")
     with pytest.raises(InputError, match="recode it with iconv -f ENCODING -t UTF-8"):
@@ -442,9 +432,7 @@ def one_bit(names: Iterable[str]) -> Any:
     return np.fromiter((len(name) % 2 for name in names), np.uint64)
 
 
-def test_names_whose_hashes_are_equal_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_whose_hashes_are_equal_are_compared(tmp_path, monkeypatch):
     for module in (label_table, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     source = images(tmp_path / "in", 12)
@@ -457,9 +445,7 @@ def test_names_whose_hashes_are_equal_are_compared(
     assert found == {f"{n}.png": n for n in range(12)}
 
 
-def test_names_that_stand_twice_are_found_where_hashes_are_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_stand_twice_are_found_where_hashes_are_equal(tmp_path, monkeypatch):
     for module in (label_table, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
@@ -475,7 +461,7 @@ def test_names_that_stand_twice_are_found_where_hashes_are_equal(
         notices_of(one, tmp_path / "out")
 
 
-def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
+def test_columns_can_be_left_out(tmp_path, cli):
     source = labelled(tmp_path / "in", "label,key,note", ["a,1,x", "b,2,y"])
     with pytest.raises(InputError, match="drop_columns key"):
         notices_of(source, tmp_path / "out")
@@ -504,7 +490,7 @@ def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
         notices_of(source, tmp_path / "other", drop_columns=["note"])
 
 
-def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path: Path) -> None:
+def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.jsonl").write_text('{"text": "a"}\n')
@@ -520,7 +506,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a"]
 
 
-def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
+def test_a_line_with_half_a_character_is_rejected(tmp_path):
     lines = [
         '{"a": "x"}',
         '{"a": "\\ud800"}',
@@ -550,7 +536,7 @@ def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
         notices_of(source, tmp_path / "other")
 
 
-def test_an_absolute_file_name_below_the_source_is_that_input(tmp_path: Path) -> None:
+def test_an_absolute_file_name_below_the_source_is_that_input(tmp_path):
     source = images(tmp_path / "in", 1)
     (source / "labels.csv").write_text(f"filename,label\n{source}/0.png,b\n")
     notices_of(source, tmp_path / "out")
@@ -561,7 +547,7 @@ def test_an_absolute_file_name_below_the_source_is_that_input(tmp_path: Path) ->
     "number",
     ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"],
 )
-def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path: Path, number: str) -> None:
+def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path, number):
     lines = [
         '{"x": 1e-300}',
         f'{{"x": [{number}]}}',
@@ -583,9 +569,7 @@ def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path: Path, num
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
-    tmp_path: Path, nested: bool
-) -> None:
+def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(tmp_path, nested):
     """Whichever comes first."""
     for name, values in {
         "first": [2**53 + 1, 0.5],
@@ -608,9 +592,7 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
 
 @pytest.mark.parametrize("depth", [10, 70, 300, 900])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"b":', "}")])
-def test_values_of_any_depth_come_back_or_are_rejected(
-    tmp_path: Path, depth: int, begin: str, end: str
-) -> None:
+def test_values_of_any_depth_come_back_or_are_rejected(tmp_path, depth, begin, end):
     inside = begin * depth + "1" + end * depth
     (tmp_path / "in.jsonl").write_text(f'{{"a": {inside}, "n": 1}}\n{{"a": null, "n": 2}}\n')
     result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
@@ -637,8 +619,8 @@ def test_values_of_any_depth_come_back_or_are_rejected(
     ],
 )
 def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
-) -> None:
+    tmp_path, monkeypatch, name, before, after
+):
     source, out = images(tmp_path / "in", 2), tmp_path / "out"
     (source / name).write_text(before)
     fingerprint_parts = conversion.fingerprint_parts
@@ -663,8 +645,8 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
 
 @pytest.mark.parametrize("after", ["cat", 3.5, {"x": 1}])
 def test_a_labels_file_that_changes_between_its_two_readings_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Any
-) -> None:
+    tmp_path, monkeypatch, after
+):
     source = images(tmp_path / "in", 1)
     row = {"filename": "0.png", "label": 7}
     (source / "labels.jsonl").write_text(json.dumps(row))
@@ -695,9 +677,7 @@ def test_a_labels_file_that_changes_between_its_two_readings_is_refused(
         ("filename,label\n0.png,1.0\n1.png,2.5\n", "the column label holds double"),
     ],
 )
-def test_what_a_labels_file_says_is_read_or_refused(
-    text: str, message: str, tmp_path: Path
-) -> None:
+def test_what_a_labels_file_says_is_read_or_refused(text, message, tmp_path):
     source = labelled(tmp_path / "in", "label", ["cat", "dog"])
     (source / "labels.csv").write_text(text)
     with pytest.raises(InputError, match=message):
@@ -705,7 +685,7 @@ def test_what_a_labels_file_says_is_read_or_refused(
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
-def test_labels_that_pandas_made_floats_are_whole_numbers(name: str, tmp_path: Path) -> None:
+def test_labels_that_pandas_made_floats_are_whole_numbers(name, tmp_path):
     source = labelled(tmp_path / "in", "label", ["1", "2", "3"])
     (source / "labels.csv").unlink()
     csv = "filename,label\n0.png,1.0\n1.png,2.0\n2.png,\n"
@@ -718,14 +698,14 @@ def test_labels_that_pandas_made_floats_are_whole_numbers(name: str, tmp_path: P
     assert [sample["label"] for sample in shardctl.open(tmp_path / "out")] == [1, 2, None]
 
 
-def test_labels_that_name_no_input_at_all_are_refused_however_lenient(tmp_path: Path) -> None:
+def test_labels_that_name_no_input_at_all_are_refused_however_lenient(tmp_path):
     source = labelled(tmp_path / "in", "label", ["1", "2"])
     (source / "labels.csv").write_text("filename,label\nx/0.bmp,1\nx/1.bmp,2\n")
     with pytest.raises(InputError, match=": no input would have a label"):
         shardctl.convert(source, tmp_path / "out", lenient_labels=True, workers=0)
 
 
-def test_metadata_parquet_is_read_as_metadata_csv(tmp_path: Path) -> None:
+def test_metadata_parquet_is_read_as_metadata_csv(tmp_path):
     for split in ("train", "test"):
         images(tmp_path / "in" / split, 3)
         table = pa.table(
@@ -749,7 +729,7 @@ def test_metadata_parquet_is_read_as_metadata_csv(tmp_path: Path) -> None:
     )
 
 
-def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path: Path) -> None:
+def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path):
     features = {
         "label": {"names": ["owl", "cat"], "_type": "ClassLabel"},
         "file_name": {"dtype": "string", "_type": "Value"},
@@ -773,7 +753,7 @@ def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path: Path) -> Non
     assert shardctl.open(tmp_path / "numbers").classes is None
 
 
-def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path: Path) -> None:
+def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path):
     source = images(tmp_path / "in", 1)
     parquet.write_table(pa.table({"file_names": [["0.png"]]}), source / "metadata.parquet")
     with pytest.raises(InputError, match="no column of file names; it has file_names"):
@@ -783,7 +763,7 @@ def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_pa
         notices_of(source, tmp_path / "out")
 
 
-def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path: Path) -> None:
+def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path):
     images(tmp_path / "in", 6)
     for name, text in {
         "train.csv": "file_name,label\n0.png,b\n1.png,a\n2.png,b\n",

@@ -47,7 +47,7 @@ def labels(source: Path, out: Path, **options: Any) -> dict[str, str | None]:
     }
 
 
-def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_path: Path) -> None:
+def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_path):
     tree(tmp_path / "in", "b.png", "a/2.png", "a/1.png", "a/.hidden.png", ".git/x.png", "a-b/3.png")
     tree(tmp_path / "elsewhere", "4.png")
     (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
@@ -62,7 +62,7 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     ]
 
 
-def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path: Path) -> None:
+def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path):
     tree(tmp_path / "in", "1.png", ".2.png")
     os.mkfifo(tmp_path / "in" / "pipe.png")
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
@@ -78,7 +78,7 @@ def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "junk", ["__MACOSX/cat", "cat/@eaDir/1.png", "$RECYCLE.BIN", "System Volume Information"]
 )
-def test_folders_that_systems_make_are_no_classes(junk: str, tmp_path: Path) -> None:
+def test_folders_that_systems_make_are_no_classes(junk, tmp_path):
     tree(tmp_path / "in", "cat/1.png", "dog/2.png", f"{junk}/3.png")
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, shardctl.open(tmp_path / "out").classes) == (2, ("cat", "dog"))
@@ -88,7 +88,7 @@ def test_folders_that_systems_make_are_no_classes(junk: str, tmp_path: Path) -> 
     assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True).samples == 3
 
 
-def test_the_class_is_the_folder_nested_or_not(tmp_path: Path) -> None:
+def test_the_class_is_the_folder_nested_or_not(tmp_path):
     source = tree(tmp_path / "in", "animals/cat/1.png", "animals/dog/2.png", "things/cup/3.png")
     assert labels(source, tmp_path / "out") == {
         "animals/cat/1.png": "cat",
@@ -97,7 +97,7 @@ def test_the_class_is_the_folder_nested_or_not(tmp_path: Path) -> None:
     }
 
 
-def test_a_flat_folder_has_no_labels_and_one_folder_is_no_class(tmp_path: Path) -> None:
+def test_a_flat_folder_has_no_labels_and_one_folder_is_no_class(tmp_path):
     tree(tmp_path / "flat", "1.png", "2.png")
     tree(tmp_path / "one", "images/1.png", "images/2.png")
     for name in ("flat", "one"):
@@ -109,7 +109,7 @@ def test_a_flat_folder_has_no_labels_and_one_folder_is_no_class(tmp_path: Path) 
     }
 
 
-def test_split_folders_are_splits_and_no_classes(tmp_path: Path) -> None:
+def test_split_folders_are_splits_and_no_classes(tmp_path):
     source = tree(tmp_path / "in", "train/a/1.png", "train/b/2.png", "test/a/3.png", "val/b/4.png")
     assert labels(source, tmp_path / "out") == {
         "train/a/1.png": "a",
@@ -124,7 +124,7 @@ def test_split_folders_are_splits_and_no_classes(tmp_path: Path) -> None:
     assert [split.name for split in shardctl.open(tmp_path / "whole").manifest.splits] == ["train"]
 
 
-def test_a_share_split_keeps_each_input_where_it_is(tmp_path: Path) -> None:
+def test_a_share_split_keeps_each_input_where_it_is(tmp_path):
     names = [f"{n}.png" for n in range(200)]
     tree(tmp_path / "in", *names)
     shardctl.convert(tmp_path / "in", tmp_path / "out", split="train=0.8,val=0.2", workers=0)
@@ -139,7 +139,7 @@ def test_a_share_split_keeps_each_input_where_it_is(tmp_path: Path) -> None:
     } == before
 
 
-def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path: Path) -> None:
+def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path):
     one, other = tree(tmp_path / "one", "a/1.png", "b/2.png"), tree(tmp_path / "other", "a/3.png")
     shardctl.convert([one, other], tmp_path / "out", workers=0)
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
@@ -153,7 +153,7 @@ def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path: Path) -> N
     assert not (tmp_path / "out2").exists()
 
 
-def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path: Path) -> None:
+def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path):
     source = tree(tmp_path / "in", "a\nb.png", "Cat.png", "cat.png", "naïve café.png")
     assert sorted(sample["key"] for sample in converted(source, tmp_path / "out")) == [
         "Cat.png",
@@ -163,7 +163,7 @@ def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path: Pa
     ]
 
 
-def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path: Path) -> None:
+def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path):
     source = tree(tmp_path / "in", "x/1.png", "2.png")
     (source / "labels.csv").write_text(
         '﻿filename,label,score,note\nx/1.png,dog,0.5,"a, b"\n2.png,cat,,\n', encoding="utf-8"
@@ -179,7 +179,7 @@ def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path: Path) -> Non
     assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
 
 
-def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> None:
+def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path):
     source = tree(tmp_path / "in", "train/1.png", "test/2.png")
     for split, name, boxes in (("train", "1.png", [[1, 2, 3, 4]]), ("test", "2.png", [])):
         record = {"file_name": name, "objects": {"bbox": boxes, "category": [7] * len(boxes)}}
@@ -216,9 +216,7 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
         ('filename,label\n1.png,a\n2.png,b\n"",c\n', "a row has no file name"),
     ],
 )
-def test_a_labels_file_that_does_not_fit_is_refused(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_a_labels_file_that_does_not_fit_is_refused(tmp_path, content, message):
     source = tree(tmp_path / "in", "1.png", "2.png")
     (source / "labels.csv").write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError, match=message):
@@ -226,13 +224,13 @@ def test_a_labels_file_that_does_not_fit_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_lenient_labels_pass_over_what_does_not_fit(tmp_path: Path) -> None:
+def test_lenient_labels_pass_over_what_does_not_fit(tmp_path):
     source = tree(tmp_path / "in", "1.png", "2.png")
     (source / "labels.csv").write_text("filename,label\n1.png,a\nghost.png,b\n")
     assert labels(source, tmp_path / "out", lenient_labels=True) == {"1.png": "a", "2.png": None}
 
 
-def test_an_explicit_labels_file_may_lie_anywhere(tmp_path: Path) -> None:
+def test_an_explicit_labels_file_may_lie_anywhere(tmp_path):
     source = tree(tmp_path / "in", "a/1.png", "a/2.png")
     (tmp_path / "mine.jsonl").write_text(
         '{"file": "a/1.png", "label": 5}\n{"file": "a/2.png", "label": 3}\n'
@@ -244,7 +242,7 @@ def test_an_explicit_labels_file_may_lie_anywhere(tmp_path: Path) -> None:
     assert labels(source, tmp_path / "out2", labels=str(inside)) == {"a/1.png": "x", "a/2.png": "y"}
 
 
-def test_text_files_are_samples_with_their_folders_as_classes(tmp_path: Path) -> None:
+def test_text_files_are_samples_with_their_folders_as_classes(tmp_path):
     for name, text in (("pos/a.txt", "﻿fine\r\n"), ("neg/b.txt", "schlecht, nicht gut: ß")):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(text.encode())
@@ -280,9 +278,7 @@ JSON = st.recursive(
 )
 @example(records=[{"x": [0, 0]}])
 @example(records=[{"x": 2**53 + 1}, {"x": 0.5}])
-def test_lines_of_json_come_back_with_the_same_values(
-    tmp_path_factory: Any, records: list[dict[str, Any]]
-) -> None:
+def test_lines_of_json_come_back_with_the_same_values(tmp_path_factory, records):
     """A field of one type as itself, one of mixed types as its JSON text; absent and null are the
     same."""
     root = tmp_path_factory.mktemp("lines")
@@ -310,7 +306,7 @@ def _same(got: Any, put: Any) -> bool:
     return bool(got == put)
 
 
-def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
+def test_text_files_and_lines_do_not_mix(tmp_path):
     tree(tmp_path / "in", "a.txt")
     (tmp_path / "in" / "b.jsonl").write_text('{"text": "b"}\n')
     with pytest.raises(
@@ -321,13 +317,13 @@ def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
 
 
-def test_an_image_without_a_telling_name_is_found(tmp_path: Path) -> None:
+def test_an_image_without_a_telling_name_is_found(tmp_path):
     tree(tmp_path / "in", "a.png", "readme")
     (tmp_path / "in" / "a.png").rename(tmp_path / "in" / "photo")
     assert [sample["key"] for sample in converted(tmp_path / "in", tmp_path / "out")] == ["photo"]
 
 
-def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path: Path) -> None:
+def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path):
     source = tree(tmp_path / "in", "1.png")
     with pytest.raises(
         InputError,
@@ -336,7 +332,7 @@ def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path: Path) -> None
         shardctl.convert([source, source], tmp_path / "out", workers=0)
 
 
-def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a-link").symlink_to("nowhere")
@@ -357,9 +353,7 @@ def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path: Path
     "idle", ["empty", "pdf", "header.csv", "none.jsonl", "empty.tar", "README.md"]
 )
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_source_that_gives_nothing_beside_others_is_an_error(
-    idle: str, place: int, tmp_path: Path
-) -> None:
+def test_a_source_that_gives_nothing_beside_others_is_an_error(idle, place, tmp_path):
     made, tables = (
         tree(tmp_path, "photos/1.png", "pdf/1.pdf"),
         idle.endswith((".csv", ".jsonl", ".tar")),
@@ -377,7 +371,7 @@ def test_a_source_that_gives_nothing_beside_others_is_an_error(
     assert not (tmp_path / "out").exists()
 
 
-def test_sources_that_describe_or_label_others_give_something(tmp_path: Path) -> None:
+def test_sources_that_describe_or_label_others_give_something(tmp_path):
     made = tree(tmp_path / "in", "1.png")
     (made / "labels.csv").write_text("file_name,label\n1.png,cat\n")
     assert labels([made / "1.png", made / "labels.csv"], tmp_path / "out") == {"1.png": "cat"}  # type: ignore[arg-type]

@@ -25,7 +25,6 @@ from annotations import making
 from conftest import CROP, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from object_server import ObjectServer
 from object_stores import memory_store, new_bucket
 from pyarrow import parquet
 
@@ -178,9 +177,7 @@ MAKERS = [make_jsonl, make_gz, make_csv, make_parquet, make_tar, make_labelled, 
 
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__.removeprefix("make_"))
-def test_files_on_a_store_give_the_same_dataset(
-    make: Callable[[Path, Path], dict[str, Any]], photos: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_files_on_a_store_give_the_same_dataset(make, photos, bucket, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     options = make(folder, photos)
@@ -194,9 +191,7 @@ def test_files_on_a_store_give_the_same_dataset(
 @pytest.mark.parametrize(
     "to", ["mds", "tfrecord", "tfds", "webdataset", "array-record", "megatron"]
 )
-def test_what_formats_read_beside_their_files_comes_along(
-    photos: Path, bucket: str, tmp_path: Path, to: str, described: bool
-) -> None:
+def test_what_formats_read_beside_their_files_comes_along(photos, bucket, tmp_path, to, described):
     """An export has a shardctl.json; without it a folder has what the format itself has: an index,
     features, tokens."""
     if to == "megatron":
@@ -246,9 +241,7 @@ VOC = (
     "labels",
     ["coco:{}/coco.json", "yolo:{}/labels", "voc:{}", "masks:{}/masks", "captions:{}/captions"],
 )
-def test_annotations_on_a_store_give_the_same_dataset(
-    bucket: str, tmp_path: Path, labels: str
-) -> None:
+def test_annotations_on_a_store_give_the_same_dataset(bucket, tmp_path, labels):
     folder = tmp_path / "all"
     make_annotated(folder)
     put(f"{bucket}/all", folder)
@@ -269,7 +262,7 @@ def test_annotations_on_a_store_give_the_same_dataset(
     assert settings["labels"] == ["none", labels.format(f"{bucket}/all")]
 
 
-def test_a_data_yaml_on_a_store_leads_to_its_labels(bucket: str, tmp_path: Path) -> None:
+def test_a_data_yaml_on_a_store_leads_to_its_labels(bucket, tmp_path):
     """Roboflow writes ../images for what is right beside the file; no object has .. in its key."""
     folder = tmp_path / "all"
     make_annotated(folder)
@@ -285,9 +278,7 @@ def test_a_data_yaml_on_a_store_leads_to_its_labels(bucket: str, tmp_path: Path)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("stored", ["images", "masks"])
-def test_masks_may_be_on_a_disk_and_their_images_on_a_store(
-    bucket: str, tmp_path: Path, stored: str
-) -> None:
+def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket, tmp_path, stored):
     folder = tmp_path / "all"
     make_annotated(folder)
     put(f"{bucket}/all", folder)
@@ -307,9 +298,7 @@ def test_masks_may_be_on_a_disk_and_their_images_on_a_store(
     assert contents(out) == before
 
 
-def test_a_labels_file_on_a_store_labels_files_on_a_disk(
-    photos: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos, bucket, tmp_path):
     rows = [
         f"{path.relative_to(photos).as_posix()},{path.name[:1]}"
         for path in filter(Path.is_file, photos.rglob("*"))
@@ -323,9 +312,7 @@ def test_a_labels_file_on_a_store_labels_files_on_a_disk(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
-def test_photos_in_folders_give_the_same_dataset(
-    photos: Path, bucket: str, tmp_path: Path, workers: int, own_folder: Path
-) -> None:
+def test_photos_in_folders_give_the_same_dataset(photos, bucket, tmp_path, workers, own_folder):
     on_disk, from_store = both(
         photos,
         f"{bucket}/photos",
@@ -340,9 +327,7 @@ def test_photos_in_folders_give_the_same_dataset(
 
 
 @pytest.mark.thorough
-def test_labels_are_those_of_now_though_another_process_has_a_copy(
-    bucket: str, tmp_path: Path
-) -> None:
+def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket, tmp_path):
     store = open_store(bucket)
     store.put("in/a.txt", b"text")
     store.put("labels.csv", b"file_name,label\na.txt,cat\n")
@@ -365,12 +350,12 @@ def test_labels_are_those_of_now_though_another_process_has_a_copy(
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
 def test_other_clouds(
-    request: pytest.FixtureRequest,
-    object_server: ObjectServer,
-    demo: Path,
-    tmp_path: Path,
-    scheme: str,
-) -> None:
+    request,
+    object_server,
+    demo,
+    tmp_path,
+    scheme,
+):
     url = (
         request.getfixturevalue("container")
         if scheme == "az"
@@ -380,7 +365,7 @@ def test_other_clouds(
     assert contents(on_disk) == contents(from_store)
 
 
-def test_a_folder_of_local_copies_that_is_a_persons_is_refused_and_stays(tmp_path: Path) -> None:
+def test_a_folder_of_local_copies_that_is_a_persons_is_refused_and_stays(tmp_path):
     folder = tmp_path / "shardctl-sources-0"
     (folder / "s3").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
@@ -398,7 +383,7 @@ def test_a_folder_of_local_copies_that_is_a_persons_is_refused_and_stays(tmp_pat
         assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_folder_of_local_copies_is_made_and_removed(tmp_path: Path) -> None:
+def test_a_folder_of_local_copies_is_made_and_removed(tmp_path):
     folder = tmp_path / "shardctl-sources-0"
     LocalCopies(str(folder)).leave()
     assert not folder.exists()
@@ -411,9 +396,7 @@ def test_a_folder_of_local_copies_is_made_and_removed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_an_object_is_fetched_once_for_all_processes(
-    object_server: ObjectServer, bucket: str, tmp_path: Path
-) -> None:
+def test_an_object_is_fetched_once_for_all_processes(object_server, bucket, tmp_path):
     store = open_store(bucket)
     for number in range(2):
         store.put(
@@ -428,32 +411,26 @@ def test_an_object_is_fetched_once_for_all_processes(
     assert sum(request["method"] == "LIST" for request in object_server.log()) == 2
 
 
-def test_what_is_above_the_source_need_not_be_permitted(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_what_is_above_the_source_need_not_be_permitted(object_server, photos, bucket, tmp_path):
     put(f"{bucket}/a/photos", photos)
     object_server.fault("403", key="*shardctl.json")
     assert shardctl.convert(f"{bucket}/a/photos", tmp_path / "out", workers=0).samples == 60
 
 
-def test_one_object_is_read_without_the_permission_to_list(
-    object_server: ObjectServer, bucket: str, tmp_path: Path
-) -> None:
+def test_one_object_is_read_without_the_permission_to_list(object_server, bucket, tmp_path):
     open_store(bucket).put("in/lines.jsonl", lines_of(records(20)))
     object_server.fault("403", method="LIST")
     assert shardctl.convert(f"{bucket}/in/lines.jsonl", tmp_path / "out", workers=0).samples == 20
 
 
-def test_one_object_is_one_file(bucket: str, tmp_path: Path) -> None:
+def test_one_object_is_one_file(bucket, tmp_path):
     file = tmp_path / "lines.jsonl"
     file.write_bytes(lines_of(records(20)))
     on_disk, from_store = both(file, f"{bucket}/deep/lines.jsonl", tmp_path)
     assert contents(on_disk) == contents(from_store)
 
 
-def test_the_sources_of_several_buckets(
-    object_server: ObjectServer, demo: Path, tmp_path: Path
-) -> None:
+def test_the_sources_of_several_buckets(object_server, demo, tmp_path):
     urls = [f"s3://{new_bucket(object_server)}" for _ in range(2)]
     for url, name in zip(urls, ("alpha", "beta"), strict=True):
         (tmp_path / name).mkdir()
@@ -473,8 +450,8 @@ def test_the_sources_of_several_buckets(
     ],
 )
 def test_a_network_that_fails_now_and_then_changes_nothing(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, kind: str
-) -> None:
+    object_server, photos, bucket, tmp_path, kind
+):
     put(f"{bucket}/photos", photos)
     object_server.fault(kind, share=0.05, seed=1, size=700)
     shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0)
@@ -485,9 +462,7 @@ def test_a_network_that_fails_now_and_then_changes_nothing(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["image", "table"])
-def test_objects_whose_names_say_nothing_are_looked_into(
-    photos: Path, bucket: str, tmp_path: Path, kind: str
-) -> None:
+def test_objects_whose_names_say_nothing_are_looked_into(photos, bucket, tmp_path, kind):
     folder = tmp_path / "in"
     folder.mkdir()
     for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:20]):
@@ -505,9 +480,7 @@ def rejects(dataset: Path) -> dict[str, str]:
     return {reject["source"]: reject["error"] for reject in found}
 
 
-def test_an_object_that_alone_is_not_permitted_is_a_reject(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_an_object_that_alone_is_not_permitted_is_a_reject(object_server, photos, bucket, tmp_path):
     put(f"{bucket}/photos", photos)
     one = sorted(photos.rglob("*.jpg"))[5].relative_to(photos).as_posix()
     object_server.fault("403", method="GET", key=f"photos/{one}")
@@ -527,16 +500,16 @@ def test_an_object_that_alone_is_not_permitted_is_a_reject(
     ],
 )
 def test_what_befalls_all_objects_stops_the_conversion(
-    object_server: ObjectServer,
-    photos: Path,
-    bucket: str,
-    tmp_path: Path,
-    cli: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: str,
-    method: str,
-    message: str,
-) -> None:
+    object_server,
+    photos,
+    bucket,
+    tmp_path,
+    cli,
+    monkeypatch,
+    fault,
+    method,
+    message,
+):
     put(f"{bucket}/photos", photos)
     object_server.fault(fault, method=method)
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
@@ -556,13 +529,13 @@ def test_what_befalls_all_objects_stops_the_conversion(
     ],
 )
 def test_a_conversion_that_was_stopped_goes_on(
-    object_server: ObjectServer,
-    photos: Path,
-    bucket: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: str,
-) -> None:
+    object_server,
+    photos,
+    bucket,
+    tmp_path,
+    monkeypatch,
+    fault,
+):
     put(f"{bucket}/photos", photos)
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
     stopped = Listener(progress=lambda _: object_server.fault(fault, method="GET"))
@@ -581,9 +554,7 @@ def test_a_conversion_that_was_stopped_goes_on(
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 
 
-def test_what_becomes_of_objects_that_change_or_go(
-    photos: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_what_becomes_of_objects_that_change_or_go(photos, bucket, tmp_path):
     put(f"{bucket}/photos", photos)
     store = open_store(f"{bucket}/photos")
     gone, other = (
@@ -607,9 +578,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough
-def test_a_large_object_comes_in_parts(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_object_comes_in_parts(bucket, tmp_path, monkeypatch):
     small_pieces(monkeypatch)
     file = tmp_path / "lines.jsonl"
     file.write_bytes(lines_of(records(1000)))
@@ -617,9 +586,7 @@ def test_a_large_object_comes_in_parts(
     assert contents(on_disk) == contents(from_store)
 
 
-def test_an_update_follows_the_versions_of_objects(
-    object_server: ObjectServer, source: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_an_update_follows_the_versions_of_objects(object_server, source, bucket, tmp_path):
     url, out = put(f"{bucket}/photos", source), tmp_path / "out"
     shardctl.convert(url, out, workers=0)
     assert shardctl.convert(url, out, workers=0).status == "up-to-date"
@@ -645,7 +612,7 @@ def test_an_update_follows_the_versions_of_objects(
 
 
 @pytest.mark.thorough
-def test_inputs_are_appended(bucket: str, tmp_path: Path) -> None:
+def test_inputs_are_appended(bucket, tmp_path):
     store = open_store(bucket)
     store.put("in/a.jsonl", lines_of(records(10)))
     shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0)
@@ -655,7 +622,7 @@ def test_inputs_are_appended(bucket: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_lost_shard_is_made_again_from_a_store(photos: Path, bucket: str, tmp_path: Path) -> None:
+def test_a_lost_shard_is_made_again_from_a_store(photos, bucket, tmp_path):
     out = tmp_path / "out"
     shardctl.convert(put(f"{bucket}/photos", photos), out, workers=0)
     before = contents(out)
@@ -666,7 +633,7 @@ def test_a_lost_shard_is_made_again_from_a_store(photos: Path, bucket: str, tmp_
 
 
 @pytest.mark.thorough
-def test_parts_of_a_conversion_read_from_a_store(photos: Path, bucket: str, tmp_path: Path) -> None:
+def test_parts_of_a_conversion_read_from_a_store(photos, bucket, tmp_path):
     put(f"{bucket}/photos", photos)
     for part in ("1/2", "2/2"):
         shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, part=part)
@@ -676,16 +643,14 @@ def test_parts_of_a_conversion_read_from_a_store(photos: Path, bucket: str, tmp_
 
 
 @pytest.mark.thorough
-def test_a_source_on_a_store_has_a_snapshot(photos: Path, bucket: str, tmp_path: Path) -> None:
+def test_a_source_on_a_store_has_a_snapshot(photos, bucket, tmp_path):
     url = put(f"{bucket}/photos", photos)
     for _ in range(2):
         assert len(shardctl.snapshot(tmp_path / "out", source=url, workers=0)) == 60
 
 
 @pytest.mark.thorough
-def test_objects_make_room_for_others(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folder: Path
-) -> None:
+def test_objects_make_room_for_others(bucket, tmp_path, monkeypatch, own_folder):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(12):
@@ -733,7 +698,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.thorough
-def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path) -> None:
+def test_what_a_killed_process_has_left_is_removed(bucket, own_folder):
     urls = [f"{bucket}/{name}" for name in "ab"]
     paths = [copy_of(url) for url in urls]
     for name in "ab":
@@ -750,8 +715,8 @@ def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path
 @pytest.mark.thorough
 @pytest.mark.parametrize("told", [0, 20])
 def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
-    bucket: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, told: int
-) -> None:
+    bucket, own_folder, monkeypatch, told
+):
     """Who waits looks again after 0.6 of its patience, in which the other one has got a bit more
     `told` times."""
     open_store(bucket).put("a", b"something")
@@ -792,14 +757,12 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
         ("{bucket}/nothing", InputError, "there is no object with this key"),
     ],
 )
-def test_a_source_that_leads_nowhere(
-    bucket: str, tmp_path: Path, url: str, error: type[Exception], message: str
-) -> None:
+def test_a_source_that_leads_nowhere(bucket, tmp_path, url, error, message):
     with pytest.raises(error, match=message):
         shardctl.convert(url.format(bucket=bucket), tmp_path / "out", workers=0)
 
 
-def test_a_url_that_was_made_a_path_is_told(tmp_path: Path) -> None:
+def test_a_url_that_was_made_a_path_is_told(tmp_path):
     with pytest.raises(UsageError, match="give the URL as a string"):
         shardctl.convert(Path("s3://bucket/in"), tmp_path / "out")
 
@@ -829,7 +792,7 @@ KEYS = st.lists(
 
 @given(keys=KEYS)
 @examples(60)
-def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
+def test_objects_are_walked_as_files_are(keys):
     inside = memory_store()
     for key in keys:
         inside.put(f"in/{key}", b"data")
@@ -879,7 +842,7 @@ class Generated:
     ["in/img_{:08}.jpg", "in/{0:05x}/{0:08}", "in/part-{:08}/of/data.txt"],
     ids=["numbers", "hashes", "folders"],
 )
-def test_many_keys_are_listed_by_few_requests(tmp_path: Path, name: str) -> None:
+def test_many_keys_are_listed_by_few_requests(tmp_path, name):
     store: Any = Generated(name.format, 60_000)
     counts: list[int] = []
     keys = list_keys(store, "in/", tmp_path, counts.append)
@@ -917,9 +880,7 @@ def test_many_keys_are_listed_by_few_requests(tmp_path: Path, name: str) -> None
         ("FOLDER/in/a.jsonl", "FOLDER/in/a.jsonl", "FOLDER/in"),
     ],
 )
-def test_a_job_and_a_dataset_name_sources_as_people_do(
-    bucket: str, tmp_path: Path, given: str, recorded: str, root: str
-) -> None:
+def test_a_job_and_a_dataset_name_sources_as_people_do(bucket, tmp_path, given, recorded, root):
     folder = tmp_path / "here"
     (folder / "other").mkdir(parents=True)
     (folder / "in").mkdir()

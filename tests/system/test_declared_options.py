@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from shardctl.system.options import (
     Option,
     SecondsOrNone,
     Text,
-    ValueType,
     Whole,
     Word,
     at_least,
@@ -50,14 +48,14 @@ class Driving:
     load: int = option(ByteSize(), 0, "What it carries.")
 
 
-def test_options_are_those_of_the_fields() -> None:
+def test_options_are_those_of_the_fields():
     declared = declared_in(Driving)
     assert list(declared) == ["speed", "gears", "name", "colour", "stops", "load"]
     assert declared["speed"] == RATE._replace(default=2.0, heading="first")
     assert [declared[name].spelled(name) for name in ("gears", "colour")] == ["--gears", "--paint"]
 
 
-def test_keyword_arguments_are_taken_by_the_names_of_options() -> None:
+def test_keyword_arguments_are_taken_by_the_names_of_options():
     assert taken_arguments("drive", {"speed": 3, "load": "1KiB"}, declared_in(Driving)) == {
         "speed": 3,
         "load": 1024,
@@ -71,7 +69,7 @@ def test_keyword_arguments_are_taken_by_the_names_of_options() -> None:
         ("zzz", "help(shardctl.drive) lists all"),
     ],
 )
-def test_a_name_that_no_option_has_is_answered(typed: str, answer: str) -> None:
+def test_a_name_that_no_option_has_is_answered(typed, answer):
     with pytest.raises(UsageError) as refused:
         taken_arguments("drive", {typed: 1}, declared_in(Driving))
     assert str(refused.value) == f"drive has no argument {typed!r}; {answer}"
@@ -93,7 +91,7 @@ def test_a_name_that_no_option_has_is_answered(typed: str, answer: str) -> None:
         ({"stops": [5]}, "stops must be a path; it is [5]"),
     ],
 )
-def test_each_value_is_checked_by_its_field(wrong: dict[str, Any], message: str) -> None:
+def test_each_value_is_checked_by_its_field(wrong, message):
     check_options(Driving())
     with pytest.raises(UsageError) as refused:
         check_options(replace(Driving(), **wrong))
@@ -118,7 +116,7 @@ def test_each_value_is_checked_by_its_field(wrong: dict[str, Any], message: str)
         (Off(), False, None),
     ],
 )
-def test_what_the_command_line_means(type_: ValueType, given: Any, value: Any) -> None:
+def test_what_the_command_line_means(type_, given, value):
     assert type_.of_text(given) == value
 
 
@@ -132,7 +130,7 @@ def test_what_the_command_line_means(type_: ValueType, given: Any, value: Any) -
         (SecondsOrNone(), "soon", "'soon' is neither a number of seconds nor none"),
     ],
 )
-def test_what_it_cannot_mean_is_said(type_: ValueType, given: str, message: str) -> None:
+def test_what_it_cannot_mean_is_said(type_, given, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the message is compared
         type_.of_text(given)
     assert str(refused.value) == message

@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ def on_store(url: str, scratch: Path, form: Form) -> DatasetOnStore:
     return dataset
 
 
-def test_a_file_is_read_as_it_was_written(folder: Folder) -> None:
+def test_a_file_is_read_as_it_was_written(folder):
     for name, data in FILES.items():
         assert folder.read(name).to_pybytes() == data
         assert b"".join(chunk.to_pybytes() for chunk in folder.chunks(name)) == data
@@ -74,7 +74,7 @@ def test_a_file_is_read_as_it_was_written(folder: Folder) -> None:
         assert (file.read(2), file.tell()) == (b"56", 7)
 
 
-def test_what_is_known_of_a_file(folder: Folder) -> None:
+def test_what_is_known_of_a_file(folder):
     for name, data in FILES.items():
         found = folder.stat(name)
         assert found is not None
@@ -95,12 +95,12 @@ def test_what_is_known_of_a_file(folder: Folder) -> None:
         lambda folder: hash_file(folder, "none"),
     ],
 )
-def test_what_is_not_there(folder: Folder, use: Callable[[Folder], object]) -> None:
+def test_what_is_not_there(folder, use):
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*none'"):
         use(folder)
 
 
-def test_a_folder_is_a_value(folder: Folder) -> None:
+def test_a_folder_is_a_value(folder):
     again = pickle.loads(pickle.dumps(folder))
     assert (again, hash(again)) == (folder, hash(folder))
     assert again.read("a.bin").to_pybytes() == b"0123456789"
@@ -110,7 +110,7 @@ def test_a_folder_is_a_value(folder: Folder) -> None:
 
 
 @pytest.mark.thorough
-def test_a_folder_that_can_be_changed(folder: Folder) -> None:
+def test_a_folder_that_can_be_changed(folder):
     if isinstance(folder, StoreFolder):
         pytest.skip("it is changed by the calls of its store")
     changed: FolderHere = folder  # type: ignore[assignment]  # all but the one above
@@ -127,12 +127,12 @@ def test_a_folder_that_can_be_changed(folder: Folder) -> None:
 
 
 @pytest.mark.thorough
-def test_another_process_of_the_command_is_told_the_folder(folder: Folder) -> None:
+def test_another_process_of_the_command_is_told_the_folder(folder):
     if isinstance(folder, LocalFolder | DatasetOnStore):
         assert from_json(to_json(folder)) == folder
 
 
-def test_an_object_may_have_any_name(bucket: str, tmp_path: Path) -> None:
+def test_an_object_may_have_any_name(bucket, tmp_path):
     """Names of the cache's own files are of objects too, and of each only one is fetched."""
     names = [".space", ".new", ".locks", "files", "work"]
     for name in names:
@@ -143,7 +143,7 @@ def test_an_object_may_have_any_name(bucket: str, tmp_path: Path) -> None:
         assert set(names) <= set(folder.names())
 
 
-def test_one_dataset_is_closed_and_the_other_one_goes_on(bucket: str, tmp_path: Path) -> None:
+def test_one_dataset_is_closed_and_the_other_one_goes_on(bucket, tmp_path):
     client_of(bucket).put("one/a", b"1")
     client_of(bucket).put("two/a", b"2")
     one, two = (on_store(f"{bucket}/{name}", tmp_path / name, "whole") for name in ("one", "two"))
@@ -158,7 +158,7 @@ def test_one_dataset_is_closed_and_the_other_one_goes_on(bucket: str, tmp_path: 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_what_a_file_system_has_that_a_store_has_not(tmp_path: Path) -> None:
+def test_what_a_file_system_has_that_a_store_has_not(tmp_path):
     folder = LocalFolder(tmp_path)
     (tmp_path / "file").write_bytes(b"123")
     (tmp_path / "link").symlink_to("file")
@@ -185,7 +185,7 @@ def test_what_a_file_system_has_that_a_store_has_not(tmp_path: Path) -> None:
             use("pipe")
 
 
-def test_a_folder_with_the_work_on_a_dataset_on_a_store_has_its_url(tmp_path: Path) -> None:
+def test_a_folder_with_the_work_on_a_dataset_on_a_store_has_its_url(tmp_path):
     folder = LocalFolder(tmp_path, "s3://bucket/out")
     assert (folder.shown(), folder.shown("a"), folder.text) == (
         "s3://bucket/out",
@@ -195,7 +195,7 @@ def test_a_folder_with_the_work_on_a_dataset_on_a_store_has_its_url(tmp_path: Pa
     assert folder.path("a") == tmp_path / "a"
 
 
-def test_a_command_for_file_systems_refuses_a_url(tmp_path: Path) -> None:
+def test_a_command_for_file_systems_refuses_a_url(tmp_path):
     assert here_only(str(tmp_path), "prune") == tmp_path
     with pytest.raises(
         UsageError,

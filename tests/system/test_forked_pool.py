@@ -26,7 +26,7 @@ def pool_of(handle: Callable[[Any], Any], count: int = 2) -> Iterator[ForkedPool
         pool.close()
 
 
-def test_results_are_in_the_order_of_the_tasks_whoever_is_faster() -> None:
+def test_results_are_in_the_order_of_the_tasks_whoever_is_faster():
     def handle(number: int) -> tuple[int, int]:
         time.sleep(0.02 * (number % 3))
         return number, os.getpid()
@@ -62,9 +62,7 @@ class Unsendable(Exception):
         (Unsendable("no such", "frame"), RuntimeError),
     ],
 )
-def test_an_error_is_raised_with_its_traceback_in_the_process(
-    error: BaseException, expected: type[BaseException]
-) -> None:
+def test_an_error_is_raised_with_its_traceback_in_the_process(error, expected):
     def fails_here(_: int) -> None:
         raise error
 
@@ -73,7 +71,7 @@ def test_an_error_is_raised_with_its_traceback_in_the_process(
     assert "in fails_here" in str(raised.value.__cause__)
 
 
-def test_a_result_that_cannot_be_sent_is_an_error_and_no_death() -> None:
+def test_a_result_that_cannot_be_sent_is_an_error_and_no_death():
     with (
         pool_of(lambda _: lambda: None) as pool,
         pytest.raises(Exception, match=r"pickle|local object"),
@@ -81,7 +79,7 @@ def test_a_result_that_cannot_be_sent_is_an_error_and_no_death() -> None:
         pool.run([1])
 
 
-def test_a_death_is_noticed_though_a_fork_of_the_process_lives_on() -> None:
+def test_a_death_is_noticed_though_a_fork_of_the_process_lives_on():
     def ends(_: int) -> None:
         if os.fork() == 0:
             time.sleep(60)
@@ -93,7 +91,7 @@ def test_a_death_is_noticed_though_a_fork_of_the_process_lives_on() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_processes_do_not_stop_at_an_interrupt_which_is_for_their_parent() -> None:
+def test_processes_do_not_stop_at_an_interrupt_which_is_for_their_parent():
     def interrupted(number: int) -> int:
         os.kill(os.getpid(), signal.SIGINT)
         return number

@@ -24,7 +24,7 @@ def job(tmp_path: Path) -> JobFolder:
     return job
 
 
-def test_what_was_written_is_read_again(job: JobFolder) -> None:
+def test_what_was_written_is_read_again(job):
     assert job.is_begun()
     assert job.record() == {"parts": 2}
     assert job.read_marker("0") == {"files": ["a"]}
@@ -33,13 +33,13 @@ def test_what_was_written_is_read_again(job: JobFolder) -> None:
         job.read_marker("1")
 
 
-def test_where_the_markers_are_gone_it_is_not_said_that_nothing_is_done(job: JobFolder) -> None:
+def test_where_the_markers_are_gone_it_is_not_said_that_nothing_is_done(job):
     (job.path / "done").rename(job.path / "away")
     with pytest.raises(FileNotFoundError):
         job.markers()
 
 
-def test_folders_are_made_again_but_not_behind_a_link(job: JobFolder, tmp_path: Path) -> None:
+def test_folders_are_made_again_but_not_behind_a_link(job, tmp_path):
     job.make_folders("made")
     (tmp_path / "mine").mkdir()
     (job.path / "other").symlink_to(tmp_path / "mine")
@@ -47,7 +47,7 @@ def test_folders_are_made_again_but_not_behind_a_link(job: JobFolder, tmp_path: 
         job.make_folders("other")
 
 
-def test_only_incomplete_files_that_are_wanted_are_deleted(job: JobFolder) -> None:
+def test_only_incomplete_files_that_are_wanted_are_deleted(job):
     for name in (
         "made/a",
         "made/a.0123abcd.partial",
@@ -62,9 +62,7 @@ def test_only_incomplete_files_that_are_wanted_are_deleted(job: JobFolder) -> No
 
 
 @pytest.mark.parametrize("killed_at", ["rename", "remove_tree"])
-def test_half_of_a_folder_is_none_to_go_on_with(
-    job: JobFolder, monkeypatch: pytest.MonkeyPatch, killed_at: str
-) -> None:
+def test_half_of_a_folder_is_none_to_go_on_with(job, monkeypatch, killed_at):
     (job.path / "mark").touch()
 
     def killed(*given: object) -> None:
@@ -84,7 +82,7 @@ def test_half_of_a_folder_is_none_to_go_on_with(
     assert list(job.path.parent.iterdir()) == []
 
 
-def test_no_link_is_followed_when_a_folder_is_taken_away(job: JobFolder, tmp_path: Path) -> None:
+def test_no_link_is_followed_when_a_folder_is_taken_away(job, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     (job.path / "made" / "link").symlink_to(tmp_path / "mine")

@@ -25,7 +25,7 @@ from shardctl.system import file_lease
 from shardctl.system.file_lease import LEASE, STALE_SECONDS, Owner
 
 
-def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path):
     source = images(tmp_path / "in", "1.png")
     with (
         file_lease.hold(tmp_path / "out" / ".shardctl", None),
@@ -35,7 +35,7 @@ def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path: Path) ->
     assert not (tmp_path / "out").exists(), "a lease leaves nothing behind"
 
 
-def test_a_second_converter_waits_and_says_for_whom(tmp_path: Path) -> None:
+def test_a_second_converter_waits_and_says_for_whom(tmp_path):
     source = images(tmp_path / "in", "1.png")
     heard: list[str] = []
     free = threading.Event()
@@ -63,7 +63,7 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 3])
-def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path: Path, count: int) -> None:
+def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path, count):
     images(tmp_path / "in", "1.png", "2.png", "3.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, samples_per_shard=1)
     command = [
@@ -98,9 +98,7 @@ def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path: Path, c
 
 
 @pytest.mark.thorough
-def test_the_lease_is_held_while_the_folders_are_exchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path, monkeypatch):
     """The first is stopped right after the exchange, with the old dataset still to be deleted. A
     second one waits."""
     source, out = images(tmp_path / "in", "1.png", "2.png"), tmp_path / "out"
@@ -160,7 +158,7 @@ def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(file_lease, "SETTLE_SECONDS", 0.05)
 
 
-def test_without_locks_there_is_one_writer_all_the_same(tmp_path: Path, no_locks: None) -> None:
+def test_without_locks_there_is_one_writer_all_the_same(tmp_path, no_locks):
     source, staging = images(tmp_path / "in", "1.png"), tmp_path / "out" / ".shardctl"
     with (
         file_lease.hold(staging, None),
@@ -171,9 +169,7 @@ def test_without_locks_there_is_one_writer_all_the_same(tmp_path: Path, no_locks
     assert not staging.exists()
 
 
-def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(
-    tmp_path: Path, no_locks: None
-) -> None:
+def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(tmp_path, no_locks):
     """That of this machine too: nothing else tells whether it is there, seen from inside a
     container."""
     left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS / 2)
@@ -192,8 +188,8 @@ def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(
 
 
 def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
-    tmp_path: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, no_locks, monkeypatch
+):
     """Another machine writes itself into it right after this one has done so."""
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
     path = tmp_path / "out" / ".shardctl" / LEASE
@@ -210,9 +206,7 @@ def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
     assert json.loads(path.read_text())["host"] == "node8"
 
 
-def test_a_lock_that_hides_its_file_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_hides_its_file_is_waited_for(tmp_path, monkeypatch):
     """As SMB has it: what is locked can be read by its owner's descriptor alone."""
     staging = tmp_path / "out" / ".shardctl"
     with file_lease.hold(staging, None) as held:
@@ -244,7 +238,7 @@ def is_lease(descriptor: int, staging: Path) -> bool:
         return False
 
 
-def test_a_lease_that_was_taken_over_stays_with_the_new_owner(tmp_path: Path) -> None:
+def test_a_lease_that_was_taken_over_stays_with_the_new_owner(tmp_path):
     path = tmp_path / "out" / ".shardctl" / LEASE
     with file_lease.hold(path.parent, None):
         path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
@@ -255,7 +249,7 @@ def test_a_lease_that_was_taken_over_stays_with_the_new_owner(tmp_path: Path) ->
     sys.platform != "linux",
     reason="/proc is a folder in which nothing can be made, and says ENOENT",
 )
-def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path):
     def waiting(owner: str) -> None:
         raise AssertionError(f"it waits for {owner}")
 
@@ -271,9 +265,7 @@ def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path: 
                 )
 
 
-def test_one_that_is_just_ending_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr(file_lease, "ENDING_SECONDS", 0.0)
     monkeypatch.setattr(file_lease, "LOOK_SECONDS", 0.001)
     real = os.open
@@ -293,9 +285,7 @@ def test_one_that_is_just_ending_is_not_waited_for_without_end(
         pass
 
 
-def test_a_lease_that_cannot_be_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -314,7 +304,7 @@ def left_behind(out: Path, boot: str, age: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_the_lease_of_a_live_converter_on_another_machine_is_respected(tmp_path: Path) -> None:
+def test_the_lease_of_a_live_converter_on_another_machine_is_respected(tmp_path):
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS / 2)
     with (
         pytest.raises(BusyError, match="process 4711 on node7"),
@@ -323,9 +313,7 @@ def test_the_lease_of_a_live_converter_on_another_machine_is_respected(tmp_path:
         pass
 
 
-def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr(file_lease, "SETTLE_SECONDS", 0.05)
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
     assert (
@@ -336,7 +324,7 @@ def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(
     )
 
 
-def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(tmp_path: Path) -> None:
+def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(tmp_path):
     left_behind(tmp_path / "out", Owner.me().boot, age=0)
     assert (
         shardctl.convert(
@@ -346,9 +334,7 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(tmp_p
     )
 
 
-def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(file_lease, "HEARTBEAT_SECONDS", 0.01)
     staging = tmp_path / "out" / ".shardctl"
     with file_lease.hold(staging, None) as held:
@@ -361,7 +347,7 @@ def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(
             held.check()
 
 
-def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path: Path) -> None:
+def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(20)))
     path = tmp_path / "out" / ".shardctl" / LEASE
 
@@ -373,7 +359,7 @@ def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path: Path)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path: Path) -> None:
+def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path):
     script = (
         "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl.system import "
         "file_lease\n"

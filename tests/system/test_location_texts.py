@@ -29,7 +29,7 @@ PARTS = st.lists(st.sampled_from(("a", "b", "c d", "\N{SNOWMAN}#%3F", "x.y")), m
 @pytest.mark.parametrize(
     "text", ["s3://bucket", "gs://bucket/a/b c", "az://container/\N{SNOWMAN}#%3F"]
 )
-def test_urls_of_stores_are_known_and_stay_as_they_are(text: str) -> None:
+def test_urls_of_stores_are_known_and_stay_as_they_are(text):
     assert is_stored(text)
     assert normal(f"{text}/") == normal(text) == text
     assert join(text, "x/./y") == f"{text}/x/y"
@@ -40,11 +40,11 @@ def test_urls_of_stores_are_known_and_stay_as_they_are(text: str) -> None:
     "text",
     ["/s3/bucket", "s3:/bucket/a", "s3://", "s3:///a", "http://host/a", "C:\\a", "a://b", "", "."],
 )
-def test_all_else_is_a_path(text: str) -> None:
+def test_all_else_is_a_path(text):
     assert not is_stored(text)
 
 
-def test_a_bucket_has_no_folder_above_it() -> None:
+def test_a_bucket_has_no_folder_above_it():
     assert (parent_of("s3://b"), folders_above("s3://b/a/x")) == ("s3://b", ["s3://b/a", "s3://b"])
     assert folders_above("/a/x") == ["/a", "/"]
     assert (name_of("s3://b"), name_of("s3://b/a.png"), beside("s3://b/a/x.png", "y.png")) == (
@@ -54,7 +54,7 @@ def test_a_bucket_has_no_folder_above_it() -> None:
     )
 
 
-def test_a_path_in_a_folder_is_written_as_path_does() -> None:
+def test_a_path_in_a_folder_is_written_as_path_does():
     assert [join(folder, "a/./x") for folder in ("/", ".", "b", "../b")] == [
         "/a/x",
         "a/x",
@@ -68,7 +68,7 @@ def test_a_path_in_a_folder_is_written_as_path_does() -> None:
     )
 
 
-def test_what_lies_below_a_folder() -> None:
+def test_what_lies_below_a_folder():
     assert (
         path_below("s3://b/a/x", "s3://b/a")
         == path_below("/a/x", "/a")
@@ -79,7 +79,7 @@ def test_what_lies_below_a_folder() -> None:
     assert path_below("s3://b/ab", "s3://b/a") is path_below("/b/a", "s3://b") is None
 
 
-def test_a_path_and_a_url_have_no_way_between_them() -> None:
+def test_a_path_and_a_url_have_no_way_between_them():
     assert relative("/a/x.png", "s3://b") == follow("s3://b", "/a/x.png") == "/a/x.png"
     assert relative("s3://b/x.png", "/a") == follow("/a", "s3://b/x.png") == "s3://b/x.png"
     assert (
@@ -94,9 +94,7 @@ def test_a_path_and_a_url_have_no_way_between_them() -> None:
 
 @given(bucket=st.sampled_from(("b", "c")), other=st.sampled_from(("b", "c")), one=PARTS, two=PARTS)
 @examples(200)
-def test_ways_between_urls_are_those_between_paths(
-    bucket: str, other: str, one: list[str], two: list[str]
-) -> None:
+def test_ways_between_urls_are_those_between_paths(bucket, other, one, two):
     """Masks are recorded by the way from their source: that of the folders in which copies of
     objects lie."""
     file, folder = "/".join((f"s3://{bucket}", *one)), "/".join((f"s3://{other}", *two))
@@ -107,6 +105,6 @@ def test_ways_between_urls_are_those_between_paths(
     assert follow(folder, way) == file
 
 
-def test_a_way_that_leads_out_of_all_buckets_is_no_path_of_this_machine() -> None:
+def test_a_way_that_leads_out_of_all_buckets_is_no_path_of_this_machine():
     for way in ("../../../secret.png", "../../../../x/y"):
         assert follow("s3://b/k", way).startswith("s3://b/k/")

@@ -61,12 +61,12 @@ def tree(root: Path, files: dict[str, object], membership: str) -> tuple[Path, P
     ],
 )
 def test_the_tightest_limit_of_the_control_groups_counts(
-    tmp_path: Path,
-    files: dict[str, object],
-    membership: str,
-    cores: float | None,
-    memory: int | None,
-) -> None:
+    tmp_path,
+    files,
+    membership,
+    cores,
+    memory,
+):
     where = tree(tmp_path, files, membership)
     assert (cpu_share(*where), memory_limit(*where)) == (cores, memory)
 
@@ -75,8 +75,8 @@ def test_the_tightest_limit_of_the_control_groups_counts(
     ("quota", "cores"), [("50000 100000", 1), ("150000 100000", 2), ("6400000 100000", 3)]
 )
 def test_workers_and_threads_are_counted_by_the_share_of_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
-) -> None:
+    tmp_path, monkeypatch, quota, cores
+):
     cgroups, membership = tree(tmp_path, {"cpu.max": quota, "memory.max": GIB}, "0::/\n")
     monkeypatch.setattr(machine, "CGROUPS", cgroups)
     monkeypatch.setattr(machine, "MEMBERSHIP", membership)
@@ -106,7 +106,7 @@ def one_core() -> Iterator[Path]:
     group.rmdir()
 
 
-def test_a_real_control_group_is_seen(one_core: Path) -> None:
+def test_a_real_control_group_is_seen(one_core):
     code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()))"
     code += "; from shardctl.system.machine import usable_cores; print(usable_cores())"
     ran = subprocess.run(

@@ -42,7 +42,7 @@ def names_in(folder: Path) -> list[str]:
     )
 
 
-def test_those_used_least_lately_make_room(tmp_path: Path) -> None:
+def test_those_used_least_lately_make_room(tmp_path):
     cache = cache_in(tmp_path, Limits(4000, None, 1, 0, 1))
     for name in ("a", "b/c", "d"):
         cache.hold(name, 0, bytes_of(1000))
@@ -52,9 +52,7 @@ def test_those_used_least_lately_make_room(tmp_path: Path) -> None:
     assert not cache.is_held("b/c")
 
 
-def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(tmp_path, monkeypatch):
     """Another process removes it after this one has opened it, and before the lock."""
     (tmp_path / "cache").mkdir()
     cache, flock = cache_in(tmp_path / "cache"), fcntl.flock
@@ -70,7 +68,7 @@ def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(
     assert not cache.is_held("a")
 
 
-def test_the_number_of_files_has_a_limit(tmp_path: Path) -> None:
+def test_the_number_of_files_has_a_limit(tmp_path):
     cache = cache_in(tmp_path, Limits(1 << 30, 10, 1, 0, 1))
     for number in range(25):
         cache.hold(f"{number:02}", 0, bytes_of(1))
@@ -78,7 +76,7 @@ def test_the_number_of_files_has_a_limit(tmp_path: Path) -> None:
     assert names_in(tmp_path)[-1] == "24"
 
 
-def test_files_that_are_held_stay_whatever_the_limit_is(tmp_path: Path) -> None:
+def test_files_that_are_held_stay_whatever_the_limit_is(tmp_path):
     limits = Limits(10, None, 2, 0, 2)
     one, other = cache_in(tmp_path, limits), cache_in(tmp_path, limits)
     for name in ("a", "b"):
@@ -92,14 +90,14 @@ def test_files_that_are_held_stay_whatever_the_limit_is(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["e", "f", "g"]
 
 
-def test_what_is_forgotten_holds_nothing(tmp_path: Path) -> None:
+def test_what_is_forgotten_holds_nothing(tmp_path):
     cache_in(tmp_path).hold("a", 0, bytes_of(1000))
     other = cache_in(tmp_path, Limits(10, None, 1, 0, 1))
     other.hold("b", 0, bytes_of(1000))
     assert names_in(tmp_path) == ["b"]
 
 
-def test_another_stamp_is_brought_anew(tmp_path: Path) -> None:
+def test_another_stamp_is_brought_anew(tmp_path):
     cache, old, new = cache_in(tmp_path), 10**17, 2 * 10**17
     cache.hold("a", old, bytes_of(5, old))
     assert cache.is_held("a", old)
@@ -109,7 +107,7 @@ def test_another_stamp_is_brought_anew(tmp_path: Path) -> None:
     assert Path(cache.hold("a", 0, bytes_of(9))).stat().st_size == 7, "any will do"
 
 
-def test_what_is_left_out_takes_no_room(tmp_path: Path) -> None:
+def test_what_is_left_out_takes_no_room(tmp_path):
     cache = cache_in(tmp_path, Limits(1 << 20, None, 1, 0, 1))
 
     def fill(new: NewFile) -> int:
@@ -125,7 +123,7 @@ def test_what_is_left_out_takes_no_room(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_size == (1 << 30) + 10
 
 
-def test_what_cannot_be_brought_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_brought_leaves_nothing(tmp_path):
     def fill(new: NewFile) -> int:
         new.expect(10)
         new.write(b"half")
@@ -139,7 +137,7 @@ def test_what_cannot_be_brought_leaves_nothing(tmp_path: Path) -> None:
     assert Path(cache.hold("a", 0, bytes_of(3))).stat().st_size == 3
 
 
-def test_of_many_that_want_an_object_one_brings_it(tmp_path: Path) -> None:
+def test_of_many_that_want_an_object_one_brings_it(tmp_path):
     calls: list[str] = []
 
     def fill(new: NewFile) -> int:
@@ -164,7 +162,7 @@ cache_in(Path(sys.argv[1])).hold("a", 0, fill)
 """
 
 
-def test_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_killed_process_is_in_nobodys_way(tmp_path):
     ran = subprocess.run([sys.executable, "-c", KILLED, tmp_path, Path(__file__).parent])
     assert ran.returncode == -signal.SIGKILL
     assert names_in(tmp_path) == []

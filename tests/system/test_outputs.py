@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,9 +36,7 @@ OTHERS = ("photo.jpg", "out/manifest.json", "out/train-00000.arrow", "link.arrow
     ],
 )
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_file_is_not_replaced(
-    cli: Any, here: Path, photos: Path, command: str, name: str
-) -> None:
+def test_another_file_is_not_replaced(cli, here, photos, command, name):
     (here / "photo.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
     (here / "link.arrow").hardlink_to(here / "out" / "train-00000.arrow")
     (here / "page.html").write_text("<!doctype html><title>mine</title>")
@@ -62,8 +59,8 @@ def test_another_file_is_not_replaced(
     ids=["no folder", "a folder"],
 )
 def test_a_place_that_cannot_be_written_is_said_before_the_work(
-    cli: Any, here: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, why: str
-) -> None:
+    cli, here, monkeypatch, command, name, why
+):
     (here / "folder").mkdir()
     for work in (
         "shardctl.benchmark.measure.bench",
@@ -75,7 +72,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(
     assert f"{name}: cannot be written ({why})" in ran.err
 
 
-def test_a_page_and_a_sheet_of_before_are_replaced(cli: Any, here: Path) -> None:
+def test_a_page_and_a_sheet_of_before_are_replaced(cli, here):
     (here / "other").mkdir()
     (here / "sheet.png").symlink_to(here / "other" / "sheet.png")
     (here / "page.html").touch()
@@ -91,9 +88,7 @@ def test_a_page_and_a_sheet_of_before_are_replaced(cli: Any, here: Path) -> None
 
 
 @pytest.mark.thorough
-def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(
-    cli: Any, here: Path, photos: Path
-) -> None:
+def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(cli, here, photos):
     options = (
         "--resize",
         "32x32",
@@ -118,7 +113,7 @@ def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "node.prom"])
-def test_metrics_are_not_written_into_another_file(tmp_path: Path, name: str) -> None:
+def test_metrics_are_not_written_into_another_file(tmp_path, name):
     pytest.importorskip("prometheus_client")
     (tmp_path / "in").mkdir()
     for row in ("in/1.jsonl", name):
@@ -137,7 +132,7 @@ def test_metrics_are_not_written_into_another_file(tmp_path: Path, name: str) ->
     assert (tmp_path / name).stat().st_size
 
 
-def test_metrics_go_on_in_their_file(tmp_path: Path) -> None:
+def test_metrics_go_on_in_their_file(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.jsonl").write_text('{"x": 1}\n')
     counts = []

@@ -66,7 +66,7 @@ def came_from(environment: Path, record: dict[str, object]) -> None:
     (environment / "shardctl-1.dist-info" / "direct_url.json").write_text(json.dumps(record))
 
 
-def test_from_an_index_it_is_an_extra_of_shardctl(copy: Path, environment: Path) -> None:
+def test_from_an_index_it_is_an_extra_of_shardctl(copy, environment):
     assert said(copy, "s3", environment) == "'shardctl[s3]'"
 
 
@@ -79,21 +79,19 @@ def test_from_an_index_it_is_an_extra_of_shardctl(copy: Path, environment: Path)
         {"url": "https://host/me/shardctl.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}},
     ],
 )
-def test_from_elsewhere_it_is_the_packages_themselves(
-    copy: Path, environment: Path, record: dict[str, object]
-) -> None:
+def test_from_elsewhere_it_is_the_packages_themselves(copy, environment, record):
     came_from(environment, record)
     assert said(copy, "s3", environment) == "'obstore>=0.11' 'boto3>=1.34'"
     assert said(copy, "all", environment) == "h5py 'always[fast]' 'obstore>=0.11' 'boto3>=1.34'"
     assert said(copy, "newer", environment) == "'shardctl[newer]'"
 
 
-def test_in_a_clone_that_was_never_installed_it_is_the_clone(copy: Path) -> None:
+def test_in_a_clone_that_was_never_installed_it_is_the_clone(copy):
     (copy / "pyproject.toml").touch()
     assert said(copy, "s3", None) == f"'{copy}[s3]'"
 
 
-def test_markers_of_the_real_metadata_are_of_the_kinds_that_are_understood() -> None:
+def test_markers_of_the_real_metadata_are_of_the_kinds_that_are_understood():
     for line in requires("shardctl") or []:
         marker = line.partition(";")[2]
         known = re.sub(
@@ -102,7 +100,7 @@ def test_markers_of_the_real_metadata_are_of_the_kinds_that_are_understood() -> 
         assert set(known.replace("and", "").replace(" ", "")) <= {"(", ")"}, line
 
 
-def test_every_extra_names_packages() -> None:
+def test_every_extra_names_packages():
     listed = requires("shardctl") or []
     for extra in metadata("shardctl").get_all("Provides-Extra") or []:
         assert packages_of(extra, listed) or extra == "plot", extra

@@ -138,8 +138,8 @@ def alive(process: int) -> bool:
 
 
 def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tasks(
-    three: Listening,
-) -> None:
+    three,
+):
     assert children() == []
     assert three.run() == []
     assert children() == []
@@ -152,7 +152,7 @@ def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tas
     assert children() == []
 
 
-def test_workers_that_are_let_go_end_and_the_next_run_has_others(three: Listening) -> None:
+def test_workers_that_are_let_go_end_and_the_next_run_has_others(three):
     ((first, server, _),) = three.run({"do": "who"})
     ended = os.pidfd_open(first)
     three.pool.let_go()
@@ -167,9 +167,7 @@ def test_workers_that_are_let_go_end_and_the_next_run_has_others(three: Listenin
     assert children() == []
 
 
-def test_a_pool_whose_end_is_interrupted_closes_no_file_of_others(
-    three: Listening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_whose_end_is_interrupted_closes_no_file_of_others(three, monkeypatch):
     three.run(*[{"do": "who"}] * 9)
     of_pool, close = set(os.listdir("/proc/self/fd")), os.close
 
@@ -223,9 +221,7 @@ print(json.dumps([kind, answers[0][2], left]))
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("how", "forked"), [("alone", True), ("threads", False)])
-def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(
-    tmp_path: Path, how: str, forked: bool
-) -> None:
+def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(tmp_path, how, forked):
     command = [sys.executable, "-W", "error", "-c", FORKED, how]
     ran = subprocess.run(
         command,
@@ -239,7 +235,7 @@ def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(
     assert json.loads(answer) == [forked, 2, None]
 
 
-def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
+def test_what_workers_print_is_heard_line_by_line(three):
     three.run({"do": "say", "number": 7})
     assert three.said == ["worker 1: printed 7", "worker 1: \x1b[2Jto stderr"]
 
@@ -247,9 +243,7 @@ def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
 @pytest.mark.parametrize(
     ("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")]
 )
-def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(
-    three: Listening, task: str, words: str
-) -> None:
+def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(three, task, words):
     started = time.monotonic()
     assert three.run({"do": task}) == []
     assert time.monotonic() - started < 30
@@ -258,7 +252,7 @@ def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(
 
 
 @pytest.mark.thorough
-def test_workers_do_not_draw_the_same_random_numbers() -> None:
+def test_workers_do_not_draw_the_same_random_numbers():
     drawn = set()
     for _ in range(2):
         listening = Listening(1)
@@ -270,12 +264,12 @@ def test_workers_do_not_draw_the_same_random_numbers() -> None:
     assert len(drawn) == 5
 
 
-def test_a_task_that_reads_the_standard_input_gets_nothing(three: Listening) -> None:
+def test_a_task_that_reads_the_standard_input_gets_nothing(three):
     assert three.run({"do": "read_stdin"}) == [""]
 
 
 @pytest.mark.thorough
-def test_workers_end_with_the_process_that_they_are_forked_from(three: Listening) -> None:
+def test_workers_end_with_the_process_that_they_are_forked_from(three):
     ((worker, server, _),) = three.run({"do": "who"})
     ended = os.pidfd_open(worker)
     os.kill(server, signal.SIGKILL)
@@ -286,9 +280,7 @@ def test_workers_end_with_the_process_that_they_are_forked_from(three: Listening
     assert three.run({"do": "double", "number": 4}) == [8]
 
 
-def test_a_converter_that_has_nothing_to_do_starts_no_process(
-    tmp_path: Path, photos: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_converter_that_has_nothing_to_do_starts_no_process(tmp_path, photos, cli, monkeypatch):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     monkeypatch.setattr(forkserver, "ForkServer", None)  # it could not be made
     assert cli("convert", photos, tmp_path / "out").out.startswith(
@@ -296,9 +288,7 @@ def test_a_converter_that_has_nothing_to_do_starts_no_process(
     )
 
 
-def test_a_converter_that_waits_for_another_one_holds_no_process(
-    tmp_path: Path, photos: Path
-) -> None:
+def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path, photos):
     def give_up(owner: str) -> None:
         assert children() == []
         raise KeyboardInterrupt
@@ -324,7 +314,7 @@ def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.thorough
-def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path: Path, photos: Path) -> None:
+def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path, photos):
     """Each worker takes three descriptors of the command."""
     ran = limited(
         "-Sn 64", "convert", photos, tmp_path / "out", "--workers", "20", "--samples-per-shard", "3"
@@ -334,9 +324,7 @@ def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path: Path, photos:
 
 
 @pytest.mark.thorough
-def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(
-    tmp_path: Path, photos: Path
-) -> None:
+def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(tmp_path, photos):
     out = tmp_path / "out"
     ran = limited("-n 64", "convert", photos, out, "--workers", "20", "--samples-per-shard", "3")
     said = re.search(
@@ -355,8 +343,8 @@ def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(
 
 
 def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(pool, "usable_cores", lambda: 3)
     # only for the first worker
     monkeypatch.setattr(pool, "allow_open_files", lambda more: len(children()) == 0)
@@ -370,8 +358,8 @@ def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(
 
 
 def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(pool, "usable_cores", lambda: 2)
     allowed = iter([True, True, False])
@@ -394,9 +382,7 @@ def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_
     assert answers == ["died", 8]
 
 
-def test_workers_that_cannot_be_started_are_one_sentence(
-    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_cannot_be_started_are_one_sentence(raw_dataset, monkeypatch):
     """For instance because this user may not execute the Python that runs."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(
@@ -406,9 +392,7 @@ def test_workers_that_cannot_be_started_are_one_sentence(
         shardctl.verify(raw_dataset)
 
 
-def test_a_run_that_fails_leaves_no_answers_for_the_next_one(
-    three: Listening, tmp_path: Path
-) -> None:
+def test_a_run_that_fails_leaves_no_answers_for_the_next_one(three, tmp_path):
     """A worker is still busy when the answer of the other one ends the run."""
     os.mkfifo(tmp_path / "pipe")
     other = [{"do": "read", "path": str(tmp_path / "pipe")}, {"do": "double", "number": 1}]

@@ -54,7 +54,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- lines ---
 
 
-def test_a_log_gets_a_line_every_30_seconds_and_none_of_short_work(clock: Clock) -> None:
+def test_a_log_gets_a_line_every_30_seconds_and_none_of_short_work(clock):
     log = io.StringIO()
     shown = Lines(log, clock)
     shown.begin(Phase(unit="inputs", total=10_000))
@@ -85,7 +85,7 @@ def test_a_log_gets_a_line_every_30_seconds_and_none_of_short_work(clock: Clock)
         (0, 0, 60, "checking: 0 shards"),
     ],
 )
-def test_figures_of_a_line(clock: Clock, done: int, total: int, seconds: float, line: str) -> None:
+def test_figures_of_a_line(clock, done, total, seconds, line):
     log = io.StringIO()
     shown = Lines(log, clock, every=0)
     shown.begin(Phase("checking", "shards"))
@@ -94,7 +94,7 @@ def test_figures_of_a_line(clock: Clock, done: int, total: int, seconds: float, 
     assert log.getvalue() == f"{line}\n"
 
 
-def test_a_log_that_cannot_be_written_stops_no_work(clock: Clock) -> None:
+def test_a_log_that_cannot_be_written_stops_no_work(clock):
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(28, "No space left on device")
@@ -104,7 +104,7 @@ def test_a_log_that_cannot_be_written_stops_no_work(clock: Clock) -> None:
     shown.report(1, 2)
 
 
-def test_a_program_without_streams_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_without_streams_works(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     with counting(True, "shards", "verifying") as report:
         report(1, 2)
@@ -114,8 +114,8 @@ def test_a_program_without_streams_works(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_terminal_gets_a_bar_that_goes_away_and_leaves_no_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     terminal, threads = Terminal(), threading.enumerate()
     monkeypatch.setattr(sys, "stderr", terminal)
     with counting(True, "shards", "verifying") as report:
@@ -126,7 +126,7 @@ def test_a_terminal_gets_a_bar_that_goes_away_and_leaves_no_thread(
     assert threading.enumerate() == threads, "a thread would stay in a process that forks"
 
 
-def test_a_line_goes_above_the_bar() -> None:
+def test_a_line_goes_above_the_bar():
     terminal = Terminal()
     with Bars(terminal) as shown:
         shown.begin(Phase(unit="inputs", total=9, stays=True))
@@ -137,7 +137,7 @@ def test_a_line_goes_above_the_bar() -> None:
     assert "3/9" in bar
 
 
-def test_what_is_mostly_short_gets_no_bar_at_once(clock: Clock) -> None:
+def test_what_is_mostly_short_gets_no_bar_at_once(clock):
     terminal = Terminal()
     shown = Bars(terminal, clock)
     report = shown.counter(Phase("listing", "inputs", short=True))
@@ -149,7 +149,7 @@ def test_what_is_mostly_short_gets_no_bar_at_once(clock: Clock) -> None:
     assert "listing:" in terminal.getvalue()
 
 
-def test_a_notebook_without_widgets_gets_the_plain_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_without_widgets_gets_the_plain_bar(monkeypatch):
     shell = SimpleNamespace(config={"IPKernelApp": {}})
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr(progress, "find_spec", lambda name: None)
@@ -163,9 +163,7 @@ def test_a_notebook_without_widgets_gets_the_plain_bar(monkeypatch: pytest.Monke
 # --- the functions of Python ---
 
 
-def test_a_function_gets_the_counts_in_place_of_what_is_shown(
-    at_once: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_function_gets_the_counts_in_place_of_what_is_shown(at_once, capsys):
     heard = []
     with counting(lambda *counts: heard.append(counts), "shards", "verifying") as report:
         report(1, 4)
@@ -173,7 +171,7 @@ def test_a_function_gets_the_counts_in_place_of_what_is_shown(
 
 
 @pytest.mark.parametrize("wrong", ["yes", None, 2])
-def test_progress_is_true_or_false(photos: Path, tmp_path: Path, wrong: Any) -> None:
+def test_progress_is_true_or_false(photos, tmp_path, wrong):
     with pytest.raises(UsageError, match="progress must be True or False"):
         shardctl.convert(photos, tmp_path / "out", progress=wrong)
 
@@ -235,9 +233,7 @@ LINES = {
 
 
 @pytest.mark.thorough
-def test_functions_show_progress_once_and_only_where_it_is_wanted(
-    demo: Path, tmp_path: Path, at_once: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_functions_show_progress_once_and_only_where_it_is_wanted(demo, tmp_path, at_once, capfd):
     (tmp_path / "loud").mkdir()
     (tmp_path / "silent").mkdir()
     for name, function in prepared(demo, tmp_path / "silent").items():
@@ -252,18 +248,14 @@ def test_functions_show_progress_once_and_only_where_it_is_wanted(
         assert len(said) == len(set(said)), (name, "no line is doubled", said)
 
 
-def test_a_listener_is_told_in_place_of_what_is_shown(
-    photos: Path, tmp_path: Path, at_once: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_listener_is_told_in_place_of_what_is_shown(photos, tmp_path, at_once, capfd):
     heard: list[Any] = []
     shardctl.convert(photos, tmp_path / "out", workers=0, listener=Listener(progress=heard.append))
     assert heard
     assert capfd.readouterr().err == ""
 
 
-def test_short_work_prints_nothing(
-    photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_short_work_prints_nothing(photos, tmp_path, capfd):
     shardctl.convert(photos, tmp_path / "out", workers=0)
     shardctl.verify(tmp_path / "out")
     assert capfd.readouterr() == ("", "")
@@ -272,7 +264,7 @@ def test_short_work_prints_nothing(
 # --- the commands ---
 
 
-def test_a_command_with_its_log_in_a_file_writes_lines(photos: Path, tmp_path: Path) -> None:
+def test_a_command_with_its_log_in_a_file_writes_lines(photos, tmp_path):
     code = """
 from shardctl.system import progress
 progress.LINE_SECONDS = 0.0

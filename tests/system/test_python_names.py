@@ -33,11 +33,11 @@ from shardctl.system.python_names import in_python
         ("pip install --force-reinstall pillow", "pip install --force-reinstall pillow"),
     ],
 )
-def test_arguments_are_named_as_python_writes_them(message: str, said: str) -> None:
+def test_arguments_are_named_as_python_writes_them(message, said):
     assert in_python(message, shardctl.convert) == said
 
 
-def test_an_option_that_switches_off_is_false() -> None:
+def test_an_option_that_switches_off_is_false():
     assert (
         in_python("--no-eos exports them without", shardctl.export)
         == "eos=False exports them without"

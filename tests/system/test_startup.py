@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
-def test_memory_of_images_is_used_again() -> None:
+def test_memory_of_images_is_used_again():
     """5 images of 750 kB are 915 pages: without the setting, 50 times of them bring tens of
     thousands of page faults."""
     done = subprocess.run(

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from object_server import ObjectServer
 from object_stores import memory_store
 
 from shardctl.errors import BusyError, PerhapsBusyError, StoreError
@@ -45,7 +44,7 @@ def store(request: pytest.FixtureRequest) -> Store:
     return open_store(bucket.replace("s3:", f"{request.param}:"))
 
 
-def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store: Store) -> None:
+def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store):
     with hold(store, LEASE, None, pace=USUAL) as lease:
         with (
             pytest.raises(
@@ -60,9 +59,7 @@ def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store: Sto
         pass
 
 
-def test_an_owner_that_ends_at_that_moment_is_in_nobodys_way(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_that_ends_at_that_moment_is_in_nobodys_way(store, monkeypatch):
     version, looks = store.create(LEASE, b"a heartbeat"), iter(range(9))
     assert version is not None
 
@@ -79,7 +76,7 @@ def test_an_owner_that_ends_at_that_moment_is_in_nobodys_way(
 
 
 @pytest.mark.thorough
-def test_of_five_at_once_one_after_the_other_holds_it(store: Store) -> None:
+def test_of_five_at_once_one_after_the_other_holds_it(store):
     inside: list[int] = []
     most: list[int] = []
     told: list[str] = []
@@ -106,7 +103,7 @@ class EnoughError(Exception):
     """Ends a wait."""
 
 
-def test_a_heartbeat_keeps_it(store: Store) -> None:
+def test_a_heartbeat_keeps_it(store):
     looks: list[None] = []
 
     def looking() -> None:
@@ -122,7 +119,7 @@ def test_a_heartbeat_keeps_it(store: Store) -> None:
 
 
 @pytest.mark.thorough
-def test_the_heart_beats_by_itself(store: Store) -> None:
+def test_the_heart_beats_by_itself(store):
     seen: set[str] = set()
     with hold(store, LEASE, None, pace=USUAL):
         end = time.monotonic() + 60
@@ -131,7 +128,7 @@ def test_the_heart_beats_by_itself(store: Store) -> None:
     assert len(seen) == 4
 
 
-def test_an_owner_that_stands_still_is_taken_over_and_finds_out(store: Store) -> None:
+def test_an_owner_that_stands_still_is_taken_over_and_finds_out(store):
     with hold(store, LEASE, None, pace=STILL) as first:
         told: list[str] = []
         with hold(store, LEASE, told.append, pace=HASTY) as second:
@@ -146,7 +143,7 @@ def test_an_owner_that_stands_still_is_taken_over_and_finds_out(store: Store) ->
     assert store.stat(LEASE) is None
 
 
-def test_an_owner_whose_lease_came_and_went_finds_out(store: Store) -> None:
+def test_an_owner_whose_lease_came_and_went_finds_out(store):
     with hold(store, LEASE, None, pace=STILL) as first:
         with hold(store, LEASE, lambda _: None, pace=HASTY):
             pass
@@ -155,7 +152,7 @@ def test_an_owner_whose_lease_came_and_went_finds_out(store: Store) -> None:
     assert store.stat(LEASE) is None
 
 
-def test_a_lease_that_cannot_be_read_is_taken_over_too(store: Store) -> None:
+def test_a_lease_that_cannot_be_read_is_taken_over_too(store):
     store.put(LEASE, b"no JSON")
     told: list[str] = []
     with hold(store, LEASE, told.append, pace=HASTY):
@@ -193,7 +190,7 @@ def another_process(url: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_an_owner_that_is_killed_is_taken_over(bucket: str) -> None:
+def test_an_owner_that_is_killed_is_taken_over(bucket):
     store = open_store(bucket)
     with another_process(bucket) as process:
         process.kill()
@@ -204,7 +201,7 @@ def test_an_owner_that_is_killed_is_taken_over(bucket: str) -> None:
 
 
 @pytest.mark.thorough
-def test_one_that_waits_for_nobody_takes_over_what_a_killed_one_has_left(bucket: str) -> None:
+def test_one_that_waits_for_nobody_takes_over_what_a_killed_one_has_left(bucket):
     store = open_store(bucket)
     with another_process(bucket) as process:
         process.kill()
@@ -213,7 +210,7 @@ def test_one_that_waits_for_nobody_takes_over_what_a_killed_one_has_left(bucket:
             lease.check()
 
 
-def test_tries_that_wait_for_nothing(store: Store) -> None:
+def test_tries_that_wait_for_nothing(store):
     watch, hasty = Watch(USUAL), Watch(HASTY)
     with hold(store, LEASE, None, pace=STILL) as lease:
         for error in (PerhapsBusyError, PerhapsBusyError):
@@ -230,7 +227,7 @@ def test_tries_that_wait_for_nothing(store: Store) -> None:
 
 
 @pytest.mark.thorough
-def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket: str) -> None:
+def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket):
     store = open_store(bucket)
     with another_process(bucket) as process:
         process.send_signal(signal.SIGSTOP)
@@ -243,9 +240,7 @@ def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket: str) -> None:
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("kind", ["lost", "reset", "503", "conflict"])
-def test_an_answer_that_is_lost_loses_no_lease(
-    object_server: ObjectServer, bucket: str, kind: str
-) -> None:
+def test_an_answer_that_is_lost_loses_no_lease(object_server, bucket, kind):
     store = open_store(bucket)
     object_server.fault(kind, method="PUT", key=LEASE, share=0.5, seed=2)
     with hold(store, LEASE, None, pace=STILL) as lease:
@@ -254,9 +249,7 @@ def test_an_answer_that_is_lost_loses_no_lease(
     assert store.stat(LEASE) is None
 
 
-def test_a_heartbeat_that_arrived_after_all_is_known(
-    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_that_arrived_after_all_is_known(object_server, bucket, monkeypatch):
     """The store writes it and answers nothing more, not even to reading: this process does not know
     what became of it."""
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
@@ -270,9 +263,7 @@ def test_a_heartbeat_that_arrived_after_all_is_known(
 
 
 @pytest.mark.thorough
-def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(
-    object_server: ObjectServer, bucket: str
-) -> None:
+def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(object_server, bucket):
     """The store deletes the lease so late that it would have grown old."""
     store = open_store(bucket)
     object_server.fault("slow", method="DELETE", times=1, seconds=1.5)
@@ -291,9 +282,7 @@ def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(
         lease.check()
 
 
-def test_what_a_store_refuses_is_not_taken_for_another_owner(
-    object_server: ObjectServer, bucket: str
-) -> None:
+def test_what_a_store_refuses_is_not_taken_for_another_owner(object_server, bucket):
     store = open_store(bucket)
     object_server.fault("403", key=LEASE)
     with pytest.raises(StoreError, match="is not permitted"), hold(store, LEASE, lambda _: None):
@@ -301,7 +290,7 @@ def test_what_a_store_refuses_is_not_taken_for_another_owner(
 
 
 @pytest.mark.parametrize("year", [1999, 2999])
-def test_the_dates_of_owners_do_not_count(year: int) -> None:
+def test_the_dates_of_owners_do_not_count(year):
     """A clock that is wrong takes no lease away, and keeps none."""
     store = memory_store()
     version = store.create(LEASE, b"{}")

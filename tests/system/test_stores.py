@@ -59,7 +59,7 @@ def listed(store: Store, *arguments: str) -> list[Entry]:
     return [entry for page in store.pages(*arguments) for entry in page]
 
 
-def test_what_goes_in_comes_out(store: Store) -> None:
+def test_what_goes_in_comes_out(store):
     for number, key in enumerate(KEYS):
         data = key.encode() * number
         version = store.put(key, data)
@@ -71,7 +71,7 @@ def test_what_goes_in_comes_out(store: Store) -> None:
     )
 
 
-def test_a_stretch_is_what_is_there(store: Store) -> None:
+def test_a_stretch_is_what_is_there(store):
     store.put("k", b"0123456789")
     assert store.get("k", 3, 4).to_pybytes() == b"3456"
     assert store.get("k", 8, 100).to_pybytes() == b"89"
@@ -83,9 +83,7 @@ def test_a_stretch_is_what_is_there(store: Store) -> None:
 @pytest.mark.thorough(after=12)
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 37])
 @pytest.mark.parametrize("at_once", [1, 3, 8])
-def test_an_object_comes_in_pieces(
-    store: Store, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int
-) -> None:
+def test_an_object_comes_in_pieces(store, monkeypatch, size, at_once):
     monkeypatch.setattr(objects, "PIECE", 4)
     data = bytes(range(size))
     found = Entry("k", size, store.put("k", data))
@@ -100,9 +98,7 @@ def test_an_object_comes_in_pieces(
         list(store.pieces(Entry("k", size + 1, "")))
 
 
-def test_who_takes_no_more_pieces_asks_for_no_more(
-    bucket: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_takes_no_more_pieces_asks_for_no_more(bucket, object_server, monkeypatch):
     monkeypatch.setattr(objects, "PIECE", 4)
     store = open_store(bucket)
     found = Entry("k", 400, store.put("k", bytes(400)))
@@ -113,7 +109,7 @@ def test_who_takes_no_more_pieces_asks_for_no_more(
     assert len(object_server.log()) <= 3
 
 
-def test_what_was_fetched_is_told(store: Store) -> None:
+def test_what_was_fetched_is_told(store):
     for key, data in (("a", b"0123456789"), ("empty", b"")):
         version = store.put(key, data)
         for length in (0, 4, 100):
@@ -123,7 +119,7 @@ def test_what_was_fetched_is_told(store: Store) -> None:
         store.fetch("nothing", 1)
 
 
-def test_what_is_not_there(store: Store) -> None:
+def test_what_is_not_there(store):
     assert store.stat("none") is None
     for read in (
         store.get,
@@ -138,7 +134,7 @@ def test_what_is_not_there(store: Store) -> None:
     store.delete(["none", "neither"])
 
 
-def test_an_object_that_was_written_anew_is_not_read_as_the_old_one(store: Store) -> None:
+def test_an_object_that_was_written_anew_is_not_read_as_the_old_one(store):
     old = store.put("k", b"0123")
     assert store.get("k", version=old).to_pybytes() == b"0123"
     assert [piece.to_pybytes() for piece in store.pieces(Entry("k", 4, old))] == [b"0123"]
@@ -150,7 +146,7 @@ def test_an_object_that_was_written_anew_is_not_read_as_the_old_one(store: Store
         list(store.pieces(Entry("k", 4, old)))
 
 
-def test_create_and_replace_have_conditions(store: Store) -> None:
+def test_create_and_replace_have_conditions(store):
     first = store.create("k", b"1")
     assert first is not None
     assert store.create("k", b"2") is None
@@ -164,7 +160,7 @@ def test_create_and_replace_have_conditions(store: Store) -> None:
     assert store.stat("k") is None
 
 
-def test_of_many_that_create_at_once_one_does(store: Store) -> None:
+def test_of_many_that_create_at_once_one_does(store):
     versions: list[str | None] = [None] * 8
     begin = threading.Barrier(8)
 
@@ -182,7 +178,7 @@ def test_of_many_that_create_at_once_one_does(store: Store) -> None:
 
 
 @pytest.mark.thorough
-def test_a_large_file_is_sent_in_parts(store: Store, tmp_path: Path) -> None:
+def test_a_large_file_is_sent_in_parts(store, tmp_path):
     data = random.Random(1).randbytes(2 * PART + 1)
     (tmp_path / "shard").write_bytes(data)
     version = store.put("shard", tmp_path / "shard")
@@ -193,7 +189,7 @@ def test_a_large_file_is_sent_in_parts(store: Store, tmp_path: Path) -> None:
     assert store.get("shard").to_pybytes() == b"small"
 
 
-def test_listings(store: Store) -> None:
+def test_listings(store):
     keys = ["a", "a-b/c", "a/b", "a/b-c", "a/b/c", "a/b/d", "ab", "b/c"]
     for key in keys:
         store.put(key, b"1")
@@ -213,15 +209,13 @@ def test_listings(store: Store) -> None:
     assert [entry.name for entry in listed(store)] == ["a"]
 
 
-def test_a_copy(store: Store) -> None:
+def test_a_copy(store):
     store.put("from here", b"123")
     store.copy("from here", "to/there #1")
     assert store.get("to/there #1").to_pybytes() == b"123"
 
 
-def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(
-    object_server: ObjectServer, bucket: str
-) -> None:
+def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(object_server, bucket):
     # as if the first were gone by the second
     object_server.fault("unconditional", method="PUT", key=f"{PROBES}*", times=2)
     probe(open_store(bucket))
@@ -235,7 +229,7 @@ def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(
         max_size=3,
     )
 )
-def test_a_key_is_refused_or_kept_as_it_is(parts: list[str]) -> None:
+def test_a_key_is_refused_or_kept_as_it_is(parts):
     key, store = "/".join(parts), memory_store("p")
     try:
         store.put(key, b"1")
@@ -246,7 +240,7 @@ def test_a_key_is_refused_or_kept_as_it_is(parts: list[str]) -> None:
 
 
 @pytest.mark.thorough
-def test_pages_are_small_and_in_order(object_server: ObjectServer, bucket: str) -> None:
+def test_pages_are_small_and_in_order(object_server, bucket):
     store = open_store(bucket)
     for number in range(1003):
         put_plainly(object_server, bucket, f"x/{number:04}", b"1")
@@ -265,9 +259,7 @@ def put_plainly(server: ObjectServer, bucket: str, key: str, data: bytes) -> Non
     urllib.request.urlopen(request).close()
 
 
-def test_what_consoles_write_for_a_folder_is_no_object(
-    object_server: ObjectServer, bucket: str
-) -> None:
+def test_what_consoles_write_for_a_folder_is_no_object(object_server, bucket):
     for key in ("in/", "in/sub-x", "in/sub/", "in/sub/1", "in/hollow/"):
         put_plainly(object_server, bucket, key, b"" if key.endswith("/") else b"1")
     put_plainly(object_server, bucket, "in/empty", b"")
@@ -281,7 +273,7 @@ def test_what_consoles_write_for_a_folder_is_no_object(
     assert [entry.name for entry in store.children()[1]] == ["empty", "sub-x"]
 
 
-def test_a_name_that_cannot_be_used_is_told(object_server: ObjectServer, bucket: str) -> None:
+def test_a_name_that_cannot_be_used_is_told(object_server, bucket):
     put_plainly(object_server, bucket, "in//1", b"1")
     with pytest.raises(
         StoreError, match=r"listing failed: the name of an object there cannot be used .*in//1"
@@ -313,9 +305,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
         ("redirect", "{action} failed: the bucket is somewhere else; set AWS_REGION"),
     ],
 )
-def test_what_a_store_refuses_is_one_sentence(
-    object_server: ObjectServer, bucket: str, action: str, kind: str, message: str
-) -> None:
+def test_what_a_store_refuses_is_one_sentence(object_server, bucket, action, kind, message):
     store = open_store(bucket)
     store.put("k", b"1")
     object_server.fault(kind)
@@ -325,7 +315,7 @@ def test_what_a_store_refuses_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_the_permission_that_is_missing_is_named(object_server: ObjectServer, bucket: str) -> None:
+def test_the_permission_that_is_missing_is_named(object_server, bucket):
     store = open_store(bucket)
     store.put("k", b"1")
     object_server.fault("403", method="GET")
@@ -335,7 +325,7 @@ def test_the_permission_that_is_missing_is_named(object_server: ObjectServer, bu
 
 
 @pytest.mark.parametrize("action", CALLS)
-def test_a_bucket_that_is_not_there(object_server: ObjectServer, action: str) -> None:
+def test_a_bucket_that_is_not_there(object_server, action):
     with pytest.raises(
         StoreError, match=r"s3://no-such-bucket.*: there is no such bucket"
     ) as caught:
@@ -353,12 +343,12 @@ def test_a_bucket_that_is_not_there(object_server: ObjectServer, action: str) ->
     ],
 )
 def test_an_address_where_no_store_answers(
-    object_server: ObjectServer,
-    monkeypatch: pytest.MonkeyPatch,
-    action: str,
-    address: str,
-    message: str,
-) -> None:
+    object_server,
+    monkeypatch,
+    action,
+    address,
+    message,
+):
     monkeypatch.setenv(
         "AWS_ENDPOINT_URL", address.format(address=object_server.address.replace("http:", "https:"))
     )
@@ -369,9 +359,7 @@ def test_an_address_where_no_store_answers(
         CALLS[action](open_store("s3://bucket"))
 
 
-def test_http_is_used_only_where_it_is_allowed(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_http_is_used_only_where_it_is_allowed(bucket, monkeypatch):
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(StoreError, match="http://, which is not allowed; set AWS_ALLOW_HTTP=true"):
         open_store(bucket).get("k")
@@ -381,9 +369,7 @@ def test_http_is_used_only_where_it_is_allowed(
 @pytest.mark.parametrize(
     "action", ["reading", "listing", "writing", "deleting", "copying", "reading facts"]
 )
-def test_faults_that_pass_are_not_noticed(
-    object_server: ObjectServer, bucket: str, action: str
-) -> None:
+def test_faults_that_pass_are_not_noticed(object_server, bucket, action):
     store = open_store(bucket)
     store.put("k", b"1")
     # a delete is not safe to repeat for the client
@@ -394,7 +380,7 @@ def test_faults_that_pass_are_not_noticed(
 
 
 @pytest.mark.thorough
-def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucket: str) -> None:
+def test_an_answer_that_breaks_off_is_read_on(object_server, bucket):
     store, data = open_store(bucket), random.Random(1).randbytes(3 << 20)
     store.put("k", data)
     object_server.fault("cut", size=1 << 20, times=2)
@@ -403,9 +389,7 @@ def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucke
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["cut", "lost", "reset", "503"])
-def test_the_end_of_an_upload_whose_answer_is_lost(
-    object_server: ObjectServer, bucket: str, tmp_path: Path, kind: str
-) -> None:
+def test_the_end_of_an_upload_whose_answer_is_lost(object_server, bucket, tmp_path, kind):
     store, data = open_store(bucket), random.Random(1).randbytes(PART + 1)
     (tmp_path / "data").write_bytes(data)
     object_server.fault(kind, method="COMPLETE", times=1)
@@ -416,8 +400,8 @@ def test_the_end_of_an_upload_whose_answer_is_lost(
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("kind", "error"), [("404", NoSuchKeyError), ("412", ObjectChangedError)])
 def test_an_object_that_goes_or_changes_after_its_answer_broke_off(
-    object_server: ObjectServer, bucket: str, kind: str, error: type[StoreError]
-) -> None:
+    object_server, bucket, kind, error
+):
     store = open_store(bucket)
     version = store.put("k", b"content")
     object_server.fault("cut", method="GET", size=2, times=1)
@@ -426,9 +410,7 @@ def test_an_object_that_goes_or_changes_after_its_answer_broke_off(
         store.get("k", version=version)
 
 
-def test_a_store_that_stays_out_of_order_is_told(
-    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_stays_out_of_order_is_told(object_server, bucket, monkeypatch):
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
     store = open_store(bucket)
     object_server.fault("503")
@@ -442,8 +424,8 @@ def test_a_store_that_stays_out_of_order_is_told(
 
 @pytest.mark.thorough
 def test_connections_that_break_are_made_again_for_as_long_as_was_asked(
-    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    object_server, bucket, monkeypatch
+):
     monkeypatch.setenv(client.RETRY, "3")
     store, began = open_store(bucket), time.monotonic()
     object_server.fault("reset")
@@ -453,9 +435,7 @@ def test_connections_that_break_are_made_again_for_as_long_as_was_asked(
 
 
 @pytest.mark.thorough
-def test_a_store_that_hangs_is_told_in_time(
-    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_hangs_is_told_in_time(object_server, bucket, monkeypatch):
     monkeypatch.setenv(client.TIMEOUT, "0.2")
     monkeypatch.setenv(client.RETRY, "0")
     store = open_store(bucket)
@@ -470,9 +450,7 @@ def test_a_store_that_hangs_is_told_in_time(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["lost", "conflict", "reset"])
-def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(
-    object_server: ObjectServer, bucket: str, kind: str
-) -> None:
+def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(object_server, bucket, kind):
     store = open_store(bucket)
     object_server.fault(kind, method="PUT", times=1)
     version = store.create("k", b"mine")
@@ -485,9 +463,7 @@ def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(
 
 
 @pytest.mark.thorough
-def test_an_upload_that_fails_leaves_nothing_to_see(
-    object_server: ObjectServer, bucket: str, tmp_path: Path
-) -> None:
+def test_an_upload_that_fails_leaves_nothing_to_see(object_server, bucket, tmp_path):
     store = open_store(bucket)
     (tmp_path / "shard").write_bytes(bytes(3 * PART))
     for method in ("PART", "COMPLETE"):
@@ -500,9 +476,7 @@ def test_an_upload_that_fails_leaves_nothing_to_see(
     )
 
 
-def test_a_store_that_ignores_conditions_is_refused(
-    object_server: ObjectServer, bucket: str
-) -> None:
+def test_a_store_that_ignores_conditions_is_refused(object_server, bucket):
     store = open_store(bucket)
     object_server.fault("unconditional", key=f"{PROBES}*")
     with pytest.raises(StoreError, match=f"^{bucket}: this store ignores conditions"):
@@ -512,9 +486,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("call", ["get('k')", "put('k', b'1')", "children()", "pages().__next__()"])
-def test_a_process_that_stood_still_asks_again(
-    object_server: ObjectServer, bucket: str, call: str
-) -> None:
+def test_a_process_that_stood_still_asks_again(object_server, bucket, call):
     """Stopped for longer than requests are made again: when it goes on, the time for all tries is
     over."""
     open_store(bucket).put("k", b"1")
@@ -535,7 +507,7 @@ def test_a_process_that_stood_still_asks_again(
     assert process.returncode == 0, err
 
 
-def test_ctrl_c_ends_a_request_that_hangs(object_server: ObjectServer, bucket: str) -> None:
+def test_ctrl_c_ends_a_request_that_hangs(object_server, bucket):
     object_server.fault("slow", key="hangs", seconds=300)
     program = (
         "import sys, shardctl.system.stores; "
@@ -578,7 +550,7 @@ os.waitpid(child, 0)
         ("client = shardctl.system.stores.client_of(sys.argv[1])", "None\n"),
     ],
 )
-def test_a_forked_process_does_not_wait_for_ever(bucket: str, before: str, said: str) -> None:
+def test_a_forked_process_does_not_wait_for_ever(bucket, before, said):
     program = FORKS.format(before=before)
     ran = subprocess.run(
         [sys.executable, "-c", program, bucket],
@@ -590,7 +562,7 @@ def test_a_forked_process_does_not_wait_for_ever(bucket: str, before: str, said:
     assert said in ran.stdout
 
 
-def test_which_texts_are_urls() -> None:
+def test_which_texts_are_urls():
     assert all(map(is_url, ("s3://bucket/a", "http://host/a")))
     assert not any(map(is_url, ("/s3://a", "out", "s3:/bucket", "C:\\data", Path("s3/b"))))
     with pytest.raises(UsageError, match="a Path drops one / of a URL"):
@@ -608,7 +580,7 @@ def test_which_texts_are_urls() -> None:
         ("s3://b/../c", "has an empty part, . or .."),
     ],
 )
-def test_a_url_that_leads_nowhere(url: str, message: str) -> None:
+def test_a_url_that_leads_nowhere(url, message):
     with pytest.raises(UsageError, match=message):
         open_store(url)
 
@@ -616,7 +588,7 @@ def test_a_url_that_leads_nowhere(url: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("url", "extra"), [("s3://b", "s3"), ("gs://b", "gcs"), ("az://b", "azure")]
 )
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, extra: str) -> None:
+def test_a_missing_package_is_named(monkeypatch, url, extra):
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(InstallError, match=re.escape(f"pip install {to_install(extra)}")):
         open_store(url)
@@ -638,17 +610,13 @@ def without_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
         ("az://b/c", "az://b/c: the storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME"),
     ],
 )
-def test_credentials_that_are_nowhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, message: str
-) -> None:
+def test_credentials_that_are_nowhere(monkeypatch, tmp_path, url, message):
     without_credentials(monkeypatch, tmp_path)
     with pytest.raises(StoreError, match=message):
         open_store(url)
 
 
-def test_the_credentials_of_a_profile(
-    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_credentials_of_a_profile(object_server, bucket, monkeypatch, tmp_path):
     without_credentials(monkeypatch, tmp_path)
     (tmp_path / ".aws").mkdir()
     keys = "aws_access_key_id = someone\naws_secret_access_key = secret\n"

@@ -40,7 +40,7 @@ def converted(source: Path, steps: list[dict[str, Any]], **options: Any) -> dict
     return sample
 
 
-def test_boxes_of_a_metadata_file_follow_a_crop_and_a_flip(tmp_path: Path) -> None:
+def test_boxes_of_a_metadata_file_follow_a_crop_and_a_flip(tmp_path):
     objects = {
         "bbox": [[20, 15, 10, 8], [0, 0, 5, 5], [40, 25, 10, 10]],
         "category": [0, 1, 2],
@@ -57,7 +57,7 @@ def test_boxes_of_a_metadata_file_follow_a_crop_and_a_flip(tmp_path: Path) -> No
     assert manifest.objects == {"kept": 2, "cut_off": 1}
 
 
-def test_what_a_crop_cut_off_is_said(tmp_path: Path) -> None:
+def test_what_a_crop_cut_off_is_said(tmp_path):
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5]], "category": [0, 1]})
     result = shardctl.convert(
         source, tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0
@@ -66,7 +66,7 @@ def test_what_a_crop_cut_off_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "I;16"])
-def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path: Path, mode: str) -> None:
+def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path, mode):
     values = np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % 251
     values = (values * (200 if mode == "I;16" else 1)).astype(
         np.uint16 if mode == "I;16" else np.uint8
@@ -93,12 +93,12 @@ def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path: Path, mode: s
     st.sampled_from(["png", "jpeg:90", "webp:80", "raw", "source"]),
 )
 def test_each_number_of_a_mask_is_kept_whatever_its_palette_has(
-    tmp_path_factory: pytest.TempPathFactory,
-    colours: int,
-    ignore: int,
-    orientation: int,
-    store: str,
-) -> None:
+    tmp_path_factory,
+    colours,
+    ignore,
+    orientation,
+    store,
+):
     """Those of the void that a move draws in too, which need no colour."""
     folder = tmp_path_factory.mktemp("palettes")
     values = (np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % colours).astype(np.uint8)
@@ -121,7 +121,7 @@ def test_each_number_of_a_mask_is_kept_whatever_its_palette_has(
     assert np.array_equal(sample["mask"], expected)
 
 
-def test_a_mask_is_void_where_there_is_no_image(tmp_path: Path) -> None:
+def test_a_mask_is_void_where_there_is_no_image(tmp_path):
     source = source_with(tmp_path, None, Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8)))
     steps = [{"name": "pad", "margin": 3}]
     sample = converted(source, steps, labels=f"masks+ignore=9:{tmp_path / 'masks'}")
@@ -137,8 +137,8 @@ def test_a_mask_is_void_where_there_is_no_image(tmp_path: Path) -> None:
     st.tuples(st.integers(20, 26), st.integers(12, 16), st.integers(11, 15), st.integers(9, 12)),
 )
 def test_boxes_masks_and_pixels_stay_together_through_a_recipe(
-    tmp_path_factory: pytest.TempPathFactory, angle: float, scale: float, mirrored: bool, box: Any
-) -> None:
+    tmp_path_factory, angle, scale, mirrored, box
+):
     """Against the centre of a mask that was moved as pixels."""
     folder = tmp_path_factory.mktemp("together")
     marked = np.asarray(rectangle((WIDTH, HEIGHT), box))[..., 0]
@@ -244,8 +244,8 @@ def result_of_function(
     ],
 )
 def test_objects_of_a_function_that_could_not_be_read_reject_their_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, says: str
-) -> None:
+    tmp_path, monkeypatch, function, says
+):
     result = result_of_function(tmp_path, monkeypatch, function)
     assert (result.samples, result.reasons) == (1, {"transform: bad-annotation": 1})
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
@@ -255,9 +255,7 @@ def test_objects_of_a_function_that_could_not_be_read_reject_their_sample(
 
 
 @pytest.mark.parametrize(("function", "categories"), [("same", [1, 0]), ("nothing", [])])
-def test_objects_of_a_function_that_fit_stay_objects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, categories: list[int]
-) -> None:
+def test_objects_of_a_function_that_fit_stay_objects(tmp_path, monkeypatch, function, categories):
     assert result_of_function(tmp_path, monkeypatch, function).reasons == {}
     dataset = shardctl.open(tmp_path / "out")
     assert {sample["key"]: list(sample["objects"]["category"]) for sample in dataset} == {
@@ -269,8 +267,8 @@ def test_objects_of_a_function_that_fit_stay_objects(
 
 @pytest.mark.parametrize("function", ["score", "all_named"])
 def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
-) -> None:
+    tmp_path, monkeypatch, function
+):
     result = result_of_function(tmp_path, monkeypatch, function)
     (notice,) = [each for each in result.notices if "no longer" in each]
     assert notice.startswith(
@@ -279,7 +277,7 @@ def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
     assert "objects" not in Manifest.load(LocalFolder(tmp_path / "out")).fields
 
 
-def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
+def test_variants_have_annotations_of_their_own(tmp_path):
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     recipe = {
         "store": "png",
@@ -312,9 +310,7 @@ def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_step_that_cannot_move_an_annotation_is_refused_by_name(
-    tmp_path: Path, objects: dict[str, Any], step: dict[str, Any], message: str
-) -> None:
+def test_a_step_that_cannot_move_an_annotation_is_refused_by_name(tmp_path, objects, step, message):
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0], **objects})
     with pytest.raises(UsageError) as refused:
         converted(source, [step])
@@ -322,7 +318,7 @@ def test_a_step_that_cannot_move_an_annotation_is_refused_by_name(
     assert not (tmp_path / "out").exists()
 
 
-def test_objects_of_a_table_follow_too(tmp_path: Path) -> None:
+def test_objects_of_a_table_follow_too(tmp_path):
     encoded = io.BytesIO()
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(encoded, "PNG")
     good = {"bbox": [[20.0, 15.0, 10.0, 8.0]], "category": ["cat"]}
@@ -343,7 +339,7 @@ def test_objects_of_a_table_follow_too(tmp_path: Path) -> None:
     assert (reject.key, reject.error) == ("in.parquet#2", "bad-annotation")
 
 
-def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path: Path) -> None:
+def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path):
     encoded = io.BytesIO()
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(encoded, "PNG")
     rows = [{"image": {"bytes": encoded.getvalue(), "path": "a.png"}, "bbox": [1.0, 2.0, 3.0, 4.0]}]
@@ -360,7 +356,7 @@ def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path: Pa
         )
 
 
-def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path: Path) -> None:
+def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path):
     """In COCO and others some images have no mask."""
     source = source_with(tmp_path, None, Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8)))
     rectangle((WIDTH, HEIGHT), (1, 1, 2, 2)).save(source / "b.png")
@@ -387,7 +383,7 @@ def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path: Path) -> None
     assert np.unique(batch["mask"][1]).tolist() == [7]
 
 
-def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned(tmp_path: Path) -> None:
+def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned(tmp_path):
     """The left box lies just beside the crop: turned, its place is in a corner of the canvas, where
     there is only the fill."""
     source = tmp_path / "in"
@@ -408,9 +404,7 @@ def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned(tmp_path
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_whether_an_object_is_kept_does_not_depend_on_the_others(
-    tmp_path: Path, others: int
-) -> None:
+def test_whether_an_object_is_kept_does_not_depend_on_the_others(tmp_path, others):
     small, whole = [[[20, 15, 25, 15, 25, 20]]], [[[0, 0, 60, 0, 60, 40, 0, 40]]]
     number = 1 + others
     objects = {
@@ -426,7 +420,7 @@ def test_whether_an_object_is_kept_does_not_depend_on_the_others(
     assert list(sample["objects"]["category"]) == [0], "its polygon is visible as a whole"
 
 
-def test_an_area_that_is_not_known_stays_so(tmp_path: Path) -> None:
+def test_an_area_that_is_not_known_stays_so(tmp_path):
     source = tmp_path / "in"
     source.mkdir()
     for name in "ab":
@@ -453,7 +447,7 @@ def adds_a_box(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path: Path) -> None:
+def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path):
     """Mirrored, inverted and mirrored again: nothing has moved in the end, but there are stages."""
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     flip = {"name": "hflip", "p": 1}
@@ -485,9 +479,7 @@ def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path: Pat
         ({"rle": [{"size": [4], "counts": b"d0"}]}, "an RLE of objects is not one"),
     ],
 )
-def test_objects_of_tables_that_cannot_be_moved_are_rejects(
-    tmp_path: Path, changed: dict[str, Any], why: str
-) -> None:
+def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path, changed, why):
     good = {
         "bbox": [[20.0, 15, 10, 8]],
         "category": [0],
@@ -530,8 +522,8 @@ def test_objects_of_tables_that_cannot_be_moved_are_rejects(
 
 
 def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     source = source_with(tmp_path, None, Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)))
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
     Image.fromarray(np.full((HEIGHT, WIDTH), 300, np.uint16)).save(tmp_path / "masks" / "b.png")
@@ -549,7 +541,7 @@ def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("variants", [1, 2])
-def test_the_parts_of_images_are_verified_and_repaired(tmp_path: Path, variants: int) -> None:
+def test_the_parts_of_images_are_verified_and_repaired(tmp_path, variants):
     source = tmp_path / "in"
     source.mkdir()
     for name in "abcd":
@@ -566,8 +558,8 @@ def test_the_parts_of_images_are_verified_and_repaired(tmp_path: Path, variants:
 
 
 def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordinates(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     source = source_with(tmp_path, None)
     (source / "metadata.jsonl").write_text(
         json.dumps({"file_name": "a.png", "bbox": [1, 2, 3, 4]}) + "\n"
@@ -614,9 +606,7 @@ def many_marked(
 
 
 @pytest.mark.thorough
-def test_shards_do_not_depend_on_how_many_objects_are_moved_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path, monkeypatch):
     source, labels = many_marked(tmp_path, [number % 5 for number in range(12)])
     recipe = {"variants": 2, "transform": [{"name": "random_crop", "size": 20}, {"name": "hflip"}]}
     made = []
@@ -644,9 +634,7 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(
 
 
 @pytest.mark.thorough
-def test_memory_for_objects_of_many_points_is_that_of_their_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path, monkeypatch):
     source, labels = many_marked(tmp_path, [1] * 6, {3: 2000})
     move_one, move_many = deferred_objects.moved_objects, deferred_objects.moved_together
 
@@ -670,9 +658,7 @@ def test_memory_for_objects_of_many_points_is_that_of_their_record(
     assert shardctl.verify(tmp_path / "out", level="deep").ok
 
 
-def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(tmp_path, monkeypatch):
     source, labels = many_marked(tmp_path, [1, 2, 0, 1])
     steps = {"transform": CROP_AND_FLIP}
     shardctl.convert(source, tmp_path / "together", labels=labels, recipe=steps, workers=0)
@@ -732,9 +718,7 @@ class Halving:
         ("halves_all", None),
     ],
 )
-def test_a_function_moves_what_is_marked_when_it_changes_the_size(
-    tmp_path: Path, function: str, left: str | None
-) -> None:
+def test_a_function_moves_what_is_marked_when_it_changes_the_size(tmp_path, function, left):
     mask = Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8))
     source = source_with(tmp_path, {"bbox": [[20, 16, 10, 8]], "category": [0]}, mask)
     steps = [{"name": "custom", "target": f"test_annotated:{function}"}]
@@ -751,7 +735,7 @@ def test_a_function_moves_what_is_marked_when_it_changes_the_size(
         converted(source, steps, **options)
 
 
-def test_a_function_that_changes_pixels_alone_is_named(tmp_path: Path) -> None:
+def test_a_function_that_changes_pixels_alone_is_named(tmp_path):
     """Whether it moves them, nothing shows."""
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     for function, is_named in (("mirrors", True), ("adds_a_box", False)):

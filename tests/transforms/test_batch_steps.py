@@ -89,9 +89,7 @@ def recipe(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["files", "records"])
-def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(
-    tmp_path: Path, form: str
-) -> None:
+def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path, form):
     source = sources(tmp_path / "in", form)
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(tmp_path), workers=0)
     ds = shardctl.open(tmp_path / "out")
@@ -116,7 +114,7 @@ def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(
 
 
 @pytest.mark.parametrize("form", ["files", "records"])
-def test_what_the_steps_did_is_printed_and_recorded(tmp_path: Path, cli: Any, form: str) -> None:
+def test_what_the_steps_did_is_printed_and_recorded(tmp_path, cli, form):
     given = recipe(tmp_path)
     toml = 'kind = "text"\n' + "".join(
         "[[transform]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in step.items())
@@ -136,7 +134,7 @@ def test_what_the_steps_did_is_printed_and_recorded(tmp_path: Path, cli: Any, fo
     assert manifest["environment"]["endings"] == "1.0"
 
 
-def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path: Path) -> None:
+def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path):
     """It is in the checksums, not in the recipe by its path; the dataset needs the first one no
     more."""
     source, given = sources(tmp_path / "in", "records"), recipe(tmp_path)
@@ -165,7 +163,7 @@ def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path: Path) ->
     assert shardctl.verify(out).findings == ()
 
 
-def test_a_dataset_that_is_replaced_takes_its_files_with_it(tmp_path: Path) -> None:
+def test_a_dataset_that_is_replaced_takes_its_files_with_it(tmp_path):
     source, given = sources(tmp_path / "in", "files"), recipe(tmp_path)
     out = tmp_path / "out"
     shardctl.convert(source, out, recipe=given, workers=0)
@@ -176,7 +174,7 @@ def test_a_dataset_that_is_replaced_takes_its_files_with_it(tmp_path: Path) -> N
     assert {finding.kind for finding in shardctl.verify(out).findings} == {"extra-file"}
 
 
-def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path: Path) -> None:
+def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path):
     source, given = sources(tmp_path / "in", "files"), recipe(tmp_path)
     out = tmp_path / "out"
     shardctl.convert(source, out, recipe=given, workers=0)
@@ -190,16 +188,14 @@ def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path: Path)
     assert after["files"] == before["files"]
 
 
-def test_the_share_of_bytes_is_not_said_where_records_have_no_text() -> None:
+def test_the_share_of_bytes_is_not_said_where_records_have_no_text():
     counts = {"records": 200, "bytes": 0, "rejected": {"tokens": [64, 0]}}
     assert step_lines([{"name": "filter_length", **counts}]) == [
         "filter_length: kept 136 of 200; rejected: tokens 64"
     ]
 
 
-def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(tmp_path, cli):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "c"}\n')
     given = (
         "--tokenizer",
@@ -219,7 +215,7 @@ def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(
     assert (recipe[-1]["length"], recipe[-1]["eos"]) == (4, 7)
 
 
-def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path: Path) -> None:
+def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path):
     """The step rejects half of the texts."""
     (tmp_path / "in.jsonl").write_text(
         "".join(json.dumps({"text": f"{number} {'ab'[number % 2]}"}) + "\n" for number in range(60))
@@ -237,7 +233,7 @@ def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path: Path) -> No
     )
 
 
-def test_texts_are_required_in_a_sentence(tmp_path: Path) -> None:
+def test_texts_are_required_in_a_sentence(tmp_path):
     (tmp_path / "in.jsonl").write_text('{"body": "a"}\n')
     with pytest.raises(
         InputError,
@@ -251,7 +247,7 @@ def test_texts_are_required_in_a_sentence(tmp_path: Path) -> None:
         )
 
 
-def test_keys_have_the_numbers_of_lines_of_any_length(tmp_path: Path) -> None:
+def test_keys_have_the_numbers_of_lines_of_any_length(tmp_path):
     """Every seventh line is blank: it has a number and no key."""
     lines = [b"" if number % 7 == 0 else b'{"text": "a"}' for number in range(1, 1_201)]
     (tmp_path / "é文.jsonl").write_bytes(b"\n".join(lines))
@@ -261,6 +257,6 @@ def test_keys_have_the_numbers_of_lines_of_any_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [2**32 - 2, 10**12 - 2, 10**18])
-def test_keys_of_very_large_numbers(first: int) -> None:
+def test_keys_of_very_large_numbers(first):
     numbers = np.array([first, first + 1, first + 2, first + 5])
     assert make_keys("a", numbers).to_pylist() == [f"a#{number}" for number in numbers.tolist()]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -210,9 +210,7 @@ def _as_gzip(path: Path, records: list[Any]) -> Path:
 @pytest.mark.thorough(after=10)
 @pytest.mark.parametrize("write", [_as_lines, _as_array, _as_gzip])
 @pytest.mark.parametrize("form", list(FORMS))
-def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(
-    tmp_path: Path, form: str, write: Callable[[Path, list[Any]], Path]
-) -> None:
+def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(tmp_path, form, write):
     record, messages = FORMS[form]
     converted(
         write(tmp_path, [record, record]),
@@ -225,7 +223,7 @@ def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(
     assert texts(tmp_path / "out") == [(text, counted)] * 2
 
 
-def test_records_that_are_no_chats_are_refused(tmp_path: Path) -> None:
+def test_records_that_are_no_chats_are_refused(tmp_path):
     source = lines(tmp_path / "in.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
     with pytest.raises(InputError, match="chats have the fields messages, "):
         converted(source, tmp_path / "out", model(tmp_path / "m"), template="chatml")
@@ -274,7 +272,7 @@ TAKEN = {
     reason="needs transformers: SHARDCTL_FRAMEWORKS=yes",
 )
 @pytest.mark.parametrize("style", list(STYLES))
-def test_tokens_are_those_of_apply_chat_template(tmp_path: Path, style: str) -> None:
+def test_tokens_are_those_of_apply_chat_template(tmp_path, style):
     transformers = pytest.importorskip("transformers")
     folder = model(tmp_path / "m", STYLES[style])
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
@@ -295,7 +293,7 @@ def test_tokens_are_those_of_apply_chat_template(tmp_path: Path, style: str) -> 
 
 
 @pytest.mark.parametrize("style", list(STYLES))
-def test_a_template_that_cannot_take_a_chat_refuses_it(style: str) -> None:
+def test_a_template_that_cannot_take_a_chat_refuses_it(style):
     special = {"bos_token": "<s>"}
     for name in CHATS.keys() - TAKEN[style]:
         chat = CHATS[name]
@@ -314,7 +312,7 @@ def _without_null(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path: Path) -> None:
+def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path):
     source = lines(tmp_path / "in.jsonl", [CHATS["tools"], CHATS["plain"]])
     converted(source, tmp_path / "out", model(tmp_path / "m", IM))
     call = (
@@ -333,7 +331,7 @@ def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("style", ["im", "marked"])
-def test_an_answer_of_weight_0_does_not_count(tmp_path: Path, style: str) -> None:
+def test_an_answer_of_weight_0_does_not_count(tmp_path, style):
     chat = [PLAIN[0], {**PLAIN[1], "weight": 0}, PLAIN[2], {**PLAIN[3], "weight": 1}]
     source = lines(tmp_path / "in.jsonl", [{"messages": chat}, {"messages": PLAIN}])
     converted(source, tmp_path / "out", model(tmp_path / "m", STYLES[style]))
@@ -342,13 +340,13 @@ def test_an_answer_of_weight_0_does_not_count(tmp_path: Path, style: str) -> Non
     assert counted == {"im": "that<|im_end|>\n", "marked": "[that<|eot|>"}[style]
 
 
-def test_answers_in_a_prompt_do_not_count(tmp_path: Path) -> None:
+def test_answers_in_a_prompt_do_not_count(tmp_path):
     source = lines(tmp_path / "in.jsonl", [{"prompt": PLAIN[:3], "completion": PLAIN[3:]}])
     converted(source, tmp_path / "out", model(tmp_path / "m"), template="chatml")
     assert [counted for _, counted in texts(tmp_path / "out")] == ["that<|im_end|>"]
 
 
-def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path):
     user = PLAIN[0]
     chats: list[tuple[Any, str]] = [
         ({"messages": [user, say("assistant", "a", weight=0.5)]}, "weight"),
@@ -369,7 +367,7 @@ def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path: Path) -
     ]
 
 
-def test_whether_a_value_is_text_does_not_depend_on_other_records(tmp_path: Path) -> None:
+def test_whether_a_value_is_text_does_not_depend_on_other_records(tmp_path):
     chats = [{"instruction": "a", "input": part, "output": "b"} for part in ("c", 3, None, "")]
     step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
     source = lines(tmp_path / "in.jsonl", chats)
@@ -381,7 +379,7 @@ def test_whether_a_value_is_text_does_not_depend_on_other_records(tmp_path: Path
     ] == [("in.jsonl#2", "content")]
 
 
-def test_a_text_that_what_follows_changes_is_refused() -> None:
+def test_a_text_that_what_follows_changes_is_refused():
     """As that of templates that leave out what was thought before the last question."""
     template = Template(
         "{% for m in messages %}<{{ m.content if loop.last else m.content | upper }}>{% endfor %}",
@@ -445,9 +443,7 @@ NO_SYSTEM = (
         ),
     ],
 )
-def test_each_value_that_can_be_another_one_in_the_same_text_is_named(
-    template: str, messages: list[dict[str, Any]], names: set[str]
-) -> None:
+def test_each_value_that_can_be_another_one_in_the_same_text_is_named(template, messages, names):
     written = Template(template, {"bos_token": "<s>"}, "x", date(2026, 1, 31)).write(messages)
     assert set(written.unwritten) == names
 
@@ -462,9 +458,7 @@ def test_each_value_that_can_be_another_one_in_the_same_text_is_named(
         ({"q": "hi", "a": "yes"}, {"user": "q", "assistant": "a"}),
     ],
 )
-def test_system_and_tools_reach_the_template_in_every_form(
-    tmp_path: Path, record: Any, settings: Any
-) -> None:
+def test_system_and_tools_reach_the_template_in_every_form(tmp_path, record, settings):
     chats = [{**record, "system": "be", "tools": [TOOL]}, {**record, "system": None, "tools": None}]
     converted(
         lines(tmp_path / "in.jsonl", chats), tmp_path / "out", model(tmp_path / "m", IM), **settings
@@ -477,7 +471,7 @@ def test_system_and_tools_reach_the_template_in_every_form(
     assert shardctl.open(tmp_path / "out").schema.names == ["key", "tokens", "loss_mask"]
 
 
-def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path: Path) -> None:
+def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path):
     html = {
         "messages": [
             say("user", "<img src=a> <image> <video>"),
@@ -500,7 +494,7 @@ def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path:
     assert made.samples == 3
 
 
-def test_two_system_prompts_are_rejected(tmp_path: Path) -> None:
+def test_two_system_prompts_are_rejected(tmp_path):
     chats = [{"messages": PLAIN}, {"messages": [say("system", "a"), *PLAIN], "system": "b"}]
     step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
     source = lines(tmp_path / "in.jsonl", chats)
@@ -511,7 +505,7 @@ def test_two_system_prompts_are_rejected(tmp_path: Path) -> None:
     assert "keep one of them" in reject.message
 
 
-def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path: Path, cli: Any) -> None:
+def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path, cli):
     records = [
         {"messages": [PLAIN[0], {**PLAIN[1], "reasoning_content": "x"}], "tools": [TOOL]}
     ] * 3 + [{"messages": PLAIN}] * 2
@@ -537,7 +531,7 @@ def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path: Path, cl
 # --- the JSON that a record has ---
 
 
-def test_an_update_changes_no_old_chat(tmp_path: Path) -> None:
+def test_an_update_changes_no_old_chat(tmp_path):
     """Whatever the new one has: other types, other names, another order."""
     folder, source = model(tmp_path / "m", IM), tmp_path / "in"
     source.mkdir()
@@ -562,7 +556,7 @@ def test_an_update_changes_no_old_chat(tmp_path: Path) -> None:
     assert json.dumps(arguments) in texts(tmp_path / "out")[3][1]
 
 
-def test_chats_of_parquet_lack_what_is_null_in_other_records(tmp_path: Path) -> None:
+def test_chats_of_parquet_lack_what_is_null_in_other_records(tmp_path):
     """Arrow has the names of all records in each: their tokens are those of the JSON, but for
     values that are null there."""
     folder = model(tmp_path / "m", IM)
@@ -583,7 +577,7 @@ def test_chats_of_parquet_lack_what_is_null_in_other_records(tmp_path: Path) -> 
     assert texts(tmp_path / "parquet") == texts(tmp_path / "jsonl")
 
 
-def test_chats_in_a_csv_are_json_text(tmp_path: Path) -> None:
+def test_chats_in_a_csv_are_json_text(tmp_path):
     folder = model(tmp_path / "m", IM)
     cell = json.dumps(PLAIN[:2]).replace('"', '""')
     (tmp_path / "in.csv").write_text(f'id,messages\n1,"{cell}"\n')
@@ -591,7 +585,7 @@ def test_chats_in_a_csv_are_json_text(tmp_path: Path) -> None:
     assert [counted for _, counted in texts(tmp_path / "out")] == ["yes<|im_end|>\n"]
 
 
-def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path: Path) -> None:
+def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path):
     folder = model(tmp_path / "m")
     source = lines(
         tmp_path / "in.jsonl", [{"messages": PLAIN, "prompt": "a", "input": 3, "n": 1.5}]
@@ -602,7 +596,7 @@ def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path: Path
     assert json.loads(sample["messages"]) == PLAIN
 
 
-def test_a_template_that_writes_the_day_gets_it_from_the_step(tmp_path: Path) -> None:
+def test_a_template_that_writes_the_day_gets_it_from_the_step(tmp_path):
     folder, source = model(tmp_path / "m", CHANNELS), lines(tmp_path / "in.jsonl", [CHATS["plain"]])
     with pytest.raises(shardctl.errors.ShardctlError, match="the setting date gives one"):
         converted(source, tmp_path / "none", folder)

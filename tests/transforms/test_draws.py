@@ -54,11 +54,11 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(15)
 
 
-def test_whole_numbers_include_both_ends(rng: np.random.Generator) -> None:
+def test_whole_numbers_include_both_ends(rng):
     assert_counts([draws.whole(rng, 3, 9) for _ in range(DRAWS)], evenly(range(3, 10)))
 
 
-def test_jitter_draws_every_order_and_every_factor(rng: np.random.Generator) -> None:
+def test_jitter_draws_every_order_and_every_factor(rng):
     spans = {
         "brightness": (0.6, 1.4),
         "contrast": (0.0, 3.0),
@@ -73,7 +73,7 @@ def test_jitter_draws_every_order_and_every_factor(rng: np.random.Generator) -> 
         assert_uniform((dict(each)[name] for each in drawn), *span)
 
 
-def test_erased_rectangles(rng: np.random.Generator) -> None:
+def test_erased_rectangles(rng):
     """In a large image nearly every first try fits, so that area, shape and place have the
     distributions that are drawn."""
     width, height = 40_000, 30_000
@@ -88,8 +88,8 @@ def test_erased_rectangles(rng: np.random.Generator) -> None:
 
 
 def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(
-    rng: np.random.Generator,
-) -> None:
+    rng,
+):
     drawn = [draws.rectangle(rng, (9, 7), (0.3, 1.0), (0.3, 3.3)) for _ in range(2000)]
     boxes = [box for box in drawn if box is not None]
     assert boxes
@@ -101,7 +101,7 @@ def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(
     assert draws.rectangle(rng, (4, 4), (1.0, 1.0), (1.0, 1.0)) is None
 
 
-def test_rand_augment_draws_operations_with_replacement_and_signs(rng: np.random.Generator) -> None:
+def test_rand_augment_draws_operations_with_replacement_and_signs(rng):
     step = automatic.RandAugment()
     drawn = [each for _ in range(DRAWS // 2) for each in step.drawn((331, 662), rng)]
     assert_counts([name for name, _ in drawn], evenly(automatic.RAND_AUGMENT))
@@ -121,7 +121,7 @@ def test_rand_augment_draws_operations_with_replacement_and_signs(rng: np.random
     assert sizes["identity"] == 0
 
 
-def test_trivial_augment_draws_one_operation_and_any_bin(rng: np.random.Generator) -> None:
+def test_trivial_augment_draws_one_operation_and_any_bin(rng):
     drawn = [automatic.TrivialAugment().drawn((100, 100), rng) for _ in range(DRAWS)]
     assert {len(each) for each in drawn} == {1}
     assert_counts([each[0][0] for each in drawn], evenly(automatic.TRIVIAL_AUGMENT))
@@ -130,9 +130,7 @@ def test_trivial_augment_draws_one_operation_and_any_bin(rng: np.random.Generato
 
 
 @pytest.mark.parametrize("policy", automatic.POLICIES)
-def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
-    policy: str, rng: np.random.Generator
-) -> None:
+def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(policy, rng):
     step = automatic.AutoAugment(policy=policy)
     made = Counter(name for _ in range(DRAWS) for name, _ in step.drawn((64, 64), rng))
     wanted: Counter[str] = Counter()
@@ -144,7 +142,7 @@ def test_auto_augment_draws_a_pair_and_each_operation_with_its_probability(
 
 
 @pytest.mark.thorough
-def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng: np.random.Generator) -> None:
+def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng):
     drawn = [automatic.AugMix().drawn((90, 90), rng) for _ in range(DRAWS)]
     assert_uniform((weight for weight, _ in drawn), 0, 1)  # Beta(1, 1)
     for at in range(3):  # a part of Dirichlet(1, 1, 1) is Beta(1, 2)
@@ -159,7 +157,7 @@ def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng: np.random.Generat
     assert {len(chain) for _, chain in step.drawn((9, 9), rng)[1]} == {4}
 
 
-def test_no_policy_names_an_operation_that_it_has_not() -> None:
+def test_no_policy_names_an_operation_that_it_has_not():
     for pairs in automatic.POLICIES.values():
         assert len(pairs) == 25
         for name, probability, index in itertools.chain(*pairs):

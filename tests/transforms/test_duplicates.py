@@ -9,7 +9,6 @@ import json
 import pickle
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,9 +63,7 @@ EXACT = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(
-    source: Path, tmp_path: Path, workers: int
-) -> None:
+def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(source, tmp_path, workers):
     result = shardctl.convert(
         source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=workers
     )
@@ -76,9 +73,7 @@ def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(
     assert not set(EXACT) & set(keys(tmp_path / "out"))
 
 
-def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(
-    source: Path, tmp_path: Path
-) -> None:
+def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(source, tmp_path):
     made = []
     for workers in (0, 2):
         out = tmp_path / f"out{workers}"
@@ -101,7 +96,7 @@ def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(
     )
 
 
-def test_the_upright_image_is_compared(tmp_path: Path) -> None:
+def test_the_upright_image_is_compared(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     saved(soft_shapes(1), tmp_path / "in/a.png")
@@ -116,7 +111,7 @@ def test_the_upright_image_is_compared(tmp_path: Path) -> None:
     assert list(dropped(tmp_path / "out")) == ["b.jpg"]
 
 
-def test_images_without_contrast_are_all_kept_as_similar(tmp_path: Path) -> None:
+def test_images_without_contrast_are_all_kept_as_similar(tmp_path):
     for number, colour in enumerate(("white", "black", "#808080")):
         saved(Image.new("RGB", (64, 64), colour), tmp_path / f"in/{number}.png")
     result = shardctl.convert(
@@ -125,9 +120,7 @@ def test_images_without_contrast_are_all_kept_as_similar(tmp_path: Path) -> None
     assert (result.samples, result.rejected) == (3, 0)
 
 
-def test_keep_is_the_default_and_another_choice_is_another_dataset(
-    source: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_keep_is_the_default_and_another_choice_is_another_dataset(source, tmp_path, cli):
     out = tmp_path / "out"
     first = shardctl.convert(source, out, workers=0)
     again = shardctl.convert(source, out, recipe={"duplicates": "keep"}, workers=0)
@@ -144,7 +137,7 @@ def test_keep_is_the_default_and_another_choice_is_another_dataset(
     )
 
 
-def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> None:
+def test_a_dry_run_counts_what_will_be_kept(source, tmp_path):
     result = shardctl.convert(
         source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True
     )
@@ -155,7 +148,7 @@ def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path: Path) -> None:
+def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path):
     """Of 101 files two are kept: tried were up to 32 files from all over them, and none came
     through a function."""
     saved(soft_shapes(0), tmp_path / "in/000.png")
@@ -169,7 +162,7 @@ def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path: Path) 
     assert (result.samples, result.shards, result.estimate.probe_rejects) == (2, 1, 0)
 
 
-def test_rejected_duplicates_count_for_max_rejects(source: Path, tmp_path: Path, cli: Any) -> None:
+def test_rejected_duplicates_count_for_max_rejects(source, tmp_path, cli):
     ran = cli(
         "convert",
         source,
@@ -202,9 +195,7 @@ def test_rejected_duplicates_count_for_max_rejects(source: Path, tmp_path: Path,
 @pytest.mark.parametrize(
     "names", [("train-*",), ("train-*", "plan.arrow"), ("train-*", "plan.arrow", "rejects.jsonl")]
 )
-def test_repair_brings_back_the_same_samples_and_rejects(
-    source: Path, tmp_path: Path, names: tuple[str, ...]
-) -> None:
+def test_repair_brings_back_the_same_samples_and_rejects(source, tmp_path, names):
     out = tmp_path / "out"
     shardctl.convert(source, out, recipe={"duplicates": "similar"}, workers=0, samples_per_shard=4)
     before = sums(out)
@@ -235,15 +226,13 @@ def test_repair_brings_back_the_same_samples_and_rejects(
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    source: Path, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_meant_is_refused(source, tmp_path, settings, message):
     with pytest.raises(UsageError, match=message):
         shardctl.convert(source, tmp_path / "out", recipe=settings, workers=0)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_listener_hears_how_many_files_were_looked_at(source: Path, tmp_path: Path) -> None:
+def test_the_listener_hears_how_many_files_were_looked_at(source, tmp_path):
     heard: list[int] = []
     listener = Listener(comparing=heard.append)
     shardctl.convert(
@@ -254,8 +243,8 @@ def test_the_listener_hears_how_many_files_were_looked_at(source: Path, tmp_path
 
 @pytest.mark.parametrize(("silent", "refused"), [(3, False), (4, True)])
 def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: int, refused: bool
-) -> None:
+    tmp_path, monkeypatch, silent, refused
+):
     for number in range(6):
         saved(soft_shapes(1), tmp_path / f"in/{number}.png")
     read = image_hashes.read_file
@@ -281,7 +270,7 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
         )
 
 
-def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path) -> None:
+def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path):
     path = saved(soft_shapes(1), tmp_path / "a.png")
     state = path.stat()
     listed = ListedFile(str(path), state.st_size, state.st_mtime_ns)
@@ -321,9 +310,7 @@ def near_hashes(draw: st.DrawFn) -> list[int]:
 
 @examples(15)
 @given(near_hashes(), st.integers(0, 16), st.booleans())
-def test_similar_hashes_are_found_as_by_comparing_each_with_each(
-    hashes: list[int], distance: int, lookup: bool
-) -> None:
+def test_similar_hashes_are_found_as_by_comparing_each_with_each(hashes, distance, lookup):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardctl.transforms.duplicates.pictures.LEAF", 16)
         patch.setattr(
@@ -335,15 +322,13 @@ def test_similar_hashes_are_found_as_by_comparing_each_with_each(
 
 @examples(20)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2))))
-def test_equal_digests_are_found_wherever_they_are(pairs: list[tuple[int, int]]) -> None:
+def test_equal_digests_are_found_wherever_they_are(pairs):
     found: Places = first_of_equal(np.array(pairs, np.uint64).reshape(-1, 2))
     assert found.tolist() == [pairs.index(pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("old_numpy", [False, True])
-def test_bits_are_counted_with_either_numpy(
-    monkeypatch: pytest.MonkeyPatch, old_numpy: bool
-) -> None:
+def test_bits_are_counted_with_either_numpy(monkeypatch, old_numpy):
     if old_numpy:
         monkeypatch.delattr(np, "bitwise_count", raising=False)
     some = np.random.default_rng(0).integers(0, 2**64, 50, np.uint64)
@@ -353,7 +338,7 @@ def test_bits_are_counted_with_either_numpy(
     ]
 
 
-def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path: Path) -> None:
+def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path):
     data = io.BytesIO()
     soft_shapes(4, (1600, 1200)).save(data, "JPEG")
     (tmp_path / "in").mkdir()
@@ -366,9 +351,7 @@ def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path: Path
 
 
 @pytest.mark.parametrize("rule", ["exact", "similar"])
-def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(
-    tmp_path: Path, rule: str
-) -> None:
+def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(tmp_path, rule):
     saved(soft_shapes(1), tmp_path / "in" / "a.png")
     shutil.copy(tmp_path / "in" / "a.png", tmp_path / "in" / "b.png")
     (tmp_path / "labels").mkdir()

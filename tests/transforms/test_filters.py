@@ -85,15 +85,13 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("name", "settings", "message"), SIZES)
-def test_limits_of_size_and_shape_belong_to_what_is_kept(
-    name: str, settings: dict[str, Any], message: str | None
-) -> None:
+def test_limits_of_size_and_shape_belong_to_what_is_kept(name, settings, message):
     assert verdict(opened(flat((40, 30))), name=name, **settings) == message
     turned = opened(flat((30, 40)), "JPEG", exif=dated(orientation=6))
     assert verdict(turned, name=name, **settings) == message
 
 
-def test_a_blurred_image_is_told_from_a_sharp_one() -> None:
+def test_a_blurred_image_is_told_from_a_sharp_one():
     sharp, blurred = noise(), noise().filter(ImageFilter.GaussianBlur(3))
     assert verdict(opened(sharp), name="filter_blur") is None
     message = verdict(opened(blurred), name="filter_blur", min=100)
@@ -103,7 +101,7 @@ def test_a_blurred_image_is_told_from_a_sharp_one() -> None:
     assert verdict(opened(flat((2, 2))), name="filter_blur", min=1) == "sharpness 0 is under 1"
 
 
-def test_sharpness_is_measured_at_one_size() -> None:
+def test_sharpness_is_measured_at_one_size():
     """The same picture with more pixels, which show no more, is about as sharp; also where a JPEG
     is decoded at 1/2 or less."""
     picture = noise((80, 60)).resize((800, 600), Image.Resampling.BICUBIC)
@@ -119,14 +117,14 @@ def test_sharpness_is_measured_at_one_size() -> None:
     assert blur_score(large) == pytest.approx(score, rel=0.1)
 
 
-def test_the_laplacian_is_that_of_the_definition() -> None:
+def test_the_laplacian_is_that_of_the_definition():
     grey = np.zeros((5, 5), np.uint8)
     grey[2, 2] = 90
     values = np.array([[0, 90, 0], [90, -360, 90], [0, 90, 0]])
     assert blur_score(Image.fromarray(grey)) == pytest.approx(values.var())
 
 
-def test_an_image_of_one_brightness_is_told_from_others() -> None:
+def test_an_image_of_one_brightness_is_told_from_others():
     half = np.zeros((40, 40), np.uint8)
     half[20:] = 24
     assert uniformity(Image.fromarray(half)) == 12.0
@@ -143,7 +141,7 @@ def test_an_image_of_one_brightness_is_told_from_others() -> None:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_the_date_comes_from_exif(form: str) -> None:
+def test_the_date_comes_from_exif(form):
     def given(*dates: Any) -> datetime | None:
         return taken_at(opened(soft_shapes(1), form, exif=dated(*dates)))
 
@@ -155,13 +153,13 @@ def test_the_date_comes_from_exif(form: str) -> None:
     assert taken_at(opened(soft_shapes(1), form)) is None
 
 
-def test_a_tiff_has_its_date_among_its_own_tags() -> None:
+def test_a_tiff_has_its_date_among_its_own_tags():
     # Pillow writes no block of EXIF into it
     given = opened(soft_shapes(1), "TIFF", exif=dated(None, "2021:01:01 00:00:00"))
     assert taken_at(given) == datetime(2021, 1, 1)
 
 
-def test_the_date_of_a_png_may_come_after_the_pixels() -> None:
+def test_the_date_of_a_png_may_come_after_the_pixels():
     data = opened(soft_shapes(1), "PNG", exif=dated("2019:05:04 03:02:01")).data
     start = data.index(b"eXIf") - 4
     end = start + 12 + int.from_bytes(data[start : start + 4], "big")
@@ -190,14 +188,12 @@ DATES = [
 
 
 @pytest.mark.parametrize(("settings", "message"), DATES)
-def test_the_first_day_is_kept_and_the_last_is_not(
-    settings: dict[str, Any], message: str | None
-) -> None:
+def test_the_first_day_is_kept_and_the_last_is_not(settings, message):
     given = opened(soft_shapes(1), "JPEG", exif=dated("2019:05:04 03:02:01"))
     assert verdict(given, name="filter_date", **settings) == message
 
 
-def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected() -> None:
+def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected():
     given = opened(soft_shapes(1), "JPEG")
     assert verdict(given, name="filter_date", after="2000-01-01") is None
     message = verdict(given, name="filter_date", after="2000-01-01", undated="reject")
@@ -243,7 +239,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("step", "message"), WRONG)
-def test_limits_that_cannot_be_meant_are_refused(step: dict[str, Any], message: str) -> None:
+def test_limits_that_cannot_be_meant_are_refused(step, message):
     with pytest.raises(UsageError, match=message):
         parse_step(step)
 
@@ -275,9 +271,7 @@ after = 2000-01-01
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_filtered_images_are_rejects_with_value_and_limit(
-    source: Path, tmp_path: Path, workers: int, cli: Any
-) -> None:
+def test_filtered_images_are_rejects_with_value_and_limit(source, tmp_path, workers, cli):
     (tmp_path / "recipe.toml").write_text(STEPS)
     out = tmp_path / "out"
     ran = cli(
@@ -307,7 +301,7 @@ def test_filtered_images_are_rejects_with_value_and_limit(
     assert cli("verify", out, "--level", "deep").code == 0
 
 
-def test_filters_look_at_the_source_wherever_they_stand(source: Path, tmp_path: Path) -> None:
+def test_filters_look_at_the_source_wherever_they_stand(source, tmp_path):
     steps = [{"name": "resize", "size": "10x10"}, {"name": "filter_size", "min_width": 30}]
     shardctl.convert(
         source, tmp_path / "after", recipe={"store": "raw", "transform": steps}, workers=0
@@ -322,7 +316,7 @@ def test_filters_look_at_the_source_wherever_they_stand(source: Path, tmp_path: 
     )
 
 
-def test_filtered_samples_come_back_by_repair(source: Path, tmp_path: Path) -> None:
+def test_filtered_samples_come_back_by_repair(source, tmp_path):
     out = tmp_path / "out"
     recipe = {
         "transform": [{"name": "filter_uniform"}, {"name": "filter_date", "after": "2000-01-01"}]
@@ -335,7 +329,7 @@ def test_filtered_samples_come_back_by_repair(source: Path, tmp_path: Path) -> N
     assert sums(out) == before
 
 
-def test_images_in_tables_are_filtered(source: Path, tmp_path: Path) -> None:
+def test_images_in_tables_are_filtered(source, tmp_path):
     images = [
         {"bytes": (source / name).read_bytes(), "path": name} for name in ("good.jpg", "narrow.png")
     ]
@@ -348,7 +342,7 @@ def test_images_in_tables_are_filtered(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["exact", "similar"])
-def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, mode: str) -> None:
+def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path, mode):
     """The small image comes first, and would be kept: then the large one would be lost with it."""
     root = tmp_path / "in"
     saved(soft_shapes(0).resize((32, 24)), root / "a/small.png")
@@ -364,7 +358,7 @@ def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, m
         assert keys(out) == ["b/large.png"]
 
 
-def test_hashes_stay_near_for_the_same_picture_only() -> None:
+def test_hashes_stay_near_for_the_same_picture_only():
     hashes = [phash(soft_shapes(seed)) for seed in range(12)]
     others = [phash(soft_shapes(seed).resize((200, 100))) for seed in range(12)]
     apart = np.array(
@@ -375,7 +369,7 @@ def test_hashes_stay_near_for_the_same_picture_only() -> None:
     assert bits[~np.eye(12, dtype=bool)].min() > 10
 
 
-def test_a_symmetric_picture_has_the_same_hash_as_its_mirror_image() -> None:
+def test_a_symmetric_picture_has_the_same_hash_as_its_mirror_image():
     """Frequencies that are 0 by symmetry are exactly 0: with rounding errors their bits would be
     drawn by the machine."""
     half = np.asarray(soft_shapes(7, (16, 32)).convert("L"))

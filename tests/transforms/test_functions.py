@@ -231,7 +231,7 @@ def rejected(out: Path) -> tuple[str, str, str]:
     return reject.stage, reject.error, reject.message
 
 
-def test_numbers_of_numpy_keep_their_type(source: Path, tmp_path: Path) -> None:
+def test_numbers_of_numpy_keep_their_type(source, tmp_path):
     convert(source, tmp_path / "out", "steps:typed", recipe={"store": "png"})
     ds = shardctl.open(tmp_path / "out")
     types = {
@@ -254,9 +254,7 @@ def test_numbers_of_numpy_keep_their_type(source: Path, tmp_path: Path) -> None:
     assert np.array(row["cube"]).tolist() == [[[2**63 + 1], [2**63 + 1]]]
 
 
-def test_numbers_of_different_types_get_a_column_that_holds_them_all(
-    source: Path, tmp_path: Path
-) -> None:
+def test_numbers_of_different_types_get_a_column_that_holds_them_all(source, tmp_path):
     assert convert(source, tmp_path / "out", "steps:varying", recipe={"store": "png"}).rejected == 0
     ds = shardctl.open(tmp_path / "out")
     types = dict(ds.manifest.schema)
@@ -279,9 +277,7 @@ def test_numbers_of_different_types_get_a_column_that_holds_them_all(
         ("odd_dict", 5),
     ],
 )
-def test_whatever_can_be_called_is_called(
-    source: Path, tmp_path: Path, function: str, amount: int
-) -> None:
+def test_whatever_can_be_called_is_called(source, tmp_path, function, amount):
     convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
     assert [sample["amount"] for sample in shardctl.open(tmp_path / "out")] == [amount] * 3
     again = convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
@@ -290,15 +286,15 @@ def test_whatever_can_be_called_is_called(
 
 @pytest.mark.parametrize("function", ["steps:wanted", "steps:draws"])
 def test_a_second_argument_without_a_default_or_called_rng_gets_the_generator(
-    source: Path, tmp_path: Path, function: str
-) -> None:
+    source, tmp_path, function
+):
     convert(source, tmp_path / "out", function, recipe={"store": "png"})
     drawn = [sample["amount"] for sample in shardctl.open(tmp_path / "out")]
     assert len(set(drawn)) == 3
     assert all(0 <= number < 1 for number in drawn)
 
 
-def test_a_builtin_is_called_with_the_sample(source: Path, tmp_path: Path) -> None:
+def test_a_builtin_is_called_with_the_sample(source, tmp_path):
     assert convert(source, tmp_path / "out", "builtins:dict", recipe={"store": "png"}).samples == 3
     with pytest.raises(
         InputError, match=r"builtins:len returned 4 \(int\); it must return the sample"
@@ -323,16 +319,14 @@ def test_a_builtin_is_called_with_the_sample(source: Path, tmp_path: Path) -> No
         ("leaving:step", "importing leaving raised SystemExit: 4"),
     ],
 )
-def test_what_cannot_be_called_is_refused_by_name(
-    source: Path, tmp_path: Path, function: str, message: str
-) -> None:
+def test_what_cannot_be_called_is_refused_by_name(source, tmp_path, function, message):
     (tmp_path / "broken.py").write_text("nothing\n")
     (tmp_path / "leaving.py").write_text("raise SystemExit(4)\n")
     with pytest.raises(UsageError, match=message):
         convert(source, tmp_path / "out", function)
 
 
-def test_the_code_of_an_object_is_part_of_the_fingerprint(source: Path, tmp_path: Path) -> None:
+def test_the_code_of_an_object_is_part_of_the_fingerprint(source, tmp_path):
     """What an object does is decided where its class is written, and where it is made."""
     (tmp_path / "other.py").write_text(
         "import functools, steps\nmine = functools.partial(steps.add, amount=1)\n"
@@ -349,9 +343,7 @@ def test_the_code_of_an_object_is_part_of_the_fingerprint(source: Path, tmp_path
 
 
 @pytest.mark.parametrize("store", ["raw", None])
-def test_a_function_may_return_the_same_buffer_at_every_call(
-    source: Path, tmp_path: Path, store: str | None
-) -> None:
+def test_a_function_may_return_the_same_buffer_at_every_call(source, tmp_path, store):
     """Samples are stored later than they are made, and keep the values that they had then."""
     if store is None:
         source = lines(tmp_path / "lines", 5)
@@ -368,12 +360,12 @@ def test_a_function_may_return_the_same_buffer_at_every_call(
             assert (sample["image"] == number).all()
 
 
-def test_a_function_may_draw_into_the_image(source: Path, tmp_path: Path) -> None:
+def test_a_function_may_draw_into_the_image(source, tmp_path):
     convert(source, tmp_path / "out", "steps:draw", recipe={"store": "png"})
     assert (shardctl.open(tmp_path / "out")[0]["image"][:5] == 7).all()
 
 
-def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
+def test_values_come_out_as_they_went_in(source, tmp_path):
     convert(source, tmp_path / "out", "steps:good", recipe={"store": "png"})
     ds = shardctl.open(tmp_path / "out")
     types = {
@@ -463,8 +455,8 @@ def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
 )  # fmt: skip
 @pytest.mark.thorough(after=1)
 def test_a_value_that_cannot_be_kept_rejects_its_sample_and_names_the_function(
-    source: Path, tmp_path: Path, function: str, reason: str, says: str
-) -> None:
+    source, tmp_path, function, reason, says
+):
     result = convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
     assert (result.samples, result.reasons) == (2, {reason: 1})
     message = rejected(tmp_path / "out")[2]
@@ -481,17 +473,13 @@ def test_a_value_that_cannot_be_kept_rejects_its_sample_and_names_the_function(
         ("surrogate_fault", "raised ValueError: a\\ud800b"),
     ],
 )
-def test_an_exception_of_any_kind_is_a_reason(
-    source: Path, tmp_path: Path, function: str, says: str
-) -> None:
+def test_an_exception_of_any_kind_is_a_reason(source, tmp_path, function, says):
     with pytest.raises(InputError) as refused:
         convert(source, tmp_path / "out", f"steps:{function}")
     assert says in str(refused.value)
 
 
-def test_labels_that_a_function_changes_are_counted_as_they_were_written(
-    source: Path, tmp_path: Path
-) -> None:
+def test_labels_that_a_function_changes_are_counted_as_they_were_written(source, tmp_path):
     convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     written = [sample["label"] for sample in shardctl.open(tmp_path / "out")]
@@ -500,8 +488,8 @@ def test_labels_that_a_function_changes_are_counted_as_they_were_written(
 
 
 def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_manifest(
-    source: Path, tmp_path: Path, cli: Any
-) -> None:
+    source, tmp_path, cli
+):
     """The plan still has the labels of the sources, so that the shards must be read."""
     convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
     before = cli("inspect", tmp_path / "out", "--json").json["classes"]
@@ -514,9 +502,7 @@ def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_ma
     assert (ran.code, ran.json["classes"]) == (0, None), "all the rest is shown without that shard"
 
 
-def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(
-    source: Path, tmp_path: Path
-) -> None:
+def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source, tmp_path):
     convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=1)
     (tmp_path / "out" / "train-00001.arrow").unlink()
     (source / "b" / "2.png").unlink()
@@ -526,9 +512,7 @@ def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(
     }
 
 
-def test_where_a_function_drops_all_labels_there_are_no_classes(
-    source: Path, tmp_path: Path
-) -> None:
+def test_where_a_function_drops_all_labels_there_are_no_classes(source, tmp_path):
     convert(source, tmp_path / "out", "steps:no_label", recipe={"store": "png"})
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert "label" not in manifest["fields"]
@@ -543,7 +527,7 @@ def lines(folder: Path, count: int, **more: Any) -> Path:
     return folder
 
 
-def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path: Path) -> None:
+def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path):
     """The type of a column is found on 1,024 lines; Arrow would make 2 of a 2.7 that comes
     later."""
     late = 1050
@@ -555,13 +539,13 @@ def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path: Path) -> No
     )  # fmt: skip
 
 
-def test_values_without_a_common_type_are_refused_with_examples_of_both(tmp_path: Path) -> None:
+def test_values_without_a_common_type_are_refused_with_examples_of_both(tmp_path):
     message = r"steps:mixed set x to values of several types, such as .*3 \(int\)"
     with pytest.raises(InputError, match=message):
         convert(lines(tmp_path / "in", 4), tmp_path / "out", "steps:mixed")
 
 
-def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_path: Path) -> None:
+def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_path):
     source = lines(tmp_path / "in", 3, _id=1, few=2)
     (source / "b.jsonl").write_text(
         '{"n": 3, "few": 2.5, "mixed": "a"}\n{"n": 4, "mixed": 7, "_id": 2}\n'
@@ -598,7 +582,7 @@ NOON = datetime.datetime(2020, 1, 1, 12, 30, 5, 678)
         ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.string())])),
     ],
 )
-def test_what_fits_a_column(value: Any, type_: pa.DataType) -> None:
+def test_what_fits_a_column(value, type_):
     check_fit(value, type_)
 
 
@@ -638,7 +622,7 @@ def test_what_fits_a_column(value: Any, type_: pa.DataType) -> None:
         ({"a": 1}, pa.list_(pa.int64())),
     ],
 )
-def test_what_does_not_fit_a_column_is_refused(value: Any, type_: pa.DataType) -> None:
+def test_what_does_not_fit_a_column_is_refused(value, type_):
     with pytest.raises(UnfitValue):
         check_fit(plain_value(value), type_)
 
@@ -651,7 +635,7 @@ def test_what_does_not_fit_a_column_is_refused(value: Any, type_: pa.DataType) -
         ("a" * 99, f"'{'a' * 59}… (str)"),
     ],
 )
-def test_what_does_not_fit_is_described(value: Any, says: str) -> None:
+def test_what_does_not_fit_is_described(value, says):
     with pytest.raises(UnfitValue, match=re.escape(says)):
         check_fit(plain_value(value), pa.list_(pa.int64()))
 
@@ -678,9 +662,7 @@ ANYTHING = (
 
 @given(st.lists(ANYTHING, max_size=4) | st.lists(ARRAYS, max_size=4), st.sampled_from(TYPES))
 @examples(200)
-def test_values_that_are_taken_together_are_those_that_fit_one_by_one(
-    values: list[Any], type_: pa.DataType
-) -> None:
+def test_values_that_are_taken_together_are_those_that_fit_one_by_one(values, type_):
     """A column is made at once where that is safe: with the same result as after a look at each
     value."""
     array = array_of(values, type_)
@@ -690,7 +672,7 @@ def test_values_that_are_taken_together_are_those_that_fit_one_by_one(
         assert array.equals(pa.array([plain_value(value) for value in values], type_))
 
 
-def test_common_values_are_taken_together() -> None:
+def test_common_values_are_taken_together():
     tokens = pa.list_(pa.int32())
     assert array_of(
         [np.array([1, 2], np.int32), None, [3, None], np.array([], np.int32)], tokens
@@ -700,7 +682,7 @@ def test_common_values_are_taken_together() -> None:
     assert array_of([1, 2**40], pa.int32()) is None
 
 
-def test_a_description_is_the_same_in_every_run() -> None:
+def test_a_description_is_the_same_in_every_run():
     assert describe({"b", "a"}) == "a set of length 2"
     assert describe(object()) == "an object of type object"
     assert describe(np.float64(2.5)) == "2.5 (numpy float64)"

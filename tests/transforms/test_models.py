@@ -228,34 +228,26 @@ def slots_of_shards(out: Path, size: int, without: str = "never") -> dict[str, s
     }
 
 
-def test_a_call_has_the_samples_that_follow_each_other_in_the_shard(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_call_has_the_samples_that_follow_each_other_in_the_shard(source, tmp_path):
     result = convert(source, tmp_path / "out", step("Recorder"), samples_per_shard=6)
     assert calls(tmp_path / "out") == slots_of_shards(tmp_path / "out", 4)
     assert result.samples == 14
 
 
-def test_the_object_is_made_once_in_a_process_with_its_arguments(
-    source: Path, tmp_path: Path, models: Any
-) -> None:
+def test_the_object_is_made_once_in_a_process_with_its_arguments(source, tmp_path, models):
     convert(source, tmp_path / "out", step("Recorder", depth=18, names=["a"]), samples_per_shard=3)
     assert models.MADE == [{"depth": 18, "names": ["a"]}]
 
 
 @pytest.mark.thorough
-def test_with_workers_the_object_is_never_made_in_the_command(
-    source: Path, tmp_path: Path, models: Any
-) -> None:
+def test_with_workers_the_object_is_never_made_in_the_command(source, tmp_path, models):
     convert(source, tmp_path / "out", step("Recorder"), samples_per_shard=6, workers=2)
     assert models.MADE == []
     convert(source, tmp_path / "out2", step("Recorder"), samples_per_shard=6)
     assert sums(tmp_path / "out") == sums(tmp_path / "out2")
 
 
-def test_the_option_takes_a_class_and_the_dataset_says_model(
-    source: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_the_option_takes_a_class_and_the_dataset_says_model(source, tmp_path, cli):
     ran = cli(
         "convert",
         source,
@@ -288,9 +280,7 @@ def test_the_option_takes_a_class_and_the_dataset_says_model(
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("change", ["arguments", "version", "code"])
-def test_what_decides_the_values_is_part_of_the_fingerprint(
-    source: Path, tmp_path: Path, models: Any, change: str
-) -> None:
+def test_what_decides_the_values_is_part_of_the_fingerprint(source, tmp_path, models, change):
     before = convert(source, tmp_path / "out", step("Recorder")).fingerprint
     if change == "version":
         models.Recorder.version = "2"
@@ -310,9 +300,7 @@ def test_what_decides_the_values_is_part_of_the_fingerprint(
      ("NoMemory", "out-of-memory")],
 )  # fmt: skip
 @pytest.mark.thorough(after=2)
-def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(
-    source: Path, tmp_path: Path, name: str, error: str
-) -> None:
+def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(source, tmp_path, name, error):
     """So the same rows can be made again without it: a repair does not try it."""
     convert(source, tmp_path / "out", step(name, bad="05"), samples_per_shard=8)
     assert rejected(tmp_path / "out") == [("05.png", error)]
@@ -321,9 +309,7 @@ def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_functions_before_and_after_a_model_are_called_in_turn(
-    source: Path, tmp_path: Path, place: str
-) -> None:
+def test_functions_before_and_after_a_model_are_called_in_turn(source, tmp_path, place):
     function = {"name": "custom", "target": "models:rejects"}
     seen = {"name": "custom", "target": "models:seen"}
     steps = (
@@ -336,23 +322,21 @@ def test_functions_before_and_after_a_model_are_called_in_turn(
         assert all(sample["before"] == sample["call"] for sample in shardctl.open(tmp_path / "out"))
 
 
-def test_two_models_each_have_calls_of_their_size(
-    source: Path, tmp_path: Path, models: Any
-) -> None:
+def test_two_models_each_have_calls_of_their_size(source, tmp_path, models):
     convert(source, tmp_path / "out", step("Recorder", 2), step("Twins", 4))
     sizes = {len(call) for call in models.CALLS}
     assert max(sizes) == 4
     assert [sample["half"] for sample in shardctl.open(tmp_path / "out")][:4] == [0, 1, 0, 1]
 
 
-def test_a_damaged_image_leaves_its_place_in_the_slot_empty(source: Path, tmp_path: Path) -> None:
+def test_a_damaged_image_leaves_its_place_in_the_slot_empty(source, tmp_path):
     (source / "05.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
     convert(source, tmp_path / "out", step("Recorder"))
     assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
     assert [key for key, _ in rejected(tmp_path / "out")] == ["05.png"]
 
 
-def test_variants_of_an_image_are_in_one_call(source: Path, tmp_path: Path) -> None:
+def test_variants_of_an_image_are_in_one_call(source, tmp_path):
     convert(
         source, tmp_path / "out", {"name": "hflip"}, step("Recorder", 6), recipe={"variants": 3}
     )
@@ -364,7 +348,7 @@ def test_variants_of_an_image_are_in_one_call(source: Path, tmp_path: Path) -> N
     assert len(found) == 42
 
 
-def test_records_of_a_file_are_called_by_their_numbers(lines: Path, tmp_path: Path) -> None:
+def test_records_of_a_file_are_called_by_their_numbers(lines, tmp_path):
     convert(lines, tmp_path / "out", step("Raises", bad="a.jsonl#3"))
     keys = [[f"{name}.jsonl#{n}" for n in range(1, 11)] for name in "ab"]
     assert calls(tmp_path / "out") == slots(keys[0], 4, "a.jsonl#3") | slots(keys[1], 4)
@@ -373,8 +357,8 @@ def test_records_of_a_file_are_called_by_their_numbers(lines: Path, tmp_path: Pa
 
 
 def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(
-    lines: Path, tmp_path: Path
-) -> None:
+    lines, tmp_path
+):
     convert(lines, tmp_path / "out", step("Raises", 3, bad="a.jsonl#3"), split="train=0.5,val=0.5")
     found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
     numbered = [f"a.jsonl#{n}" for n in range(1, 11)]
@@ -389,9 +373,7 @@ def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_t
     repaired(tmp_path / "out", "Raises")
 
 
-def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(
-    lines: Path, tmp_path: Path
-) -> None:
+def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lines, tmp_path):
     own_keys = {"key_field": "n", "kind": "table"}
     convert(
         lines / "a.jsonl",
@@ -408,7 +390,7 @@ def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(
     repaired(tmp_path / "out", "Raises")
 
 
-def test_records_that_are_shuffled_are_called_as_they_come(lines: Path, tmp_path: Path) -> None:
+def test_records_that_are_shuffled_are_called_as_they_come(lines, tmp_path):
     convert(lines, tmp_path / "out", step("Raises", bad="a.jsonl#3"), shuffle=1)
     found = calls(tmp_path / "out")
     assert {key: call for key, call in found.items() if key[0] == "b"} == slots(
@@ -432,8 +414,8 @@ def repaired(out: Path, name: str) -> None:
     ("name", "error", "kind"), [("Leaves", "exited", "lines"), ("Segfaults", "crashed", "source")]
 )
 def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
-    request: pytest.FixtureRequest, tmp_path: Path, name: str, error: str, kind: str
-) -> None:
+    request, tmp_path, name, error, kind
+):
     inputs = request.getfixturevalue(kind)
     bad = "05" if kind == "source" else "a.jsonl#5"
     result = convert(inputs, tmp_path / "out", step(name, bad=bad), workers=1)
@@ -447,9 +429,7 @@ def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
 
 
 @pytest.mark.thorough
-def test_a_model_that_dies_of_no_single_record_ends_the_conversion(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_dies_of_no_single_record_ends_the_conversion(source, tmp_path):
     with pytest.raises(
         WorkerError,
         match=r"models:LeavesInCompany was called with several inputs, from 00\.png on.*batch "
@@ -458,9 +438,7 @@ def test_a_model_that_dies_of_no_single_record_ends_the_conversion(
         convert(source, tmp_path / "out", step("LeavesInCompany"), workers=1)
 
 
-def test_a_call_that_fails_for_no_single_record_ends_the_conversion(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source, tmp_path):
     with pytest.raises(
         InputError,
         match=r"models:FailsInCompany raised ValueError: .* in a call with 4 inputs, not with each",
@@ -499,14 +477,12 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(
         ),
     ],
 )
-def test_a_class_that_cannot_be_used_is_refused(
-    source: Path, tmp_path: Path, name: str, arguments: dict[str, Any], workers: int, says: str
-) -> None:
+def test_a_class_that_cannot_be_used_is_refused(source, tmp_path, name, arguments, workers, says):
     with pytest.raises(UsageError, match=says):
         convert(source, tmp_path / "out", step(name, **arguments), workers=workers)
 
 
-def test_a_model_that_returns_too_few_is_told_what_to_return(source: Path, tmp_path: Path) -> None:
+def test_a_model_that_returns_too_few_is_told_what_to_return(source, tmp_path):
     with pytest.raises(
         InputError,
         match=r"Short returned a list of length 0 for a list of 1; it must return a list of the "
@@ -516,18 +492,14 @@ def test_a_model_that_returns_too_few_is_told_what_to_return(source: Path, tmp_p
 
 
 @pytest.mark.parametrize("arguments", [3, {"a": None}, {"a": float("nan")}])
-def test_arguments_are_a_table_of_what_a_file_can_say(
-    source: Path, tmp_path: Path, arguments: Any
-) -> None:
+def test_arguments_are_a_table_of_what_a_file_can_say(source, tmp_path, arguments):
     with pytest.raises(UsageError, match="arguments must be a table of numbers, strings"):
         convert(source, tmp_path / "out", {**step("Recorder"), "arguments": arguments})
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_features_without_images_are_a_dataset_that_everything_reads(
-    source: Path, tmp_path: Path, dtype: str, cli: Any
-) -> None:
+def test_features_without_images_are_a_dataset_that_everything_reads(source, tmp_path, dtype, cli):
     out = tmp_path / "out"
     steps = ({"name": "resize", "size": "8x8"}, step("Features", dtype=dtype))
     convert(source, out, *steps, recipe={"store": "none"}, samples_per_shard=6)
@@ -542,7 +514,7 @@ def test_features_without_images_are_a_dataset_that_everything_reads(
     repaired(out, "Features")
 
 
-def test_store_none_needs_something_else_to_keep(source: Path, tmp_path: Path) -> None:
+def test_store_none_needs_something_else_to_keep(source, tmp_path):
     with pytest.raises(
         UsageError,
         match="store none drops the images",
@@ -550,9 +522,7 @@ def test_store_none_needs_something_else_to_keep(source: Path, tmp_path: Path) -
         shardctl.convert(source, tmp_path / "out", recipe={"store": "none"}, workers=0)
 
 
-def test_an_interrupted_conversion_ends_with_the_same_bytes(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_conversion_ends_with_the_same_bytes(source, tmp_path, monkeypatch):
     monkeypatch.setenv("STOPPED", str(tmp_path / "stopped"))
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "out", step("StopsOnce", bad="12"), samples_per_shard=3)
@@ -562,7 +532,7 @@ def test_an_interrupted_conversion_ends_with_the_same_bytes(
 
 
 @pytest.mark.thorough
-def test_a_record_for_which_a_model_never_ends_is_found(source: Path, tmp_path: Path) -> None:
+def test_a_record_for_which_a_model_never_ends_is_found(source, tmp_path):
     convert(source, tmp_path / "out", step("Hangs", bad="05"), workers=1, input_timeout=0.5)
     assert rejected(tmp_path / "out") == [("05.png", "timed-out")]
     assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
@@ -571,8 +541,8 @@ def test_a_record_for_which_a_model_never_ends_is_found(source: Path, tmp_path: 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("3", "3")])
 def test_workers_compute_in_one_thread_unless_the_environment_says_otherwise(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str
-) -> None:
+    source, tmp_path, monkeypatch, given, threads
+):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
@@ -580,7 +550,7 @@ def test_workers_compute_in_one_thread_unless_the_environment_says_otherwise(
     assert {sample["threads"] for sample in shardctl.open(tmp_path / "out")} == {threads}
 
 
-def test_whole_texts_are_called_together_too(tmp_path: Path) -> None:
+def test_whole_texts_are_called_together_too(tmp_path):
     (tmp_path / "texts").mkdir()
     names = [f"{n}.txt" for n in range(6)]
     for name in names:
@@ -592,7 +562,7 @@ def test_whole_texts_are_called_together_too(tmp_path: Path) -> None:
     repaired(tmp_path / "out", "Raises")
 
 
-def test_images_of_a_table_are_called_by_their_rows(source: Path, tmp_path: Path) -> None:
+def test_images_of_a_table_are_called_by_their_rows(source, tmp_path):
     (source / "05.png").write_bytes(b"broken")
     rows = [{"image": name, "n": number} for number, name in enumerate(NAMES)]
     (source / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -612,7 +582,7 @@ def test_images_of_a_table_are_called_by_their_rows(source: Path, tmp_path: Path
     repaired(tmp_path / "out", "Raises")
 
 
-def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> None:
+def test_a_preview_shows_what_a_model_makes(source, tmp_path):
     from shardctl.making.preview import make_preview
 
     preview = make_preview([source], {"transform": [step("Recorder")]}, 3, workers=0)
@@ -621,9 +591,7 @@ def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> Non
     ]
 
 
-def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(
-    source: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source, tmp_path, cli):
     recipe = ("--recipe", str(tmp_path / "r.toml"), "--html", tmp_path / "p.html", "--workers", "0")
     (tmp_path / "r.toml").write_text(
         'store = "none"\n[[transform]]\nname = "resize"\nsize = "8x8"\n'
@@ -637,7 +605,7 @@ def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(
     )
 
 
-def test_without_images_the_annotations_stay(source: Path, tmp_path: Path) -> None:
+def test_without_images_the_annotations_stay(source, tmp_path):
     """A dataset of features is read by the loader, whatever else is in it."""
     (source / "labels.csv").write_text(
         "".join(
@@ -661,9 +629,7 @@ def test_without_images_the_annotations_stay(source: Path, tmp_path: Path) -> No
     assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
 
 
-def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(
-    source: Path, tmp_path: Path
-) -> None:
+def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source, tmp_path):
     pytest.importorskip("torch")
     page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
     section = page.partition("\n## Models\n")[2]

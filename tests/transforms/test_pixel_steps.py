@@ -3,7 +3,6 @@ they refuse."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ FIXED: list[tuple[dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("step", "wanted"), FIXED, ids=[step["name"] for step, _ in FIXED])
-def test_a_step_does_what_its_name_says(step: dict[str, Any], wanted: Any) -> None:
+def test_a_step_does_what_its_name_says(step, wanted):
     assert np.array_equal(done(IMAGE, step), values(wanted()))
 
 
@@ -89,7 +88,7 @@ RANDOM: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("step", RANDOM, ids=[step["name"] for step in RANDOM])
-def test_the_generator_alone_decides_what_a_random_step_does(step: dict[str, Any]) -> None:
+def test_the_generator_alone_decides_what_a_random_step_does(step):
     parsed = parse_step(step)
     assert parsed.random
     assert parse_step({"name": step["name"], **parsed.settings()}) == parsed
@@ -105,7 +104,7 @@ def test_the_generator_alone_decides_what_a_random_step_does(step: dict[str, Any
     [step for step in RANDOM if hasattr(parse_step(step), "p")],
     ids=lambda step: step["name"],
 )
-def test_what_has_no_probability_changes_nothing_and_draws_nothing(step: dict[str, Any]) -> None:
+def test_what_has_no_probability_changes_nothing_and_draws_nothing(step):
     never = {**step, "p": 0}
     assert not parse_step(never).random
     assert np.array_equal(done(IMAGE, never), values(IMAGE))
@@ -121,16 +120,14 @@ def test_what_has_no_probability_changes_nothing_and_draws_nothing(step: dict[st
     seed=st.integers(0, 2**31),
 )
 @examples(15)
-def test_images_of_any_shape_keep_it(
-    step: dict[str, Any], width: int, height: int, narrow: bool, seed: int
-) -> None:
+def test_images_of_any_shape_keep_it(step, width, height, narrow, seed):
     width = 1 if narrow else width
     made = done(picture(seed, width, height), step, seed=seed)
     assert made.shape == (height, width, 3)
     assert made.dtype == np.uint8
 
 
-def test_a_step_that_is_left_out_leaves_the_resampling_one() -> None:
+def test_a_step_that_is_left_out_leaves_the_resampling_one():
     """Two crops with a step between them that is not done are one crop: nothing is blurred
     twice."""
     views = [{"name": "resize", "size": "30x20"}, {"name": "resize", "size": "17x13"}]
@@ -143,7 +140,7 @@ def test_a_step_that_is_left_out_leaves_the_resampling_one() -> None:
     )
 
 
-def test_erasing_a_given_part() -> None:
+def test_erasing_a_given_part():
     made = done(
         IMAGE,
         {"name": "erase", "left": 0.5, "top": 0, "width": 0.7, "height": 0.5, "value": [9, 8, 7]},
@@ -186,12 +183,12 @@ def test_erasing_a_given_part() -> None:
         ({"name": "gausian_blur"}, "did you mean gaussian_blur"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(step: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_refused_by_name(step, message):
     with pytest.raises(SettingError, match=message):
         parse_step(step)
 
 
-def test_boxes_follow_what_the_policies_move() -> None:
+def test_boxes_follow_what_the_policies_move():
     """A white box on black, its values changed by no operation that would move its centre of
     gravity."""
     size, box = (131, 97), (45, 35, 20, 16)
@@ -213,7 +210,7 @@ def test_boxes_follow_what_the_policies_move() -> None:
     assert moved_ones > 10
 
 
-def test_what_each_step_can_move() -> None:
+def test_what_each_step_can_move():
     def moves(step: dict[str, Any]) -> frozenset[str]:
         parsed = parse_step(step)
         assert isinstance(parsed, ImageTransform)
@@ -224,7 +221,7 @@ def test_what_each_step_can_move() -> None:
         assert moves(step) == (frozenset() if step["name"] == "aug_mix" else EVERYTHING)
 
 
-def test_a_mixture_lies_between_what_it_is_made_of() -> None:
+def test_a_mixture_lies_between_what_it_is_made_of():
     """Without operations that brighten, no value of a mix of black-filled images can exceed the
     largest of the image."""
     flat = Image.new("RGB", (20, 20), (100, 100, 100))
@@ -234,7 +231,7 @@ def test_a_mixture_lies_between_what_it_is_made_of() -> None:
 
 
 @pytest.mark.thorough
-def test_a_recipe_of_pixels_makes_the_same_dataset_again(photos: Path, tmp_path: Path) -> None:
+def test_a_recipe_of_pixels_makes_the_same_dataset_again(photos, tmp_path):
     """Whatever the order and number of workers; and another seed makes another."""
     steps = [
         {"name": "random_resized_crop", "size": 32},

@@ -78,7 +78,7 @@ fill.red = 3
 """
 
 
-def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> None:
+def test_every_problem_is_told_with_its_line_column_and_key(tmp_path):
     found = check_recipe(written(tmp_path, MANY_FAULTS))
     assert found.recipe is None
     assert [(problem.line, problem.column, problem.key) for problem in found.problems] == [
@@ -176,16 +176,14 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_problem_is_told_with_its_line_and_key(
-    tmp_path: Path, text: str, line: int | None, key: str, sentence: str
-) -> None:
+def test_a_problem_is_told_with_its_line_and_key(tmp_path, text, line, key, sentence):
     (problem,) = check_recipe(written(tmp_path, text)).problems
     assert (problem.line, problem.key) == (line, key)
     assert sentence in problem.message
     assert "\n" not in str(problem)
 
 
-def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path):
     (tmp_path / "recipe.toml").write_bytes(b'seed = 1\n# caf\xe9\nstore = "png"\n')
     (problem,) = check_recipe(tmp_path / "recipe.toml").problems
     assert (problem.line, problem.message) == (
@@ -194,7 +192,7 @@ def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None
     )
 
 
-def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path: Path) -> None:
+def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path):
     (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbfseed = 3\r\nvariants = 0\r\n")
     assert [problem.line for problem in check_recipe(tmp_path / "recipe.toml").problems] == [2]
 
@@ -231,7 +229,7 @@ WRONG_VALUES = {
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_wrong_value_of_each_key_is_refused_with_the_key(key: str) -> None:
+def test_a_wrong_value_of_each_key_is_refused_with_the_key(key):
     assert key in WRONG_VALUES, f"the new key {key} has no wrong value here: add one"
     with pytest.raises(SettingError, match=f"^{key} must be") as caught:
         Recipe.from_json({key: WRONG_VALUES[key]})
@@ -239,9 +237,7 @@ def test_a_wrong_value_of_each_key_is_refused_with_the_key(key: str) -> None:
     assert list(SCHEMA.iter_errors({key: WRONG_VALUES[key]})), "the schema refuses it too"
 
 
-def test_a_function_is_imported_only_when_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_is_imported_only_when_that_is_asked_for(tmp_path, monkeypatch):
     (tmp_path / "imported_once.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -253,7 +249,7 @@ def test_a_function_is_imported_only_when_that_is_asked_for(
     assert (tmp_path / "ran").exists()
 
 
-def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path: Path, photos: Path) -> None:
+def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path, photos):
     recipe = written(tmp_path, '[[transform]]\nname = "crop"\nsize = -1\nsiz = 3\n')
     with pytest.raises(
         UsageError,
@@ -347,7 +343,7 @@ def keys_in(value: Any, key: tuple[Any, ...] = ()) -> set[tuple[Any, ...]]:
 
 @examples(90)
 @given(toml_documents())
-def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text: str) -> None:
+def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text):
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -371,7 +367,7 @@ def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text: st
             )
 
 
-def test_a_key_without_a_place_has_that_of_what_is_around_it() -> None:
+def test_a_key_without_a_place_has_that_of_what_is_around_it():
     found = places("a = 1\n[[t]]\nx = 1\n[[t]]\nx = 2\n")
     assert nearest_place(found, ("t", 1, "unknown", 3)) == found["t", 1]
     assert found["t", 1][0] == 4
@@ -426,7 +422,7 @@ RECIPES = st.one_of(
 
 @examples(45)
 @given(RECIPES)
-def test_a_recipe_comes_back_from_the_file_that_it_is_written_to(settings: dict[str, Any]) -> None:
+def test_a_recipe_comes_back_from_the_file_that_it_is_written_to(settings):
     assert list(SCHEMA.iter_errors(settings)) == []
     recipe = Recipe.from_json(settings)
     text = recipe_toml(recipe.to_json())
@@ -435,7 +431,7 @@ def test_a_recipe_comes_back_from_the_file_that_it_is_written_to(settings: dict[
     assert recipe_toml(tomllib.loads(text)) == text
 
 
-def test_what_no_terminal_shows_is_escaped() -> None:
+def test_what_no_terminal_shows_is_escaped():
     text = recipe_toml({"text_field": "\x1b[31m\x7f\x85\u202e\U000e0001", "key here": 1})
     assert text == 'text_field = "\\u001b[31m\\u007f\\u0085\\u202e\\U000e0001"\n"key here" = 1\n'
     assert tomllib.loads(text)["text_field"] == "\x1b[31m\x7f\x85\u202e\U000e0001"
@@ -457,9 +453,7 @@ NESTED = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["photos", "csv", "lines"])
-def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(
-    tmp_path: Path, photos: Path, form: str
-) -> None:
+def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path, photos, form):
     source, recipe = photos, NESTED
     if form == "csv":
         source, recipe = (
@@ -492,7 +486,7 @@ def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(
 # The schema
 
 
-def test_the_schema_of_recipes_is_one_and_is_up_to_date() -> None:
+def test_the_schema_of_recipes_is_one_and_is_up_to_date():
     jsonschema.Draft7Validator.check_schema(recipe_schema())
     page = (ROOT / "docs" / "recipe.schema.json").read_text(encoding="utf-8")
     assert (
@@ -501,7 +495,7 @@ def test_the_schema_of_recipes_is_one_and_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_the_schema_describes_every_setting_of_a_step_and_its_default_is_allowed(name: str) -> None:
+def test_the_schema_describes_every_setting_of_a_step_and_its_default_is_allowed(name):
     described = recipe_schema()["definitions"][name]["properties"]
     for setting in declared_in(TRANSFORMS[name]):
         assert described[setting]["description"], f"{name}: {setting} has no description"
@@ -531,7 +525,7 @@ def test_the_schema_describes_every_setting_of_a_step_and_its_default_is_allowed
     ],
     ids=json.dumps,
 )
-def test_what_the_schema_refuses_is_refused(settings: dict[str, Any]) -> None:
+def test_what_the_schema_refuses_is_refused(settings):
     assert list(SCHEMA.iter_errors(settings))
     with pytest.raises(SettingError):
         Recipe.from_json(settings)
@@ -540,7 +534,7 @@ def test_what_the_schema_refuses_is_refused(settings: dict[str, Any]) -> None:
 # Options
 
 
-def test_every_key_of_a_recipe_is_an_option_of_convert() -> None:
+def test_every_key_of_a_recipe_is_an_option_of_convert():
     options = {parameter.name: parameter for parameter in convert_command.params}
     for key, field in declared_in(Recipe).items():
         if key != "transform":
@@ -550,7 +544,7 @@ def test_every_key_of_a_recipe_is_an_option_of_convert() -> None:
 
 
 @pytest.mark.parametrize("step", [*(TRANSFORMS), "choice"])
-def test_any_step_may_be_written_as_an_option(step: str) -> None:
+def test_any_step_may_be_written_as_an_option(step):
     settings = {
         name: value
         for name, value in EXAMPLES_OF_VALUES.items()
@@ -593,9 +587,7 @@ EXAMPLES_OF_VALUES = {
         ("custom target=my.module:function", {"name": "custom", "target": "my.module:function"}),
     ],
 )
-def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(
-    text: str, step: dict[str, Any]
-) -> None:
+def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text, step):
     assert parse_step_option(text) == step
 
 
@@ -614,14 +606,14 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(
         ("hflip p=1 p=2", "p is given twice"),
     ],
 )
-def test_a_step_option_that_cannot_be_read_is_one_sentence(text: str, sentence: str) -> None:
+def test_a_step_option_that_cannot_be_read_is_one_sentence(text, sentence):
     with pytest.raises(UsageError) as caught:
         parse_step_option(text)
     assert str(caught.value).startswith("--step '")
     assert sentence in str(caught.value)
 
 
-def test_a_recipe_that_an_older_version_recorded_is_recorded_in_the_same_way() -> None:
+def test_a_recipe_that_an_older_version_recorded_is_recorded_in_the_same_way():
     """Its datasets stay up to date: new keys and settings are recorded only where they are not the
     default."""
     recorded = (

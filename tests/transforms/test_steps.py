@@ -88,7 +88,7 @@ def own(name: str, **recipe: Any) -> dict[str, Any]:
 @pytest.mark.thorough(after=1)
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, workers: int) -> None:
+def test_a_function_may_make_several_samples_of_one_and_none(tmp_path, workers):
     source = lines(tmp_path / "in.jsonl", ["a b c", " ", "d"])
     result = shardctl.convert(source, tmp_path / "out", recipe=own("words"), workers=workers)
     assert (result.samples, result.rejected) == (4, 1)
@@ -118,7 +118,7 @@ def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, wor
 
 
 @pytest.mark.usefixtures("functions")
-def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path) -> None:
+def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path):
     """One that leaves out some variants keeps the numbers of the others; one that refuses a variant
     costs the record."""
     source = lines(tmp_path / "in.jsonl", ["a", "b", "c d"])
@@ -144,7 +144,7 @@ def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
-def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path: Path) -> None:
+def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("a.jsonl", "b.jsonl"):
         lines(tmp_path / "in" / name, ["x y z", " ", *["x y z"] * 7])
@@ -167,7 +167,7 @@ def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_pat
 
 
 @pytest.mark.usefixtures("functions")
-def test_functions_are_called_in_turn_on_each_record(tmp_path: Path) -> None:
+def test_functions_are_called_in_turn_on_each_record(tmp_path):
     """One may leave something for the next, as a tokenizer leaves its state."""
     source = lines(tmp_path / "in.jsonl", map(str, range(50)))
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("leaves", "takes")]
@@ -176,7 +176,7 @@ def test_functions_are_called_in_turn_on_each_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("functions")
-def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path: Path) -> None:
+def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path):
     source = lines(tmp_path / "in.jsonl", map(str, range(50)))
     shardctl.convert(source, tmp_path / "out", recipe=own("changes_the_last"), workers=0)
     assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == list(
@@ -187,9 +187,7 @@ def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path:
 
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("of_file", [False, True])
-def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(
-    tmp_path: Path, of_file: bool
-) -> None:
+def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(tmp_path, of_file):
     """Variants have the lists of their record, and the records of a file those of a labels file."""
     items: dict[str, Any] = {} if of_file else {"items": [7]}
     (tmp_path / "in.jsonl").write_text(
@@ -212,7 +210,7 @@ def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(
 
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
-def test_times_go_through_functions_without_a_change(tmp_path: Path, zone: str | None) -> None:
+def test_times_go_through_functions_without_a_change(tmp_path, zone):
     """Nanoseconds and the year 33658 are more than Python's own times hold."""
     columns = {
         "fine": pa.array([1, None], pa.timestamp("ns", zone)),
@@ -233,7 +231,7 @@ def test_times_go_through_functions_without_a_change(tmp_path: Path, zone: str |
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
-def test_a_function_may_make_several_images_of_one(tmp_path: Path) -> None:
+def test_a_function_may_make_several_images_of_one(tmp_path):
     source = images(tmp_path / "in", "1.png", "2.png")
     shardctl.convert(source, tmp_path / "out", recipe={"store": "raw", "transform": [
         {"name": "resize", "size": "8x8"}, {"name": "custom", "target": "manysteps:halves"}]}, workers=0)  # fmt: skip
@@ -245,7 +243,7 @@ def test_a_function_may_make_several_images_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("functions")
-def test_several_samples_that_come_late_are_rejected_by_name(tmp_path: Path) -> None:
+def test_several_samples_that_come_late_are_rejected_by_name(tmp_path):
     """The column that tells them apart is made if one of the 1,024 records that are tried gives
     several."""
     source = lines(
@@ -262,7 +260,7 @@ def test_several_samples_that_come_late_are_rejected_by_name(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("functions")
-def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path: Path) -> None:
+def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path):
     source = lines(tmp_path / "in.jsonl", [f"{number}" for number in range(1100)] + ["bad", "good"])
     result = shardctl.convert(source, tmp_path / "out", recipe=own("one_bad"), workers=0)
     assert (result.samples, result.rejected) == (2202, 1)
@@ -271,9 +269,7 @@ def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path: Path) -> N
     assert "in.jsonl#1101" not in {sample["key"] for sample in shardctl.open(tmp_path / "out")}
 
 
-def test_an_image_is_decoded_once_for_all_its_variants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_is_decoded_once_for_all_its_variants(tmp_path, monkeypatch):
     source = images(tmp_path / "in", "1.png")
     decoded: list[Any] = []
     load = image.Opened.load
@@ -334,9 +330,7 @@ class _JoinedRun:
             yield Records(0, np.zeros(1, np.int64), pa.RecordBatch.from_pydict(columns))
 
 
-def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(tmp_path, monkeypatch):
     """A step is one file and one line in the table of names: here the line is all that is added."""
     monkeypatch.setitem(TRANSFORMS, "joined", Joined)
     (tmp_path / "in").mkdir()
@@ -357,9 +351,7 @@ def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(
     ).read_text()
 
 
-def test_a_batch_transform_refuses_columns_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_transform_refuses_columns_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(TRANSFORMS, "joined", Joined)
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(InputError, match="joined takes texts, and the records have a"):
@@ -372,7 +364,7 @@ def test_a_batch_transform_refuses_columns_before_anything_is_written(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path: Path) -> None:
+def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path):
     """Two variants of five crops each: ten samples, numbered in `variant`."""
     source = tmp_path / "in"
     source.mkdir()
@@ -403,16 +395,14 @@ def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path: Path) -> None:
         (["sequence"], "sequence: needs steps"),
     ],
 )
-def test_steps_that_do_not_go_together_are_refused(
-    tmp_path: Path, steps: list[str], message: str
-) -> None:
+def test_steps_that_do_not_go_together_are_refused(tmp_path, steps, message):
     source = images(tmp_path / "in", "1.png")
     transform = [{"name": name, **({"size": 8} if "crop" in name else {})} for name in steps]
     with pytest.raises(UsageError, match=re.escape(message)):
         shardctl.convert(source, tmp_path / "out", recipe={"transform": transform}, workers=0)
 
 
-def test_a_step_is_written_as_it_was_in_the_recipes_of_older_datasets() -> None:
+def test_a_step_is_written_as_it_was_in_the_recipes_of_older_datasets():
     """Another way to write the same would be another fingerprint: such datasets would have to be
     made again."""
     given = [

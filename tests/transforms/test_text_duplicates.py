@@ -68,9 +68,7 @@ def paragraphs_of(text: str) -> list[str]:
 )
 @examples(150)
 @given(TEXTS)
-def test_texts_are_cut_as_the_plain_rule_says(
-    unit: str, reference: object, texts: list[str]
-) -> None:
+def test_texts_are_cut_as_the_plain_rule_says(unit, reference, texts):
     assert callable(reference)
     # a slice of an array begins anywhere in its buffers
     found = pieces_of(pa.array(["x", *texts], pa.string())[1:], unit)
@@ -89,9 +87,7 @@ def test_texts_are_cut_as_the_plain_rule_says(
 @pytest.mark.parametrize("unit", ["line", "paragraph"])
 @examples(150)
 @given(TEXTS, st.randoms(use_true_random=False))
-def test_what_is_left_of_texts_are_the_other_pieces_in_their_order(
-    unit: str, texts: list[str], draw: random.Random
-) -> None:
+def test_what_is_left_of_texts_are_the_other_pieces_in_their_order(unit, texts, draw):
     array = pa.array(["x", *texts], pa.string())[1:]
     cut = pieces_of(array, unit)
     dropped = np.array([draw.random() < 0.5 for _ in range(len(cut))], bool)
@@ -110,7 +106,7 @@ def test_what_is_left_of_texts_are_the_other_pieces_in_their_order(
             assert after == before
 
 
-def test_a_line_goes_with_its_line_end() -> None:
+def test_a_line_goes_with_its_line_end():
     texts = pa.array(["a\nb\nc\n", "a\r\n\r\nb\r\n", "\n\na\n\n\nb", "b"])
     for drop, expected in (
         ("b", ["a\nc\n", "a\r\n", "\n\na", ""]),
@@ -136,11 +132,11 @@ def test_a_line_goes_with_its_line_end() -> None:
     draw=st.randoms(use_true_random=False),
 )
 def test_the_first_of_equal_hashes_is_kept_in_whichever_order_they_come(
-    chunk_bytes: int,
-    given_hashes: list[tuple[int, int]],
-    draw: random.Random,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+    chunk_bytes,
+    given_hashes,
+    draw,
+    tmp_path_factory,
+):
     # High halves in two parts, some of them with another low half.
     rows = np.array(
         [(high << 61, low, place, 10) for place, (high, low) in enumerate(given_hashes)],
@@ -189,7 +185,7 @@ def shingles(text: str) -> set[tuple[str, ...]]:
     st.lists(st.text(st.sampled_from("aBb1 .,\n“é—漢字かж"), max_size=40), max_size=5),
     st.sampled_from([16, 1 << 18]),
 )
-def test_shingles_are_words_that_follow_each_other(texts: list[str], stretch: int) -> None:
+def test_shingles_are_words_that_follow_each_other(texts, stretch):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near, "_STRETCH", stretch)
         # words of more than half a stretch may be cut, and these have 8 bytes at most
@@ -237,7 +233,7 @@ def compared(
     return found, sketches
 
 
-def test_signatures_agree_as_often_as_texts_are_alike() -> None:
+def test_signatures_agree_as_often_as_texts_are_alike():
     draw = random.Random(3)
     pairs = [pair(draw, draw.choice([30, 100, 400]), draw.random() * 0.1) for _ in range(400)]
     one, other = (
@@ -249,7 +245,7 @@ def test_signatures_agree_as_often_as_texts_are_alike() -> None:
 
 
 @pytest.mark.thorough
-def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path: Path) -> None:
+def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path):
     draw = random.Random(4)
     pairs = [
         pair(draw, words, draw.random() * 0.2)
@@ -265,7 +261,7 @@ def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path
     assert np.abs(errors).max() < 0.07  # sqrt(J (1 - J) / 512) is 0.022 at most
 
 
-def test_pairs_above_the_threshold_are_found_and_others_are_not(tmp_path: Path) -> None:
+def test_pairs_above_the_threshold_are_found_and_others_are_not(tmp_path):
     draw = random.Random(5)
     pairs = [pair(draw, 150, draw.random() * 0.08) for _ in range(1500)]
     alike = np.array([jaccard(*each) for each in pairs])
@@ -279,9 +275,7 @@ def test_pairs_above_the_threshold_are_found_and_others_are_not(tmp_path: Path) 
 
 @examples(60)
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), max_size=40), st.integers(1, 7))
-def test_what_is_connected_has_the_lowest_rank_of_all(
-    edges: list[tuple[int, int]], together: int
-) -> None:
+def test_what_is_connected_has_the_lowest_rank_of_all(edges, together):
     reference = list(range(20))
     for _ in range(20):
         for one, other in edges:
@@ -294,7 +288,7 @@ def test_what_is_connected_has_the_lowest_rank_of_all(
     assert found.dropped().tolist() == [rank for rank in range(20) if reference[rank] != rank]
 
 
-def test_bands_find_almost_all_pairs_at_the_threshold() -> None:
+def test_bands_find_almost_all_pairs_at_the_threshold():
     for threshold in (0.5, 0.7, 0.8, 0.9, 0.95, 1.0):
         bands, size = near.bands_of(threshold)
         assert bands * size <= near.PERMUTATIONS
@@ -360,9 +354,7 @@ DOCUMENTS: dict[str, list[str | None]] = {
 }
 
 
-def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, cli):
     write(tmp_path / "in", DOCUMENTS)
     texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
     assert why(tmp_path / "out") == {
@@ -397,7 +389,7 @@ def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(
 
 
 @pytest.mark.thorough
-def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path: Path) -> None:
+def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path):
     write(tmp_path / "in", DOCUMENTS)
     said = "4 of 12 texts are duplicates of others, and rejected (deduplicate)"
     tried = shardctl.convert(
@@ -455,9 +447,7 @@ def without_repeats(files: dict[str, list[str | None]], unit: str) -> dict[str, 
     ("unit", "split"),
     [("document", "train=0.7,val=0.3"), ("line", "folder"), ("paragraph", "none")],
 )
-def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(
-    tmp_path: Path, unit: str, split: str
-) -> None:
+def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(tmp_path, unit, split):
     files = random_texts(3)
     write(tmp_path / "in", files)
     recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
@@ -471,7 +461,7 @@ def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(
 
 
 @pytest.mark.thorough
-def test_near_duplicates_are_rejected_whoever_converts(tmp_path: Path) -> None:
+def test_near_duplicates_are_rejected_whoever_converts(tmp_path):
     draw = random.Random(8)
     pairs = [pair(draw, 80, changed) for changed in [0.0, 0.01, 0.5] * 20]
     write(
@@ -495,7 +485,7 @@ def test_near_duplicates_are_rejected_whoever_converts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["files", "lines"])
-def test_files_of_text_are_compared_too(tmp_path: Path, form: str) -> None:
+def test_files_of_text_are_compared_too(tmp_path, form):
     (tmp_path / "in").mkdir()
     if form == "files":
         for name, text in {"a": "x", "b": "y", "c": "x", "d": ""}.items():
@@ -519,7 +509,7 @@ def test_files_of_text_are_compared_too(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.usefixtures("steps")
-def test_texts_are_compared_as_the_steps_before_make_them(tmp_path: Path) -> None:
+def test_texts_are_compared_as_the_steps_before_make_them(tmp_path):
     write(tmp_path / "in", {"a.jsonl": ["ab", "x", "X", "AB", "y"], "b.jsonl": ["Y", "x"]})
     lower, no_b, step = {"name": "lower"}, {"name": "no_b"}, {"name": "deduplicate"}
     convert = lambda out, *steps: deduplicated(  # noqa: E731 - short
@@ -546,8 +536,8 @@ def test_texts_are_compared_as_the_steps_before_make_them(tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     write(tmp_path / "in", {"a.jsonl": ["Some  words\nline", "some words\nline ", "other"]})
     recipe = {"transform": [{"name": "whitespace"}, {"name": "lower_case"}], "duplicates": "exact"}
     packed = [
@@ -566,7 +556,7 @@ def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
 
 
 @pytest.mark.usefixtures("steps")
-def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_path: Path) -> None:
+def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_path):
     steps = [{"name": "no_b"}, {"name": "lower"}, {"name": "no_b"}]
     recipe = Recipe.from_json({"kind": "text", "duplicates": "near", "transform": steps})
     assert [step.name for step in recipe.transforms] == ["no_b", "lower", "deduplicate", "no_b"]
@@ -583,7 +573,7 @@ def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_
     assert [step.name for step in recipe.transforms] == ["lower", "replace", "deduplicate", "no_b"]
 
 
-def test_several_units_are_compared_one_after_the_other(tmp_path: Path) -> None:
+def test_several_units_are_compared_one_after_the_other(tmp_path):
     write(tmp_path / "in", {"a.jsonl": ["x\ny", "z\nx", "z", "y\nz\nw"]})
     steps = [{"name": "deduplicate", "unit": "line"}, {"name": "deduplicate", "unit": "document"}]
     assert deduplicated(tmp_path / "in", tmp_path / "lines", recipe={"transform": steps}) == {
@@ -604,8 +594,8 @@ def test_several_units_are_compared_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_records_that_cannot_be_read_are_rejected_for_that_and_others_are_not_because_of_them(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     write(tmp_path / "in", {"b.jsonl": ["x", "y"]})
     (tmp_path / "in/a.jsonl").write_bytes(b'{"text": "x"\n{"text": "y"}\n')
     (tmp_path / "in/c.jsonl").write_bytes(b"\xff\xfe nothing")
@@ -614,9 +604,7 @@ def test_records_that_cannot_be_read_are_rejected_for_that_and_others_are_not_be
     assert set(why(tmp_path / "out")) == {"b.jsonl#2"}
 
 
-def test_a_full_disk_for_scratch_ends_the_conversion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_for_scratch_ends_the_conversion(tmp_path, monkeypatch):
     def refuse(_path: Path, _data: bytes) -> None:
         with naming_the_path(tmp_path):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -629,9 +617,7 @@ def test_a_full_disk_for_scratch_ends_the_conversion(
         )
 
 
-def test_records_that_could_not_be_compared_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_could_not_be_compared_are_told(tmp_path, monkeypatch):
     def fail(_comparing: object, number: int, _progress: object) -> None:
         raise MemoryError
 
@@ -647,7 +633,7 @@ def test_records_that_could_not_be_compared_are_told(
     )
 
 
-def test_a_table_that_contradicts_the_texts_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_table_that_contradicts_the_texts_is_refused_in_a_sentence(tmp_path):
     write(tmp_path / "in", {"a.jsonl": ["x\ny"]})
     columns: dict[str, list[int]] = {name: [0] for name in SCHEMA.names} | {
         "record": [1],
@@ -663,7 +649,7 @@ def test_a_table_that_contradicts_the_texts_is_refused_in_a_sentence(tmp_path: P
         list(run.apply(records, lambda row, rejection: None))
 
 
-def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> None:
+def test_with_given_types_the_records_that_fit_are_compared(tmp_path):
     (tmp_path / "in").mkdir()
     lines = [
         {"text": "x", "n": 1},
@@ -683,8 +669,8 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> N
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("rule", ["exact", "near"])
 def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
-) -> None:
+    tmp_path, monkeypatch, rule
+):
     (tmp_path / "in").mkdir()
     for number in range(12):
         (tmp_path / f"in/{number:02d}.txt").write_text(
@@ -706,8 +692,8 @@ def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
 
 
 def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "in").mkdir()
     for number in range(12):
         (tmp_path / f"in/{number:02d}.txt").write_text(f"text {number % 6}")
@@ -724,9 +710,7 @@ def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_end
 
 
 @pytest.mark.thorough
-def test_a_file_of_which_no_record_fits_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_which_no_record_fits_is_read_once(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"text": ["x", "y"], "n": [1, 2]}), tmp_path / "in/a.parquet")
     pq.write_table(pa.table({"text": ["x"] * 200, "n": ["1"] * 200}), tmp_path / "in/b.parquet")
@@ -746,8 +730,8 @@ def test_a_file_of_which_no_record_fits_is_read_once(
 
 
 def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     for most in ("TYPED_RECORDS", "FIRST_RECORDS"):
         monkeypatch.setattr(discover, most, 5)
     (tmp_path / "in").mkdir()
@@ -762,9 +746,7 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "change"), [("document", 3), ("line", 9)])
-def test_a_killed_conversion_goes_on_with_the_same_duplicates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, change: int
-) -> None:
+def test_a_killed_conversion_goes_on_with_the_same_duplicates(tmp_path, monkeypatch, unit, change):
     write(tmp_path / "in", random_texts(4))
     recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
     options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 40}
@@ -799,9 +781,7 @@ def without_duplicates(
         ("rejects.jsonl", "duplicates-*"),
     ],
 )
-def test_repair_makes_the_same_shards_and_tables(
-    without_duplicates: Path, tmp_path: Path, names: tuple[str, ...]
-) -> None:
+def test_repair_makes_the_same_shards_and_tables(without_duplicates, tmp_path, names):
     out = Path(shutil.copytree(without_duplicates, tmp_path / "out"))
     before = sums(out)
     for path in [path for name in names for path in out.glob(name)]:
@@ -811,7 +791,7 @@ def test_repair_makes_the_same_shards_and_tables(
     assert shardctl.verify(out).ok
 
 
-def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: Path) -> None:
+def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
     write(tmp_path / "in", DOCUMENTS)
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
     (tmp_path / "out/duplicates-document.arrow").unlink()
@@ -859,9 +839,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: P
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    tmp_path: Path, recipe: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_meant_is_refused(tmp_path, recipe, message):
     write(tmp_path / "in", DOCUMENTS)
     with pytest.raises(UsageError, match=re.escape(message)):
         shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0)

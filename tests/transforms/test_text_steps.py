@@ -108,13 +108,13 @@ def rule_of(name: str, text: str, **settings: Any) -> str | None:
 # All steps
 
 
-def test_every_step_of_text_is_in_the_suite() -> None:
+def test_every_step_of_text_is_in_the_suite():
     there = {name for name in TRANSFORMS if issubclass(TRANSFORMS[name], TextStep)}
     assert there <= {*STEPS}, "add the new step to STEPS"
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_makes_the_same_whatever_the_size_of_batches(name: str) -> None:
+def test_a_step_makes_the_same_whatever_the_size_of_batches(name):
     step = step_of(name, **STEPS[name])
     whole = apply(step, records_of([*TEXTS]))
     for size in (1, 3):
@@ -128,14 +128,14 @@ def test_a_step_makes_the_same_whatever_the_size_of_batches(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_takes_a_part_of_a_larger_array(name: str) -> None:
+def test_a_step_takes_a_part_of_a_larger_array(name):
     step, all_records = step_of(name, **STEPS[name]), records_of([*TEXTS])
     part = Records(0, all_records.numbers[2:7], all_records.batch.slice(2, 5))
     assert apply(step, part) == apply(step, records_of([*TEXTS[2:7]], 2))
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_order_of_records_does_not_matter_and_is_kept(name: str) -> None:
+def test_the_order_of_records_does_not_matter_and_is_kept(name):
     step = step_of(name, **STEPS[name])
     rows, rejected = apply(step, records_of([*TEXTS]))
     assert [int(key[1:]) for key, _ in rows] == sorted(
@@ -148,7 +148,7 @@ def test_the_order_of_records_does_not_matter_and_is_kept(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_missing_texts_stay_missing(name: str) -> None:
+def test_missing_texts_stay_missing(name):
     step = step_of(name, **STEPS[name])
     with_none = apply(step, records_of([TEXTS[1], None, TEXTS[3]]))
     with_empty = apply(step, records_of([TEXTS[1], "", TEXTS[3]]))
@@ -158,14 +158,14 @@ def test_missing_texts_stay_missing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_no_records_make_none(name: str) -> None:
+def test_no_records_make_none(name):
     assert apply(step_of(name, **STEPS[name]), records_of([])) == ([], [])
 
 
 @pytest.mark.parametrize(
     "name", ["normalize", "lower_case", "control_characters", "whitespace", "redact", "filter_c4"]
 )
-def test_what_is_clean_stays_as_it_is(name: str) -> None:
+def test_what_is_clean_stays_as_it_is(name):
     step = step_of(name, **STEPS[name])
     rows, _ = apply(step, records_of([*TEXTS]))
     clean = [text for _, text in rows]
@@ -175,13 +175,13 @@ def test_what_is_clean_stays_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_survives_its_recipe_and_names_what_decides(name: str) -> None:
+def test_a_step_survives_its_recipe_and_names_what_decides(name):
     step = step_of(name, **STEPS[name])
     assert parse_step({"name": name, **step.settings()}) == step
     assert all(len(version.split(" ")) == 2 for version in step.versions())
 
 
-def test_steps_name_the_versions_that_decide_what_they_make() -> None:
+def test_steps_name_the_versions_that_decide_what_they_make():
     unidata = f"unidata {unicodedata.unidata_version}"
     assert step_of("normalize").versions() == (unidata,)
     assert step_of("lower_case").versions() == (unidata,)
@@ -268,7 +268,7 @@ ANY = st.text(ASSIGNED, max_size=30) | MIXED
 
 @examples(60)
 @given(st.lists(ANY, min_size=1, max_size=6))
-def test_cleaning_is_what_plain_python_makes(texts: list[str]) -> None:
+def test_cleaning_is_what_plain_python_makes(texts):
     for name, settings, one in (
         ("normalize", {"unicode": "NFC"}, plain.normalize),
         ("normalize", {"unicode": "NFKD"}, lambda text: plain.normalize(text, "NFKD")),
@@ -285,7 +285,7 @@ def test_cleaning_is_what_plain_python_makes(texts: list[str]) -> None:
 
 @examples(60)
 @given(st.lists(MIXED, min_size=1, max_size=6))
-def test_filters_reject_what_plain_python_rejects(texts: list[str]) -> None:
+def test_filters_reject_what_plain_python_rejects(texts):
     low = {"min_words": 1, "min_word_length": 1, "max_word_length": 200}
     for name, settings, one in (
         ("filter_gopher", {}, plain.gopher),
@@ -308,7 +308,7 @@ def test_filters_reject_what_plain_python_rejects(texts: list[str]) -> None:
     ),
     st.integers(2, 10),
 )
-def test_repeated_n_grams_are_those_of_plain_python(documents: list[list[str]], n: int) -> None:
+def test_repeated_n_grams_are_those_of_plain_python(documents, n):
     """Each n by itself: the limits of the others are 1."""
     limits = [1.0] * 9
     limits[n - 2] = 0.3
@@ -328,7 +328,7 @@ def test_repeated_n_grams_are_those_of_plain_python(documents: list[list[str]], 
 @given(
     st.lists(ANY | st.text("我来到北京清华大学的了。abc '", max_size=20), min_size=1, max_size=4)
 )
-def test_segmenting_loses_nothing(texts: list[str]) -> None:
+def test_segmenting_loses_nothing(texts):
     rows, _ = apply(step_of("segment"), records_of([*texts]))
     assert ["".join(str(text).split()) for _, text in rows] == [
         "".join(text.split()) for text in texts
@@ -342,7 +342,7 @@ def test_segmenting_loses_nothing(texts: list[str]) -> None:
 # Cleaning
 
 
-def test_chinese_is_divided_and_other_languages_stay() -> None:
+def test_chinese_is_divided_and_other_languages_stay():
     assert (
         changed("segment", "我来到北京清华大学。Don't C++世界\n新的 一行")
         == "我 来到 北京 清华大学 。Don't C++ 世界\n新 的 一行"
@@ -354,7 +354,7 @@ def test_chinese_is_divided_and_other_languages_stay() -> None:
     )
 
 
-def test_tags_scripts_and_references_go() -> None:
+def test_tags_scripts_and_references_go():
     page = (
         "<html><head><title>Title</title><style>p {}</style></head><body><!-- no --><h1>Head</h1>"
         "<p>One <b>bold</b> &amp; &lt;two&gt;"
@@ -367,7 +367,7 @@ def test_tags_scripts_and_references_go() -> None:
     assert changed("html", "<p></p>") == ""
 
 
-def test_text_in_pictures_and_formulas_stays() -> None:
+def test_text_in_pictures_and_formulas_stays():
     picture = (
         "<svg><style>.x {}</style><desc>D</desc><script>bad()</script><text "
         'x="1">Label</text></svg>'
@@ -439,14 +439,14 @@ def test_text_in_pictures_and_formulas_stays() -> None:
         ("ssn", "078-05-1120 but 078-051-120", "[SSN] but 078-051-120"),
     ],
 )
-def test_what_is_personal_becomes_a_placeholder(name: str, text: str, made: str) -> None:
+def test_what_is_personal_becomes_a_placeholder(name, text, made):
     assert changed("redact", text, patterns=name) == made
     assert changed("redact", text, patterns=name, placeholder="\\1") == made.replace(
         f"[{name.upper()}]", "\\1"
     )
 
 
-def test_addresses_are_found_wherever_they_are_in_a_batch() -> None:
+def test_addresses_are_found_wherever_they_are_in_a_batch():
     texts = ["", "a@b.de", "", "none", "@", "", "x a@b.de y@z.fr", ""]
     made = ["", "[EMAIL]", "", "none", "@", "", "x [EMAIL] [EMAIL]", ""]
     for first in range(len(texts)):
@@ -454,7 +454,7 @@ def test_addresses_are_found_wherever_they_are_in_a_batch() -> None:
     assert step_of("redact", patterns="email").versions() == ("redact 3",)
 
 
-def test_stop_words_go_with_the_spaces_after_them() -> None:
+def test_stop_words_go_with_the_spaces_after_them():
     assert (
         changed("stop_words", "The cat, of course, isn't on the\nold mat", language="en")
         == "cat, , \nmat"
@@ -463,14 +463,14 @@ def test_stop_words_go_with_the_spaces_after_them() -> None:
     assert changed("stop_words", "Der Hund und die Katze", language="de") == "Hund Katze"
 
 
-def test_replace_uses_re2_where_it_takes_the_pattern() -> None:
+def test_replace_uses_re2_where_it_takes_the_pattern():
     assert changed("replace", "a1b22", pattern=r"(\d+)", replacement=r"<\1>") == "a<1>b<22>"
     assert changed("replace", "abba", pattern=r"(.)\1", replacement="-") == "a-a"
     assert changed("replace", "éa", pattern=r"\w", replacement="x") == "éx", "RE2 has \\w of ASCII"
     assert changed("replace", "éa", pattern=r"\w", replacement="x", engine="regex") == "xx"
 
 
-def test_a_pattern_that_does_not_end_costs_the_record(tmp_path: Path) -> None:
+def test_a_pattern_that_does_not_end_costs_the_record(tmp_path):
     pattern = r"(?<!a)(x|xx)+\b(?!.)z?y"
     source = tmp_path / "in.jsonl"
     source.write_text(
@@ -530,7 +530,7 @@ def prose(count: int, *more: str) -> str:
         ("", "gopher-words"),
     ],
 )
-def test_gopher_at_its_limits(text: str, rule: str | None) -> None:
+def test_gopher_at_its_limits(text, rule):
     assert rule_of("filter_gopher", text) == rule == plain.gopher(text)
 
 
@@ -563,14 +563,14 @@ def line(number: int, words: int = 1) -> str:
         ("one two three four", None),
     ],
 )
-def test_gopher_repetition_at_its_limits(text: str, rule: str | None) -> None:
+def test_gopher_repetition_at_its_limits(text, rule):
     assert plain.gopher_repetition(text) == rule_of("filter_gopher_repetition", text)
     if rule is not None:
         assert rule_of("filter_gopher_repetition", text) == rule
 
 
 @pytest.mark.parametrize("n", range(5, 11))
-def test_duplicate_n_grams_at_their_limits(n: int) -> None:
+def test_duplicate_n_grams_at_their_limits(n):
     """A passage of as many words in 100 as the limit says is there twice: that is no reason to
     reject, in 99 words it is."""
     limit = plain.DUPLICATE[n]
@@ -623,7 +623,7 @@ FIVE = "There are five words here."
         ),
     ],
 )
-def test_c4_at_its_limits(text: str, rule: str | None, left: str | None) -> None:
+def test_c4_at_its_limits(text, rule, left):
     rows, rejected = apply(step_of("filter_c4"), records_of([text]))
     assert [reject[1] for reject in rejected] == ([rule] if rule else [])
     assert [made for _, made in rows] == ([] if left is None else [left])
@@ -653,11 +653,11 @@ LONG = "A line that has more than thirty characters"
         ("", "fineweb-punctuated"),
     ],
 )
-def test_fineweb_at_its_limits(text: str, rule: str | None) -> None:
+def test_fineweb_at_its_limits(text, rule):
     assert rule_of("filter_fineweb", text) == rule == plain.fineweb(text)
 
 
-def test_lengths_at_their_limits() -> None:
+def test_lengths_at_their_limits():
     step = step_of("filter_length", min_chars=2, max_chars=4, max_words=2)
     _, rejected = apply(step, records_of(["a", "éé", "1234", "12345", "a b", "a b c"]))
     assert rejected == [
@@ -670,7 +670,7 @@ def test_lengths_at_their_limits() -> None:
     ]
 
 
-def test_lengths_in_tokens_need_tokens() -> None:
+def test_lengths_in_tokens_need_tokens():
     step = step_of("filter_length", min_tokens=2, max_tokens=3)
     schema = pa.schema([("tokens", pa.list_(pa.uint16()))])
     assert step.schema(schema) == schema, "the text may be gone"
@@ -688,7 +688,7 @@ def test_lengths_in_tokens_need_tokens() -> None:
         step.schema(pa.schema([("text", pa.string())]))
 
 
-def test_the_share_of_stop_words() -> None:
+def test_the_share_of_stop_words():
     step = step_of("filter_stop_words", language="en", min_share=0.2, max_share=0.5)
     _, rejected = apply(step, records_of(["the cat", "the of cat", "cat dog mouse bird horse", ""]))
     assert [(row, rule) for row, rule, _ in rejected] == [
@@ -748,9 +748,7 @@ def test_the_share_of_stop_words() -> None:
         ("segment", {"separator": ""}, "separator must not be empty"),
     ],
 )
-def test_impossible_settings_are_refused_in_a_sentence(
-    name: str, settings: dict[str, Any], sentence: str
-) -> None:
+def test_impossible_settings_are_refused_in_a_sentence(name, settings, sentence):
     with pytest.raises(UsageError, match=sentence):
         step_of(name, **settings)
 
@@ -764,9 +762,7 @@ def test_impossible_settings_are_refused_in_a_sentence(
         ("rjieba", "segment", {}, "chinese"),
     ],
 )
-def test_a_missing_package_names_the_extra(
-    package: str, name: str, settings: dict[str, Any], extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_names_the_extra(package, name, settings, extra, monkeypatch):
     step = parse_step({"name": name, **settings})
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InstallError, match=f"{name}.*pip install {re.escape(to_install(extra))}"):
@@ -787,7 +783,7 @@ def documents(folder: Path) -> Path:
     return source
 
 
-def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path: Path) -> None:
+def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path):
     recipe = {"transform": [{"name": "html"}, {"name": "filter_gopher"}]}
     for made in ("one", "two"):
         result = shardctl.convert(documents(tmp_path), tmp_path / made, recipe=recipe, workers=0)
@@ -812,7 +808,7 @@ def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path: Path) -
     assert gopher["rejected"]["gopher-words"] == [2, len("short")]
 
 
-def test_a_file_that_is_one_record_is_cleaned_too(tmp_path: Path) -> None:
+def test_a_file_that_is_one_record_is_cleaned_too(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("Some  TEXT\r\n", newline="")
     (tmp_path / "in" / "b.txt").write_text("x")
@@ -828,7 +824,7 @@ def test_a_file_that_is_one_record_is_cleaned_too(tmp_path: Path) -> None:
     assert shardctl.open(tmp_path / "out")[0]["text"] == "some text"
 
 
-def test_flags_are_steps_in_a_fixed_order(cli: Any, tmp_path: Path) -> None:
+def test_flags_are_steps_in_a_fixed_order(cli, tmp_path):
     source = tmp_path / "in.jsonl"
     text = "<p>The  Mail of ME@x.org is \x07 ﬁne.</p>"
     source.write_text("".join(json.dumps({"text": each}) + "\n" for each in (text, "x")))
@@ -872,7 +868,7 @@ def test_flags_are_steps_in_a_fixed_order(cli: Any, tmp_path: Path) -> None:
     assert "filter_length: kept 1 of 2" in ran.out
 
 
-def test_quality_names_published_filters(cli: Any, tmp_path: Path) -> None:
+def test_quality_names_published_filters(cli, tmp_path):
     ran = cli(
         "convert",
         documents(tmp_path),
@@ -893,9 +889,7 @@ def test_quality_names_published_filters(cli: Any, tmp_path: Path) -> None:
     ]
 
 
-def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(
-    cli: Any, tmp_path: Path
-) -> None:
+def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(cli, tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[[transform]]\nname = "filter_length"\nmin_chars = 2\n')
     source = documents(tmp_path)

@@ -59,9 +59,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["concat", "bfd"])
-def test_blocks_are_the_cleaned_texts_whoever_works(
-    corpus: Path, tmp_path: Path, method: str
-) -> None:
+def test_blocks_are_the_cleaned_texts_whoever_works(corpus, tmp_path, method):
     steps = to_blocks(str(corpus / "tokenizer.json"), 64, method)
     out = convert_thrice(corpus / "lines", tmp_path, {"transform": steps}, samples_per_shard=40)
     shardctl.convert(
@@ -77,7 +75,7 @@ def test_blocks_are_the_cleaned_texts_whoever_works(
     method=st.sampled_from(["concat", "bfd"]),
 )
 @examples(10)
-def test_any_texts_come_back_from_blocks(corpus: Path, texts: list[str], method: str) -> None:
+def test_any_texts_come_back_from_blocks(corpus, texts, method):
     """But for those that are empty once they are cleaned, which are rejects."""
     folder = corpus / "drawn"
     source = corpus / "drawn.jsonl"
@@ -92,9 +90,7 @@ def test_any_texts_come_back_from_blocks(corpus: Path, texts: list[str], method:
     assert_decodes_to(folder / "out", {key: text for key, text in cleaned.items() if text})
 
 
-def test_the_source_of_a_block_is_the_file_of_its_first_document(
-    corpus: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_the_source_of_a_block_is_the_file_of_its_first_document(corpus, tmp_path, cli):
     recipe = {"transform": to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")}
     shardctl.convert(
         corpus / "lines", tmp_path / "out", recipe=recipe, workers=0, samples_per_shard=1000
@@ -106,9 +102,7 @@ def test_the_source_of_a_block_is_the_file_of_its_first_document(
         assert found["source"] == str(corpus / "lines" / found["values"]["key"].partition("#")[0])
 
 
-def test_the_page_about_text_leads_from_files_to_a_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_about_text_leads_from_files_to_a_loop(tmp_path, monkeypatch):
     """Its first section, as it stands there, on a small corpus; the recipe makes the same blocks as
     the options."""
     page = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")

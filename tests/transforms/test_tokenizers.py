@@ -172,8 +172,8 @@ def each(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 
 
 def test_all_kinds_of_unicode_come_back_and_are_numbers_of_tokens(
-    sibling: tuple[Tokenizer, bool],
-) -> None:
+    sibling,
+):
     tokenizer, exact = sibling
     texts = list(engines.strings())
     ids = each(tokenizer, texts)
@@ -188,9 +188,7 @@ def test_all_kinds_of_unicode_come_back_and_are_numbers_of_tokens(
 
 @given(TEXTS)
 @examples(30)
-def test_texts_of_a_batch_are_encoded_as_each_alone(
-    sibling: tuple[Tokenizer, bool], texts: list[str]
-) -> None:
+def test_texts_of_a_batch_are_encoded_as_each_alone(sibling, texts):
     tokenizer, exact = sibling
     together = each(tokenizer, texts)
     assert together == [each(tokenizer, [text])[0] for text in texts]
@@ -201,9 +199,7 @@ def test_texts_of_a_batch_are_encoded_as_each_alone(
         assert [tokenizer.decode(row) for row in together] == texts
 
 
-def test_a_dataset_that_keeps_the_files_opens_the_same_tokenizer(
-    sibling: tuple[Tokenizer, bool], tmp_path: Path
-) -> None:
+def test_a_dataset_that_keeps_the_files_opens_the_same_tokenizer(sibling, tmp_path):
     tokenizer, _ = sibling
     for name, data in tokenizer.files.items():
         (tmp_path / name).write_bytes(data)
@@ -214,7 +210,7 @@ def test_a_dataset_that_keeps_the_files_opens_the_same_tokenizer(
     assert each(again, ["the cat", "文"]) == each(tokenizer, ["the cat", "文"])
 
 
-def test_tokens_have_names_and_names_have_numbers(sibling: tuple[Tokenizer, bool]) -> None:
+def test_tokens_have_names_and_names_have_numbers(sibling):
     tokenizer, _ = sibling
     for name, number in tokenizer.special.items():
         assert tokenizer.number(name) == number
@@ -229,7 +225,7 @@ def test_tokens_have_names_and_names_have_numbers(sibling: tuple[Tokenizer, bool
 
 @given(st.text(max_size=60))
 @examples(40)
-def test_places_of_tokens_cover_a_text(sibling: tuple[Tokenizer, bool], text: str) -> None:
+def test_places_of_tokens_cover_a_text(sibling, text):
     """Each character is in the place of a token, and places rise."""
     tokenizer, exact = sibling
     if not isinstance(tokenizer, WithOffsets) or not exact:
@@ -244,7 +240,7 @@ def test_places_of_tokens_cover_a_text(sibling: tuple[Tokenizer, bool], text: st
     assert (np.diff(placed.starts) >= 0).all()
 
 
-def test_places_by_bytes_are_those_that_the_package_tells(bpe: bytes) -> None:
+def test_places_by_bytes_are_those_that_the_package_tells(bpe):
     tokenizer = open_tokenizer(bpe)
     assert isinstance(tokenizer, HuggingFace)
     own = tokenizers.Tokenizer.from_buffer(bpe)
@@ -258,7 +254,7 @@ def test_places_by_bytes_are_those_that_the_package_tells(bpe: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_engines_give_the_tokens_of_tokenizers(bpe: bytes, name: str) -> None:
+def test_engines_give_the_tokens_of_tokenizers(bpe, name):
     pytest.importorskip(name)
     fast, own = open_tokenizer(bpe, engine=name), open_tokenizer(bpe, engine="tokenizers")
     assert fast.versions == (
@@ -274,16 +270,14 @@ def test_engines_give_the_tokens_of_tokenizers(bpe: bytes, name: str) -> None:
 @given(texts=TEXTS)
 @examples(30)
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_engines_give_the_same_tokens_for_drawn_texts(
-    bpe: bytes, name: str, texts: list[str]
-) -> None:
+def test_engines_give_the_same_tokens_for_drawn_texts(bpe, name, texts):
     pytest.importorskip(name)
     fast, own = open_tokenizer(bpe, engine=name), open_tokenizer(bpe, engine="tokenizers")
     marked = [text.replace("a", "<|im_end|>") for text in texts]
     assert each(fast, texts + marked) == each(own, texts + marked)
 
 
-def test_tokens_that_a_tokenizer_adds_are_added_by_engines_too(bpe: bytes) -> None:
+def test_tokens_that_a_tokenizer_adds_are_added_by_engines_too(bpe):
     own = tokenizers.Tokenizer.from_buffer(bpe)
     special = [("<|im_start|>", 2), ("<|endoftext|>", 0)]
     own.post_processor = tokenizers.processors.TemplateProcessing(
@@ -295,7 +289,7 @@ def test_tokens_that_a_tokenizer_adds_are_added_by_engines_too(bpe: bytes) -> No
     assert engines.not_given_back(found) is None
 
 
-def test_an_engine_that_differs_is_not_used(bpe: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_differs_is_not_used(bpe, monkeypatch):
     class Wrong:
         version, code = "wrong 1.0", ("gigatoken.gigatoken_rs",)
 
@@ -343,9 +337,7 @@ def opened_anew(data: bytes) -> huggingface.HuggingFace:
     return found
 
 
-def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(
-    bpe: bytes, tmp_path: Path, proofs: list[Engine]
-) -> None:
+def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(bpe, tmp_path, proofs):
     pytest.importorskip("tiktoken")
     kept = tmp_path / "cache" / "shardctl" / "tokenizers"
 
@@ -385,9 +377,7 @@ def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(
     assert (found(), len(proofs)) == (first, 2)
 
 
-def test_a_proof_of_an_engine_holds_for_its_very_files(
-    bpe: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proofs: list[Engine]
-) -> None:
+def test_a_proof_of_an_engine_holds_for_its_very_files(bpe, tmp_path, monkeypatch, proofs):
     pytest.importorskip("tiktoken")
     code = tmp_path / "engine_of_test.py"
     code.write_text("")
@@ -403,9 +393,7 @@ def test_a_proof_of_an_engine_holds_for_its_very_files(
     assert len(proofs) == 3
 
 
-def test_a_copy_of_a_tokenizer_needs_no_proof_of_its_own(
-    bpe: bytes, tmp_path: Path, proofs: list[Engine]
-) -> None:
+def test_a_copy_of_a_tokenizer_needs_no_proof_of_its_own(bpe, tmp_path, proofs):
     pytest.importorskip("tiktoken")
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_bytes(bpe)
@@ -415,9 +403,7 @@ def test_a_copy_of_a_tokenizer_needs_no_proof_of_its_own(
     assert len(proofs) == 1
 
 
-def test_a_remembered_engine_that_does_not_open_gives_way_to_another_one(
-    bpe: bytes, monkeypatch: pytest.MonkeyPatch, proofs: list[Engine]
-) -> None:
+def test_a_remembered_engine_that_does_not_open_gives_way_to_another_one(bpe, monkeypatch, proofs):
     pytest.importorskip("tiktoken")
     first = opened_anew(bpe)
     expected = each(first, ["the cat"])
@@ -428,7 +414,7 @@ def test_a_remembered_engine_that_does_not_open_gives_way_to_another_one(
     assert each(second, ["the cat"]) == expected
 
 
-def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path):
     words = KINDS["words"](corpus_texts(), 100, SPECIAL)
     for name in ENGINES:
         with pytest.raises(
@@ -445,9 +431,7 @@ def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("number", range(len(huggingface._PATTERNS)))
-def test_long_texts_are_cut_where_their_tokens_do_not_change(
-    bpe: bytes, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe, monkeypatch, number):
     """With each of the patterns that are known; the engines do them, or leave them to
     tokenizers."""
     monkeypatch.setattr(huggingface, "TOGETHER", 2_000)
@@ -491,7 +475,7 @@ def test_long_texts_are_cut_where_their_tokens_do_not_change(
             ]
 
 
-def test_a_tokenizer_json_that_cuts_and_fills_does_neither(bpe: bytes) -> None:
+def test_a_tokenizer_json_that_cuts_and_fills_does_neither(bpe):
     own = tokenizers.Tokenizer.from_buffer(bpe)
     own.enable_truncation(3)
     own.enable_padding(length=50)
@@ -501,7 +485,7 @@ def test_a_tokenizer_json_that_cuts_and_fills_does_neither(bpe: bytes) -> None:
         )
 
 
-def test_the_files_of_a_folder_say_what_tokens_are_for(folder: Path, tmp_path: Path) -> None:
+def test_the_files_of_a_folder_say_what_tokens_are_for(folder, tmp_path):
     found = open_tokenizer(str(folder))
     assert (found.eos, found.pad) == (SPECIAL.index("<|im_end|>"), SPECIAL.index("<|pad|>"))
     assert set(found.files) == {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
@@ -513,7 +497,7 @@ def test_the_files_of_a_folder_say_what_tokens_are_for(folder: Path, tmp_path: P
     assert open_tokenizer(str(tmp_path)).eos == 3
 
 
-def test_published_encodings_are_those_of_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_encodings_are_those_of_tiktoken(monkeypatch):
     public = pytest.importorskip("tiktoken_ext.openai_public")
     monkeypatch.setattr(public, "load_tiktoken_bpe", lambda *args, **kwargs: {})
     for name, (pattern, special) in ENCODINGS.items():
@@ -548,7 +532,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", list(WRONG))
-def test_a_wrong_file_is_one_sentence(tmp_path: Path, name: str) -> None:
+def test_a_wrong_file_is_one_sentence(tmp_path, name):
     data, problem = WRONG[name]
     if data is not None:
         (tmp_path / name).write_bytes(data)
@@ -559,7 +543,7 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_names_are_one_sentence(tmp_path: Path) -> None:
+def test_wrong_names_are_one_sentence(tmp_path):
     for spec, problem in (
         (str(tmp_path), "the folder has none of tokenizer.json, tokenizer.model"),
         ("tiktoken:cl100k_base", "is not of the form tiktoken:ENCODING:FILE"),
@@ -599,9 +583,7 @@ def written(out: Path) -> dict[str, bytes]:
     }
 
 
-def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(folder, tmp_path):
     source = documents(tmp_path / "in")
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(folder)}]}
     made = [
@@ -635,9 +617,7 @@ def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(
     }
 
 
-def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder, tmp_path):
     mine = tmp_path / "mine"
     shutil.copytree(folder, mine)
     source, out = documents(tmp_path / "in"), tmp_path / "out"
@@ -670,7 +650,7 @@ def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(
         )
 
 
-def test_another_tokenizer_makes_another_dataset(folder: Path, tmp_path: Path) -> None:
+def test_another_tokenizer_makes_another_dataset(folder, tmp_path):
     source = documents(tmp_path / "in")
     for number, spec in enumerate((str(folder), str(folder / "tokenizer.json"))):
         recipe = {"transform": [{"name": "tokenize", "tokenizer": spec}]}
@@ -697,9 +677,7 @@ def test_another_tokenizer_makes_another_dataset(folder: Path, tmp_path: Path) -
         ({"tokenizer": "nothing.json"}, "tokenizer nothing.json: it cannot be read"),
     ],
 )
-def test_settings_that_cannot_be_are_a_sentence(
-    tmp_path: Path, bpe: bytes, step: dict[str, Any], problem: str
-) -> None:
+def test_settings_that_cannot_be_are_a_sentence(tmp_path, bpe, step, problem):
     (tmp_path / "t.json").write_bytes(bpe)
     source = documents(tmp_path / "in")
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json"), **step}]}
@@ -708,7 +686,7 @@ def test_settings_that_cannot_be_are_a_sentence(
 
 
 @pytest.mark.thorough
-def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path):
     (tmp_path / "w.txt").write_text(
         "<unk>\n" + "".join(f"w{number}\n" for number in range(1 << 16))
     )
@@ -726,8 +704,8 @@ def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path: Pa
 
 
 def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "w.txt").write_text("<unk>\nthe\ncat\n")
     source = jsonl(
         tmp_path / "in.jsonl",
@@ -755,9 +733,7 @@ def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(
     assert made.reasons == {"transform: not-exact": 2, "transform: empty": 1}
 
 
-def test_a_text_that_takes_too_much_memory_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path, monkeypatch):
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     (tmp_path / "t.json").write_text(own.to_str())
     monkeypatch.setattr(huggingface, "MOST", 800)
@@ -770,9 +746,7 @@ def test_a_text_that_takes_too_much_memory_is_rejected(
     assert "the text has 801 B and cannot be cut" in reject.message
 
 
-def test_a_long_text_that_can_be_cut_is_not_too_long(
-    bpe: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_that_can_be_cut_is_not_too_long(bpe, monkeypatch):
     monkeypatch.setattr(huggingface, "MOST", 400)
     monkeypatch.setattr(huggingface, "CUT", 300)
     for engine in ("auto", "tokenizers"):
@@ -808,9 +782,7 @@ def counted_text(out: Path, tokenizer: Tokenizer) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("spec", ["bytes", "bpe"])
-def test_the_loss_counts_what_an_assistant_says(
-    tmp_path: Path, bpe: bytes, spec: str, cli: Any
-) -> None:
+def test_the_loss_counts_what_an_assistant_says(tmp_path, bpe, spec, cli):
     (tmp_path / "t.json").write_bytes(bpe)
     name = spec if spec == "bytes" else str(tmp_path / "t.json")
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
@@ -839,7 +811,7 @@ def test_the_loss_counts_what_an_assistant_says(
     ]
 
 
-def test_a_chat_is_encoded_as_its_whole_text(folder: Path, tmp_path: Path) -> None:
+def test_a_chat_is_encoded_as_its_whole_text(folder, tmp_path):
     """As a model gets it when it is used; no other token is added."""
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat, "n": 1} for chat in CHATS])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
@@ -857,9 +829,7 @@ def test_a_chat_is_encoded_as_its_whole_text(folder: Path, tmp_path: Path) -> No
     )
 
 
-def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder, tmp_path):
     answer = {"role": "assistant", "content": "b"}
     chats: list[tuple[Any, str]] = [
         (CHATS[0], ""),
@@ -890,7 +860,7 @@ def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(
     )
 
 
-def test_fields_of_questions_and_answers_are_chats(bpe: bytes, tmp_path: Path) -> None:
+def test_fields_of_questions_and_answers_are_chats(bpe, tmp_path):
     (tmp_path / "t.json").write_bytes(bpe)
     source = jsonl(tmp_path / "in.jsonl", [{"question": "a?", "answer": "b", "id": 7}])
     step = {"name": "tokenize_chat", "tokenizer": str(tmp_path / "t.json"), "template": "chatml"}
@@ -917,9 +887,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("template", list(TEMPLATES))
-def test_a_template_that_cannot_be_used_is_a_sentence(
-    bpe: bytes, tmp_path: Path, template: str
-) -> None:
+def test_a_template_that_cannot_be_used_is_a_sentence(bpe, tmp_path, template):
     (tmp_path / "t.json").write_bytes(bpe)
     (tmp_path / "x.jinja").write_text(template)
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
@@ -946,13 +914,13 @@ def test_a_template_that_cannot_be_used_is_a_sentence(
         "{% include 'x.jinja' %}{% generation %}a{% endgeneration %}",
     ],
 )
-def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(template: str) -> None:
+def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(template):
     with pytest.raises(Rejection, match=r"the chat template (refuses it|fails): ") as caught:
         Template(template, {}, "x.jinja").write(CHATS[0])
     assert caught.value.error == "template"
 
 
-def test_messages_may_have_values_that_are_no_text() -> None:
+def test_messages_may_have_values_that_are_no_text():
     """As those of Parquet files have."""
     messages = [
         {"role": "user", "content": "a", "at": datetime(2026, 1, 2), "weight": 1.5, "parts": [b"b"]}
@@ -963,7 +931,7 @@ def test_messages_may_have_values_that_are_no_text() -> None:
     assert (written.text, written.spans) == ("a b", ((0, 1),))
 
 
-def test_a_template_of_a_file_is_part_of_the_dataset(bpe: bytes, tmp_path: Path) -> None:
+def test_a_template_of_a_file_is_part_of_the_dataset(bpe, tmp_path):
     (tmp_path / "x.jinja").write_text(
         "{% for m in messages %}{% if m.name %}{{ m.name }}{% endif %}{% generation %}{{ m.content "
         "}}{% endgeneration %}"
@@ -981,9 +949,7 @@ def test_a_template_of_a_file_is_part_of_the_dataset(bpe: bytes, tmp_path: Path)
     assert written(tmp_path / "out") == before
 
 
-def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(
-    bpe: bytes, tmp_path: Path, cli: Any
-) -> None:
+def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe, tmp_path, cli):
     (tmp_path / "t.json").write_bytes(bpe)
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
     for arguments, problem in (
@@ -1018,7 +984,7 @@ def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(
     )
 
 
-def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path: Path, cli: Any) -> None:
+def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path, cli):
     (tmp_path / "r.toml").write_text(
         'kind = "text"\n[[transform]]\nname = "tokenize"\ntokenizer = "nothing"\n'
     )
@@ -1031,7 +997,7 @@ def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path: Path, 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_training_is_the_same_each_time(tmp_path: Path, cli: Any, kind: str) -> None:
+def test_training_is_the_same_each_time(tmp_path, cli, kind):
     if kind == "unigram":
         pytest.importorskip("sentencepiece")
     source = documents(tmp_path / "in")
@@ -1066,7 +1032,7 @@ def test_training_is_the_same_each_time(tmp_path: Path, cli: Any, kind: str) -> 
     )
 
 
-def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path: Path) -> None:
+def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path):
     source = jsonl(
         tmp_path / "in.jsonl",
         [{"body": "aaa bbb", "n": n} for n in range(40)] + [{"body": None, "n": 1}],
@@ -1107,13 +1073,13 @@ def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path
     ],
 )
 def test_training_that_cannot_be_is_a_sentence(
-    tmp_path: Path,
-    cli: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    code: int,
-    problem: str,
-) -> None:
+    tmp_path,
+    cli,
+    monkeypatch,
+    arguments,
+    code,
+    problem,
+):
     monkeypatch.chdir(tmp_path)
     jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
     jsonl(tmp_path / "empty.jsonl", [{"text": ""}])
@@ -1125,9 +1091,7 @@ def test_training_that_cannot_be_is_a_sentence(
     assert (tmp_path / "old.json").read_text() == "mine"
 
 
-def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(
-    bpe: bytes, tmp_path: Path
-) -> None:
+def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, tmp_path):
     (tmp_path / "t.json").write_bytes(bpe)
     out, source = tmp_path / "out", jsonl(tmp_path / "in.jsonl", [{"text": "a b"}])
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
@@ -1149,7 +1113,7 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(
     assert shardctl.verify(out).ok
 
 
-def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> None:
+def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe):
     """As gigatoken does, which asks for a table of so many tokens."""
     said = json.loads(bpe)
     token = {
@@ -1173,7 +1137,7 @@ def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> 
     assert open_tokenizer(json.dumps(said)).vocabulary == 2**32
 
 
-def test_what_is_no_file_is_not_opened_as_a_tokenizer(tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_opened_as_a_tokenizer(tmp_path):
     os.mkfifo(tmp_path / "tokenizer.json")
     with pytest.raises(InputError, match="it is not a regular file"):
         open_tokenizer("tokenizer.json", tmp_path)

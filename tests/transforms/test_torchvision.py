@@ -51,7 +51,7 @@ WITHOUT_SETTING: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_bit_for_bit_what_it_makes_of_a_pillow_image(name: str, v2: Any) -> None:
+def test_bit_for_bit_what_it_makes_of_a_pillow_image(name, v2):
     ours, theirs, settings = EXACT[name]
     for seed, size in enumerate(SIZES):
         for setting in settings:
@@ -62,7 +62,7 @@ def test_bit_for_bit_what_it_makes_of_a_pillow_image(name: str, v2: Any) -> None
 
 
 @pytest.mark.parametrize("name", WITHOUT_SETTING)
-def test_bit_for_bit_where_there_is_nothing_to_set(name: str, v2: Any) -> None:
+def test_bit_for_bit_where_there_is_nothing_to_set(name, v2):
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)
         assert np.array_equal(
@@ -79,7 +79,7 @@ def pixels_of(made: Any) -> Any:
 
 
 @pytest.mark.parametrize("turn", [-0.5, -0.13, 0.0, 0.02, 0.4])
-def test_hue_is_within_1_of_that_of_a_tensor(turn: float, v2: Any) -> None:
+def test_hue_is_within_1_of_that_of_a_tensor(turn, v2):
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)
         theirs = pixels_of(v2.functional.adjust_hue(tensor(image), turn))
@@ -88,20 +88,20 @@ def test_hue_is_within_1_of_that_of_a_tensor(turn: float, v2: Any) -> None:
 
 @pytest.mark.parametrize("kernel", [1, 3, 9, 23])
 @pytest.mark.parametrize("sigma", [0.1, 0.5, 1.0, 2.0])
-def test_blur_is_within_1(kernel: int, sigma: float, v2: Any) -> None:
+def test_blur_is_within_1(kernel, sigma, v2):
     for seed, size in enumerate(SIZES[:2]):
         image = picture(seed, *size)
         theirs = values(v2.functional.gaussian_blur(image, [kernel, kernel], [sigma, sigma]))
         assert np.abs(values(pixels.gaussian_blur(image, sigma, kernel)) - theirs).max() <= 1
 
 
-def test_erasing(v2: Any) -> None:
+def test_erasing(v2):
     image = picture(1)
     theirs = v2.functional.erase(image, 3, 5, 9, 11, torch.tensor([7, 8, 9])[:, None, None])
     assert np.array_equal(values(pixels.erase(image, (5, 3, 11, 9), (7, 8, 9))), values(theirs))
 
 
-def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
+def test_gaussian_noise_has_the_same_distribution(v2):
     image = Image.new("RGB", (300, 300), (60, 128, 250))
     ours = values(pixels.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
     torch.manual_seed(1)
@@ -113,7 +113,7 @@ def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
         assert two_sample(*counts) < 1
 
 
-def test_erased_rectangles_have_the_same_distribution(v2: Any) -> None:
+def test_erased_rectangles_have_the_same_distribution(v2):
     """In a small image, where many tries do not fit."""
     torch.manual_seed(1)
     rng = np.random.default_rng(1)
@@ -155,9 +155,7 @@ def named(theirs: str) -> str:
         (automatic.AUG_MIX, "AugMix", automatic.AUG_MIX_BINS),
     ],
 )
-def test_the_operations_of_a_policy_and_their_magnitudes(
-    ours: automatic.Space, theirs: str, bins: int, v2: Any
-) -> None:
+def test_the_operations_of_a_policy_and_their_magnitudes(ours, theirs, bins, v2):
     space = getattr(v2, theirs)._AUGMENTATION_SPACE
     assert set(ours) == {named(name) for name in space}
     for name, (magnitudes, signed) in space.items():
@@ -175,14 +173,14 @@ def test_the_operations_of_a_policy_and_their_magnitudes(
                 assert strengths.signed == signed
 
 
-def test_the_part_of_aug_mix_without_colours(v2: Any) -> None:
+def test_the_part_of_aug_mix_without_colours(v2):
     assert set(automatic.AUG_MIX_PART) == {
         named(name) for name in v2.AugMix._PARTIAL_AUGMENTATION_SPACE
     }
 
 
 @pytest.mark.parametrize("policy", automatic.POLICIES)
-def test_the_pairs_of_auto_augment(policy: str, v2: Any) -> None:
+def test_the_pairs_of_auto_augment(policy, v2):
     theirs = v2.AutoAugment(v2.AutoAugmentPolicy(policy))._policies
     assert [tuple((named(name), p, index) for name, p, index in pair) for pair in theirs] == [
         *automatic.POLICIES[policy]
@@ -192,8 +190,8 @@ def test_the_pairs_of_auto_augment(policy: str, v2: Any) -> None:
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize("name", sorted({*automatic.TRIVIAL_AUGMENT, *automatic.AUTO_AUGMENT}))
 def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
-    name: str, interpolation: str, v2: Any
-) -> None:
+    name, interpolation, v2
+):
     """Each with weak, usual and the strongest magnitudes, of both signs."""
     theirs = {ours: name for name, ours in NAMES.items()}.get(name, name.capitalize())
     how = v2.InterpolationMode(interpolation)
@@ -218,7 +216,7 @@ def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(
 
 
 @pytest.mark.thorough
-def test_a_photometric_distortion_changes_as_much(v2: Any) -> None:
+def test_a_photometric_distortion_changes_as_much(v2):
     """Both draw what is changed, and by how much: the mean change of an image has the same
     distribution."""
     image = picture(1, 16, 16)

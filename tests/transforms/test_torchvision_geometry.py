@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from pictures import picture, values
@@ -19,7 +17,7 @@ SIZES = [(101, 77), (64, 64), (40, 90)]
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("to", [50, 33, 130])
-def test_resize_of_the_short_side(size: tuple[int, int], to: int, v2: Any) -> None:
+def test_resize_of_the_short_side(size, to, v2):
     image = picture(1, *size)
     assert np.array_equal(
         done(image, {"name": "resize", "size": to}), values(v2.functional.resize(image, to))
@@ -27,14 +25,14 @@ def test_resize_of_the_short_side(size: tuple[int, int], to: int, v2: Any) -> No
 
 
 @pytest.mark.parametrize("to", [(50, 20), (33, 70), (101, 77)])
-def test_resize_to_a_size(to: tuple[int, int], v2: Any) -> None:
+def test_resize_to_a_size(to, v2):
     image = picture(1, 101, 77)
     made = done(image, {"name": "resize", "size": f"{to[0]}x{to[1]}"})
     assert np.array_equal(made, values(v2.functional.resize(image, [to[1], to[0]])))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_crops_flips_and_margins(size: tuple[int, int], v2: Any) -> None:
+def test_crops_flips_and_margins(size, v2):
     image, F = picture(1, *size), v2.functional
     assert np.array_equal(
         done(image, {"name": "crop", "size": "31x20"}), values(F.center_crop(image, [20, 31]))
@@ -50,7 +48,7 @@ def test_crops_flips_and_margins(size: tuple[int, int], v2: Any) -> None:
 @pytest.mark.parametrize("expand", [False, True])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize("angle", [0, 90, 180, -90, 17.5, -133, 359])
-def test_rotate(angle: float, interpolation: str, expand: bool, v2: Any) -> None:
+def test_rotate(angle, interpolation, expand, v2):
     image = picture(1, 101, 77)
     step = {
         "name": "rotate",
@@ -77,13 +75,13 @@ def test_rotate(angle: float, interpolation: str, expand: bool, v2: Any) -> None
     ],
 )
 def test_affine(
-    angle: float,
-    translate: list[int],
-    scale: float,
-    shear: list[float],
-    interpolation: str,
-    v2: Any,
-) -> None:
+    angle,
+    translate,
+    scale,
+    shear,
+    interpolation,
+    v2,
+):
     image = picture(1, 101, 77)
     how = v2.InterpolationMode(interpolation)
     wanted = values(
@@ -95,7 +93,7 @@ def test_affine(
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_perspective(interpolation: str, v2: Any) -> None:
+def test_perspective(interpolation, v2):
     image = picture(1, 100, 80)
     start = [[0, 0], [100, 0], [100, 80], [0, 80]]
     end = [[10, 4], [95, 0], [88, 72], [2, 80]]
@@ -110,7 +108,7 @@ def test_perspective(interpolation: str, v2: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_random_resized_crops_have_the_same_distribution(v2: Any) -> None:
+def test_random_resized_crops_have_the_same_distribution(v2):
     """In an image whose shape and size make many tries fail, so that the tries and the last resort
     count."""
     import torch
@@ -155,9 +153,7 @@ def test_random_resized_crops_have_the_same_distribution(v2: Any) -> None:
         ({"name": "random_perspective", "distortion_scale": 0.6, "p": 1.0}, "RandomPerspective"),
     ],
 )
-def test_random_warps_have_the_same_distribution(
-    step: dict[str, Any], theirs: str, v2: Any
-) -> None:
+def test_random_warps_have_the_same_distribution(step, theirs, v2):
     """Where the white of an image goes: how much of it is in each quarter of the output."""
     import torch
 
@@ -196,7 +192,7 @@ def test_random_warps_have_the_same_distribution(
         )
 
 
-def test_five_and_ten_crops(v2: Any) -> None:
+def test_five_and_ten_crops(v2):
     from shardctl.images.geometry import View
     from shardctl.transforms.picture import Picture
     from shardctl.transforms.table import parse_step
@@ -215,7 +211,7 @@ def test_five_and_ten_crops(v2: Any) -> None:
 
 
 @pytest.mark.thorough(after=1)
-def test_an_elastic_field_is_as_strong_and_as_smooth(v2: Any) -> None:
+def test_an_elastic_field_is_as_strong_and_as_smooth(v2):
     """Its mean square, and that of the difference of neighbours, over many pixels."""
     import torch
 

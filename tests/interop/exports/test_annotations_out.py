@@ -174,7 +174,7 @@ def members_of(tar: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
         return [(member, opened.extractfile(member).read()) for member in opened]  # type: ignore[union-attr]  # files
 
 
-def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path: Path) -> None:
+def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path):
     before = write(tmp_path / "in", all_members())
     shardctl.export(before, tmp_path / "files", "files", workers=0)
     shardctl.export(before, tmp_path / "tars", "webdataset", workers=0)
@@ -192,7 +192,7 @@ def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path: P
 # --- COCO ---
 
 
-def test_all_that_coco_knows_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_all_that_coco_knows_comes_back_as_it_was(tmp_path):
     before = write(tmp_path / "in", all_members())
     result = shardctl.export(before, tmp_path / "out", "coco", workers=0)
     after = from_coco(tmp_path / "out", tmp_path / "back")
@@ -206,8 +206,8 @@ def test_all_that_coco_knows_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
     names = sorted(name for name in tree(tmp_path / "out") if name.endswith(".jpg"))
     twins = ["train/A~~1-0.jpg", "train/a~~1-1.jpg"]
@@ -228,7 +228,7 @@ def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(
     assert val["annotations"] == []
 
 
-def test_a_file_of_coco_says_what_its_tools_need(tmp_path: Path) -> None:
+def test_a_file_of_coco_says_what_its_tools_need(tmp_path):
     shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
     said = instances(tmp_path / "out")
     assert {"info", "licenses", "categories", "images", "annotations"} == set(said)
@@ -245,7 +245,7 @@ def test_a_file_of_coco_says_what_its_tools_need(tmp_path: Path) -> None:
     assert "keypoints" not in crowd
 
 
-def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path: Path) -> None:
+def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path):
     full = all_members()
     objects = {
         **{name: full[name] for name in ("bbox", "category", "rle")},
@@ -259,9 +259,7 @@ def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("ids", "written"), [([7, 7, 5], [1, 2]), ([None, 7, 5], [1, 2]), ([-4, 2**40, 0], [-4, 2**40])]
 )
-def test_ids_are_kept_where_all_differ_and_counted_from_1_else(
-    ids: list[Any], written: list[int], tmp_path: Path
-) -> None:
+def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, tmp_path):
     samples = [
         {
             "key": str(n),
@@ -288,7 +286,7 @@ def test_ids_are_kept_where_all_differ_and_counted_from_1_else(
     assert [category["id"] for category in said["categories"]] == [1, 2, 3]
 
 
-def test_categories_without_names_are_called_by_their_numbers(tmp_path: Path) -> None:
+def test_categories_without_names_are_called_by_their_numbers(tmp_path):
     result = shardctl.export(
         write(tmp_path / "in", BOXES, {"role": "objects"}), tmp_path / "out", "coco", workers=0
     )
@@ -302,7 +300,7 @@ def test_categories_without_names_are_called_by_their_numbers(tmp_path: Path) ->
     )
 
 
-def test_a_split_that_is_not_annotated_has_images_only(tmp_path: Path) -> None:
+def test_a_split_that_is_not_annotated_has_images_only(tmp_path):
     samples = [
         {"key": str(n), "image": picture(n), "objects": BOXES if n == 0 else None} for n in range(2)
     ]
@@ -321,9 +319,7 @@ def test_a_split_that_is_not_annotated_has_images_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "objects"), [("detect", BOXES), ("segment", POLYGONS), ("pose", POINTS)]
 )
-def test_the_objects_of_each_task_come_back(
-    task: str, objects: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_objects_of_each_task_come_back(task, objects, tmp_path):
     before = write(tmp_path / "in", objects)
     result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, task=task, on_loss="drop")
     assert "not annotated" in lost_of(result, "objects")
@@ -349,7 +345,7 @@ def flat(values: Any) -> list[float]:
     )
 
 
-def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path: Path) -> None:
+def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path):
     role = {"role": "objects", "names": ["yes", '"', "a: #b\n\u2028\x85", "1"]}
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
     shardctl.write(
@@ -368,8 +364,8 @@ def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path: Path) ->
 
 
 def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     before = write(tmp_path / "in", all_members())
     for task, said in (
         ("detect", "segmentation of 3 objects.*rle of 2 objects.*2 crowds"),
@@ -388,7 +384,7 @@ def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
     }
 
 
-def test_places_outside_of_the_image_are_a_loss_and_the_rest_is_read_again(tmp_path: Path) -> None:
+def test_places_outside_of_the_image_are_a_loss_and_the_rest_is_read_again(tmp_path):
     objects = {"bbox": [[6, 4, 9, 6], [1, 1, 2, 2], [-5, 4, 1, 1]], "category": [0, 1, 2]}
     before = write(tmp_path / "in", objects)
     with pytest.raises(UsageError, match="5 objects with places outside of the image"):
@@ -399,7 +395,7 @@ def test_places_outside_of_the_image_are_a_loss_and_the_rest_is_read_again(tmp_p
     assert [there["category"] for there in after.values() if there["category"]] == [[1], [1]]
 
 
-def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path: Path) -> None:
+def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path):
     role = {
         name: value for name, value in ROLE.items() if name not in ("keypoints", "skeleton", "flip")
     }
@@ -413,7 +409,7 @@ def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path: Path) -> N
     assert result.counts["train"]["objects"] == 3
 
 
-def test_splits_of_any_name_come_back_with_their_objects(tmp_path: Path) -> None:
+def test_splits_of_any_name_come_back_with_their_objects(tmp_path):
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(4)]
     splits = dict(
         zip(("train", "val", "dev", "extra"), ([sample] for sample in samples), strict=True)
@@ -428,7 +424,7 @@ def test_splits_of_any_name_come_back_with_their_objects(tmp_path: Path) -> None
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
 
 
-def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path: Path, cli: Any) -> None:
+def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path, cli):
     write(tmp_path / "in", BOXES)
     with pytest.raises(UsageError, match="detect, segment or pose"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", task="obb")
@@ -445,7 +441,7 @@ OWN = {"SHA256SUMS", "shardctl.json"}
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_any_number_of_workers_writes_the_same_bytes(to: str, tmp_path: Path) -> None:
+def test_any_number_of_workers_writes_the_same_bytes(to, tmp_path):
     write(tmp_path / "in", all_members())
     for workers in (0, 1):
         shardctl.export(
@@ -455,9 +451,7 @@ def test_any_number_of_workers_writes_the_same_bytes(to: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(
-    to: str, tmp_path: Path
-) -> None:
+def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(to, tmp_path):
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
     shardctl.write(
         tmp_path / "in", {"train": samples[:1], "Train": samples[1:]}, roles={"objects": ROLE}
@@ -469,9 +463,7 @@ def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_what_is_lost_and_renamed_is_told_before_and_behind(
-    to: str, tmp_path: Path, cli: Any
-) -> None:
+def test_what_is_lost_and_renamed_is_told_before_and_behind(to, tmp_path, cli):
     before = write(tmp_path / "in", {**BOXES, "difficult": [True, False]}, caption=["text"] * 7)
     told: list[tuple[str, bool]] = []
     on_note = lambda note: told.append((note, (tmp_path / "out").exists()))  # noqa: E731 - one line, used once
@@ -490,7 +482,7 @@ def test_what_is_lost_and_renamed_is_told_before_and_behind(
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_a_dataset_without_images_or_objects_is_refused(to: str, tmp_path: Path) -> None:
+def test_a_dataset_without_images_or_objects_is_refused(to, tmp_path):
     shardctl.write(tmp_path / "bare", [{"key": "a", "image": picture(0)}])
     with pytest.raises(InputError, match="has no column of objects"):
         shardctl.export(tmp_path / "bare", tmp_path / "out", to)
@@ -500,7 +492,7 @@ def test_a_dataset_without_images_or_objects_is_refused(to: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to: str, tmp_path: Path) -> None:
+def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to, tmp_path):
     numbers = np.ones((6, 8), np.uint8)  # of images only masks may be missing
     samples = [
         {"key": str(n), "image": picture(n), "mask": None if n else numbers, "objects": BOXES}
@@ -515,7 +507,7 @@ def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to: str, tmp_p
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_raw_images_become_png(to: str, tmp_path: Path) -> None:
+def test_raw_images_become_png(to, tmp_path):
     samples = [
         {"key": str(n), "image": np.full((6, 8, 3), n, np.uint8), "objects": BOXES}
         for n in range(2)
@@ -527,7 +519,7 @@ def test_raw_images_become_png(to: str, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").rglob("*.png"))) == 2
 
 
-def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path: Path) -> None:
+def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path):
     """Those of version 1."""
     before = write(tmp_path / "in", all_members())
     shardctl.export(before, tmp_path / "out", "webdataset", workers=0)

@@ -57,7 +57,7 @@ def written(folder: Path, values: dict[str, tuple[pa.DataType, list[Any]]], **op
 
 
 @pytest.mark.parametrize("to", BOTH)
-def test_every_sort_of_feature_comes_back(tmp_path: Path, to: str) -> None:
+def test_every_sort_of_feature_comes_back(tmp_path, to):
     dataset = made.write_features(tmp_path / "in")
     result = shardctl.export(dataset, tmp_path / "out", to, workers=0)
     assert all(field.loss is None for field in result.fields)
@@ -65,7 +65,7 @@ def test_every_sort_of_feature_comes_back(tmp_path: Path, to: str) -> None:
         assert restored(tmp_path / "out", split).equals(table(dataset, split))
 
 
-def test_a_missing_list_is_no_empty_one_and_a_block_may_lack_all(tmp_path: Path) -> None:
+def test_a_missing_list_is_no_empty_one_and_a_block_may_lack_all(tmp_path):
     columns = {
         "list": (pa.list_(pa.int16()), [[], None, [1], [], None, None]),
         "texts": (pa.list_(pa.string()), [None, [], [""], ["a"], None, None]),
@@ -123,9 +123,7 @@ LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
 
 
 @pytest.mark.parametrize(("to", "type_", "value", "message"), LOSSES)
-def test_a_loss_is_told_and_json_has_none(
-    tmp_path: Path, to: str, type_: pa.DataType, value: Any, message: str
-) -> None:
+def test_a_loss_is_told_and_json_has_none(tmp_path, to, type_, value, message):
     dataset = written(tmp_path / "in", {"value": (type_, [value])})
     with pytest.raises(UsageError, match=message):
         shardctl.export(dataset, tmp_path / "out", to, workers=0)
@@ -134,7 +132,7 @@ def test_a_loss_is_told_and_json_has_none(
 
 
 @pytest.mark.parametrize("to", [*BOTH, "array-record"])
-def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path: Path, to: str) -> None:
+def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path, to):
     dataset = made.write_objects(tmp_path / "in")
     result = shardctl.export(dataset, tmp_path / "out", to, workers=0)
     assert [field.form for field in result.fields if field.name == "objects"] == ["struct"]
@@ -151,7 +149,7 @@ def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path: Path
     )
 
 
-def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path: Path) -> None:
+def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path):
     struct = pa.struct(
         [
             ("a", pa.int8()),
@@ -172,9 +170,7 @@ def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", BOTH)
-def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(
-    tmp_path: Path, to: str
-) -> None:
+def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(tmp_path, to):
     dataset = tmp_path / "in"
     samples = [
         {
@@ -206,7 +202,7 @@ VALUES = st.sampled_from(
 @given(
     data=st.data(), name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 )
-def test_examples_are_those_of_protobuf(data: st.DataObject, name: str) -> None:
+def test_examples_are_those_of_protobuf(data, name):
     type_, kind, values = data.draw(VALUES)
     lists = data.draw(st.lists(st.lists(values, max_size=5), min_size=1, max_size=5))
     batch = pa.record_batch([pa.array(lists, pa.list_(type_))], names=[name])
@@ -220,9 +216,7 @@ def test_examples_are_those_of_protobuf(data: st.DataObject, name: str) -> None:
     assert list(serialized(batch, [Field("column", name, "value")])) == expected
 
 
-def test_a_package_that_is_missing_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     dataset = written(tmp_path / "in", {"number": (pa.int8(), [1])})
     monkeypatch.setitem(__import__("sys").modules, google_crc32c.__name__, None)
     with pytest.raises(InstallError, match="google-crc32c"):
@@ -239,7 +233,7 @@ def labelled(folder: Path, classes: dict[str, list[str]]) -> Path:
     return folder / "in"
 
 
-def test_classes_of_tfds_are_in_files_of_their_names(tmp_path: Path) -> None:
+def test_classes_of_tfds_are_in_files_of_their_names(tmp_path):
     dataset = labelled(tmp_path, {"label": ["cat", "dog"], "a/b": ["é", "a b", "c"]})
     shardctl.export(dataset, tmp_path / "out", "tfds", workers=0)
     assert (tmp_path / "out" / "label.labels.txt").read_bytes() == b"cat\ndog\n"
@@ -250,13 +244,13 @@ def test_classes_of_tfds_are_in_files_of_their_names(tmp_path: Path) -> None:
     assert set(Description.load(tmp_path / "out").files) >= {"label.labels.txt", "a-b.labels.txt"}
 
 
-def test_a_split_that_tfds_cannot_name_is_refused(tmp_path: Path) -> None:
+def test_a_split_that_tfds_cannot_name_is_refused(tmp_path):
     shardctl.write(tmp_path / "in", {"v1.0": [{"number": 1}]})
     with pytest.raises(InputError, match=r"the split 'v1\.0' has a dot"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "tfds")
 
 
-def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_path: Path) -> None:
+def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_path):
     dataset = made.write_features(tmp_path / "in")
     shardctl.export(dataset, tmp_path / "out", "tfds", where="key == '2'", workers=0)
     info = json.loads((tmp_path / "out" / "dataset_info.json").read_bytes())
@@ -293,9 +287,7 @@ def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_pat
         (["JPEG", "GIF"], None),
     ],
 )
-def test_tfds_is_told_how_images_are_encoded(
-    tmp_path: Path, formats: list[str], expected: dict[str, Any] | None
-) -> None:
+def test_tfds_is_told_how_images_are_encoded(tmp_path, formats, expected):
     samples = [
         {"key": name, "image": made.picture(1, format_)}
         for name, format_ in zip("ab", formats, strict=True)

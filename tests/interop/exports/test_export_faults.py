@@ -69,9 +69,7 @@ def stopped(dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(
-    tmp_path: Path, name: str, overwrite: bool
-) -> None:
+def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(tmp_path, name, overwrite):
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
     if overwrite:  # then what is in `old` is taken for the export that had to give way
         shardctl.export(dataset, out, "mds", workers=0)
@@ -83,9 +81,7 @@ def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(
     assert out.exists() == overwrite
 
 
-def test_what_stopped_exports_have_left_is_still_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_stopped_exports_have_left_is_still_removed(tmp_path, monkeypatch):
     """Also what one has left that was killed before it could write what it is, or while it removed
     what it had made."""
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
@@ -106,9 +102,7 @@ def test_what_stopped_exports_have_left_is_still_removed(
 
 
 @pytest.mark.parametrize("of", ["files", "pieces"])
-def test_a_part_that_names_a_file_outside_of_the_export_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
-) -> None:
+def test_a_part_that_names_a_file_outside_of_the_export_is_written_again(tmp_path, monkeypatch, of):
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
     left, there = stopped(dataset, out, monkeypatch), mine(tmp_path / "victim.txt")
     (marker,) = (left / "done").iterdir()
@@ -135,8 +129,8 @@ def at_the_end(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_comes_to_the_destination_meanwhile_stays_and_so_does_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
-) -> None:
+    tmp_path, monkeypatch, overwrite
+):
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
     with monkeypatch.context() as patch:
         at_the_end(patch, lambda: mine(out / "thesis.txt"))
@@ -152,7 +146,7 @@ def test_what_comes_to_the_destination_meanwhile_stays_and_so_does_the_work(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_comes_in_the_very_last_moment_stays_too(tmp_path: Path, overwrite: bool) -> None:
+def test_what_comes_in_the_very_last_moment_stays_too(tmp_path, overwrite):
     """The rename itself must refuse it: no check before it can be late enough."""
     staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
     (tmp_path / "out.partial").mkdir()
@@ -166,7 +160,7 @@ def test_what_comes_in_the_very_last_moment_stays_too(tmp_path: Path, overwrite:
     assert (made.read_text(), there.read_text()) == (MINE, MINE)
 
 
-def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_path: Path) -> None:
+def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_path):
     dataset = write_texts(tmp_path / "in")
     (tmp_path / "out.partial").mkdir()
     staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
@@ -182,9 +176,7 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     assert list(staging.folder.glob("done/*")) == list(staging.folder.glob("files/*")) == []
 
 
-def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path, monkeypatch):
     """At the end of the export the planned one may be back, so that a look at that time does not
     tell."""
     dataset, other, away = write_texts(tmp_path / "in"), tmp_path / "other", tmp_path / "away"
@@ -204,9 +196,7 @@ def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(
         shardctl.export(dataset, tmp_path / "out", "mds", workers=0, progress=moved)
 
 
-def test_an_export_that_another_process_took_over_touches_nothing_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_that_another_process_took_over_touches_nothing_any_more(tmp_path, monkeypatch):
     """This one stood still for so long that another one goes on with the same files: they are not
     to be removed or renamed."""
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
@@ -249,9 +239,7 @@ def stored(dataset: Path) -> pa.Table:
         {"mask": "M?", "caption": "mask"},
     ],
 )
-def test_columns_that_take_the_names_of_images_are_not_lost(
-    tmp_path: Path, to: str, rename: dict[str, str]
-) -> None:
+def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path, to, rename):
     dataset, out = write_named_images(tmp_path / "in"), tmp_path / "out"
     shardctl.export(dataset, out, to, rename=rename, on_loss="json", workers=0)
     assert restored(out, "train").equals(stored(dataset))
@@ -268,9 +256,7 @@ def test_columns_that_take_the_names_of_images_are_not_lost(
         ({"text": "caption", "caption": "text"}, {"txt": "said", "json": {"caption": "text"}}),
     ],
 )
-def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(
-    tmp_path: Path, rename: dict[str, str], members: dict[str, Any]
-) -> None:
+def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(tmp_path, rename, members):
     shardctl.write(tmp_path / "in", [{"key": "k", "text": "text", "caption": "said"}])
     shardctl.export(tmp_path / "in", tmp_path / "out", "webdataset", rename=rename, workers=0)
     with tarfile.open(tmp_path / "out" / "train-00000.tar") as tar:

@@ -58,9 +58,7 @@ def table(dataset: Path, split: str) -> pa.Table:
 
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("to", FORMS)
-def test_every_value_comes_back_from_any_number_of_workers(
-    photos: Path, tmp_path: Path, to: str
-) -> None:
+def test_every_value_comes_back_from_any_number_of_workers(photos, tmp_path, to):
     for workers in (0, 1, 2):
         result = shardctl.export(
             photos, tmp_path / str(workers), to, workers=workers, on_loss="json"
@@ -99,9 +97,7 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], progress=stop, workers=in
 @pytest.mark.parametrize(
     ("to", "workers"), [("webdataset", 2), ("mds", 0), ("tfds", 0), ("files", 0)]
 )
-def test_a_killed_export_goes_on_and_gives_the_same_bytes(
-    photos: Path, tmp_path: Path, to: str, workers: int
-) -> None:
+def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos, tmp_path, to, workers):
     out, whole = tmp_path / "out", tmp_path / "whole"
     ran = subprocess.run([sys.executable, "-c", KILLED, photos, out, to, str(workers)])
     assert ran.returncode == -signal.SIGKILL
@@ -120,7 +116,7 @@ def test_a_killed_export_goes_on_and_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_a_damaged_block_is_refused_and_nothing_is_there(tmp_path: Path, to: str) -> None:
+def test_a_damaged_block_is_refused_and_nothing_is_there(tmp_path, to):
     dataset = made.write_texts(tmp_path / "in")
     shard = dataset / "train-00001.arrow"
     data = shard.read_bytes()
@@ -132,9 +128,7 @@ def test_a_damaged_block_is_refused_and_nothing_is_there(tmp_path: Path, to: str
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_a_choice_of_samples_and_columns_is_all_that_is_written(
-    photos: Path, tmp_path: Path, to: str, cli: Any
-) -> None:
+def test_a_choice_of_samples_and_columns_is_all_that_is_written(photos, tmp_path, to, cli):
     ran = cli(
         *(
             "export",
@@ -168,7 +162,7 @@ def test_a_choice_of_samples_and_columns_is_all_that_is_written(
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: str) -> None:
+def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path, to):
     dataset = made.write_raw(tmp_path / "in", masks=True)
     shardctl.export(dataset, tmp_path / "out", to, store="png", workers=0)
     read = restored(tmp_path / "out", "train")
@@ -180,13 +174,13 @@ def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: s
 
 
 @pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord"])
-def test_missing_values_come_back_where_the_form_has_them(tmp_path: Path, to: str) -> None:
+def test_missing_values_come_back_where_the_form_has_them(tmp_path, to):
     dataset = made.write_gaps(tmp_path / "in")
     shardctl.export(dataset, tmp_path / "out", to)
     assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
 
 
-def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) -> None:
+def test_losses_are_told_before_anything_is_written(tmp_path, cli):
     dataset = made.write_gaps(tmp_path / "in")
     ran = cli("export", dataset, tmp_path / "out", "--to", "mds")
     assert ran.code == 2
@@ -228,16 +222,14 @@ def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) ->
         ({"split": "val"}, "no split 'val'; it has train, test"),
     ],
 )
-def test_choices_that_cannot_be_are_refused(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_choices_that_cannot_be_are_refused(tmp_path, options, message):
     dataset = made.write_texts(tmp_path / "in")
     with pytest.raises(ShardctlError, match=message):
         shardctl.export(dataset, tmp_path / "out", "parquet", **options)
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path: Path) -> None:
+def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path):
     dataset, out = made.write_texts(tmp_path / "in"), tmp_path / "out"
     beside = tmp_path / "out.partial"
     with (
@@ -250,9 +242,7 @@ def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path: Path) ->
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(
-    photos: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_says_that_the_same_command_goes_on(photos, tmp_path, cli, monkeypatch):
     from shardctl.interop.exports.job import ExportJob
 
     real, times = ExportJob.write, []
@@ -275,7 +265,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_images_that_are_missing_come_back_or_are_told(tmp_path: Path, to: str) -> None:
+def test_images_that_are_missing_come_back_or_are_told(tmp_path, to):
     mask = made.picture(1, "PNG", "L")
     samples = [
         {"key": f"{n}.jpg", "image": made.picture(n), "mask": mask if n else None} for n in range(2)
@@ -290,7 +280,7 @@ def test_images_that_are_missing_come_back_or_are_told(tmp_path: Path, to: str) 
 
 
 @pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record"])
-def test_tokens_come_back(tmp_path: Path, to: str) -> None:
+def test_tokens_come_back(tmp_path, to):
     large = pa.large_list(pa.struct([("a", pa.large_list(pa.int8()))]))
     packed = ("block", pa.list_(pa.int32(), 3))
     schema = pa.schema(
@@ -348,7 +338,7 @@ VALUES = st.recursive(
 
 @examples(5)
 @given(data=st.data())
-def test_any_table_comes_back_from_every_form(tmp_path: Path, data: st.DataObject) -> None:
+def test_any_table_comes_back_from_every_form(tmp_path, data):
     columns = data.draw(st.lists(VALUES, min_size=1, max_size=3))
     schema = pa.schema(
         [("key", pa.string()), *((f"column {n}", type_) for n, (type_, _) in enumerate(columns))]
@@ -370,9 +360,7 @@ def test_any_table_comes_back_from_every_form(tmp_path: Path, data: st.DataObjec
 @pytest.mark.parametrize(
     ("to", "name"), [("webdataset", "train-00000.tar.gz"), ("tfrecord", "train-00000.tfrecord.gz")]
 )
-def test_files_of_records_can_be_compressed(
-    photos: Path, tmp_path: Path, to: str, name: str
-) -> None:
+def test_files_of_records_can_be_compressed(photos, tmp_path, to, name):
     shardctl.export(photos, tmp_path / "out", to, compression="gzip", on_loss="json", workers=0)
     assert restored(tmp_path / "out", "train").equals(table(photos, "train"))
     data = (tmp_path / "out" / name).read_bytes()
@@ -383,15 +371,13 @@ def test_files_of_records_can_be_compressed(
     "name", ["a.jpg", "é/" * 40 + "b", "c" * 99, "c" * 100, "c" * 101, "d/" * 200]
 )
 @pytest.mark.parametrize("size", [0, 1, 511, 8**11 - 1, 8**11])
-def test_headers_of_members_are_those_of_tarfile(name: str, size: int) -> None:
+def test_headers_of_members_are_those_of_tarfile(name, size):
     info = tarfile.TarInfo(name)
     info.size = size
     assert member_header(name, size) == info.tobuf(tarfile.GNU_FORMAT)
 
 
-def test_row_groups_are_small_and_images_are_not_compressed(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_groups_are_small_and_images_are_not_compressed(photos, tmp_path, monkeypatch):
     monkeypatch.setattr("shardctl.interop.exports.parquet.GROUP_IMAGES", 3)
     shardctl.export(photos, tmp_path / "out", "parquet", workers=0)
     file = parquet.ParquetFile(tmp_path / "out" / "data" / "train-00000-of-00003.parquet")
@@ -404,7 +390,7 @@ def test_row_groups_are_small_and_images_are_not_compressed(
     assert columns[0].has_column_index
 
 
-def test_names_of_files_stay_inside_and_are_told_apart(photos: Path, tmp_path: Path) -> None:
+def test_names_of_files_stay_inside_and_are_told_apart(photos, tmp_path):
     shardctl.export(photos, tmp_path / "out", "files", columns=["image"])
     names = [
         path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.jpg")
@@ -419,9 +405,7 @@ def test_names_of_files_stay_inside_and_are_told_apart(photos: Path, tmp_path: P
     assert {"val/A~~0-1.jpg", "val/a~~0-2.jpg"} <= set(names)
 
 
-def test_an_export_to_files_comes_back_with_its_labels_and_their_names(
-    photos: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos, tmp_path, cli):
     shardctl.export(photos, tmp_path / "out", "files", workers=0)
     ran = cli("convert", tmp_path / "out", tmp_path / "back", "--workers", "0")
     assert ran.code == 0, ran.err
@@ -436,7 +420,7 @@ def test_an_export_to_files_comes_back_with_its_labels_and_their_names(
         ].to_pylist()
 
 
-def test_what_there_is_to_do_is_said_beforehand(photos: Path, tmp_path: Path, cli: Any) -> None:
+def test_what_there_is_to_do_is_said_beforehand(photos, tmp_path, cli):
     ran = cli("export", photos, tmp_path / "out", "--to", "files", "--workers", "0")
     first, *_ = ran.err.splitlines()
     assert re.fullmatch(
@@ -449,7 +433,7 @@ def test_what_there_is_to_do_is_said_beforehand(photos: Path, tmp_path: Path, cl
     )
 
 
-def test_a_record_that_is_none_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_a_record_that_is_none_is_refused(photos, tmp_path):
     shardctl.export(photos, tmp_path / "out", "webdataset", workers=0)
     good = json.loads((tmp_path / "out" / DESCRIPTION).read_text())
     assert Description.from_json(good).to_json() == good

@@ -89,7 +89,7 @@ TYPES = st.recursive(st.sampled_from(LEAVES), nested, max_leaves=4)
 
 @examples(60)
 @given(data=st.data())
-def test_any_value_comes_back_from_json(data: st.DataObject) -> None:
+def test_any_value_comes_back_from_json(data):
     type_, values = data.draw(TYPES)
     array = pa.array(data.draw(st.lists(values | st.none(), max_size=5)), type_)
     first = data.draw(st.integers(0, len(array)))
@@ -100,7 +100,7 @@ def test_any_value_comes_back_from_json(data: st.DataObject) -> None:
     assert back.equals(part)
 
 
-def test_tensors_and_dictionaries_come_back() -> None:
+def test_tensors_and_dictionaries_come_back():
     tensors = pa.ExtensionArray.from_storage(
         pa.fixed_shape_tensor(pa.uint8(), [2, 2]),
         pa.array([[1, 2, 3, 4], [5, 6, 7, 8]], pa.list_(pa.uint8(), 4)),
@@ -124,7 +124,7 @@ def test_tensors_and_dictionaries_come_back() -> None:
         ([[["a"]]], pa.map_(pa.string(), pa.int8())),
     ],
 )
-def test_values_of_another_type_are_refused(values: list[Any], type_: pa.DataType) -> None:
+def test_values_of_another_type_are_refused(values, type_):
     with pytest.raises((ValueError, TypeError)):
         from_json(values, type_)
 
@@ -135,7 +135,7 @@ def test_values_of_another_type_are_refused(values: list[Any], type_: pa.DataTyp
 @given(
     st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("/._%~\\\n"), max_size=12)
 )
-def test_any_key_is_a_safe_path_and_comes_back(key: str) -> None:
+def test_any_key_is_a_safe_path_and_comes_back(key):
     path = member_key(key)
     assert key_of_member(path) == key
     assert key_of_member(f"{path}%~1") == key
@@ -148,7 +148,7 @@ def test_any_key_is_a_safe_path_and_comes_back(key: str) -> None:
     assert not re.search(r"[\x00-\x1f\x7f\\]", path)
 
 
-def test_repeated_names_get_a_number_and_columns_are_parts_of_extensions() -> None:
+def test_repeated_names_get_a_number_and_columns_are_parts_of_extensions():
     names = DistinctNames()
     assert [names.of(name) for name in ("a", "b", "a", "a")] == ["a", "b", "a%~1", "a%~2"]
     assert [extension_part(name) for name in ("box_2", "Box", "a.b/c", "ü")] == [

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,7 +68,7 @@ def out(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / whole.name))
 
 
-def test_the_description_has_no_line_for_each_file_and_the_checksums_have(out: Path) -> None:
+def test_the_description_has_no_line_for_each_file_and_the_checksums_have(out):
     export = Description.load(out)
     assert export.loose is not None
     assert (out / DESCRIPTION).stat().st_size < 5000
@@ -80,7 +79,7 @@ def test_the_description_has_no_line_for_each_file_and_the_checksums_have(out: P
     assert Description.from_json(json.loads(export.dumps())) == export
 
 
-def test_a_class_that_is_called_as_a_split_is_none(tmp_path: Path) -> None:
+def test_a_class_that_is_called_as_a_split_is_none(tmp_path):
     folders = {"train": ("cat", "val"), "val": ("cat", "val")}
     for split, classes in folders.items():
         for name in classes:
@@ -103,7 +102,7 @@ def test_a_class_that_is_called_as_a_split_is_none(tmp_path: Path) -> None:
     assert texts == {"train": {"train", "cat", "val", None}, "val": {"val", "cat", None}}
 
 
-def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked: Path, out: Path) -> None:
+def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked, out):
     mine = (out / FORMS[out.name]).with_name("mine.jpg")
     mine.write_bytes(b"mine")
     with pytest.raises(StorageError, match=r"does not come from an export \(.*mine\.jpg\)"):
@@ -120,7 +119,7 @@ def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked: Path, out:
     assert shardctl.export(marked, out, out.name, workers=0, overwrite=True).samples == SAMPLES
 
 
-def test_folders_may_be_deeper_than_python_calls_itself(marked: Path, tmp_path: Path) -> None:
+def test_folders_may_be_deeper_than_python_calls_itself(marked, tmp_path):
     subprocess.run(["mkdir", "-p", tmp_path / "out" / "/".join(["d"] * 1100)], check=True)
     try:
         with pytest.raises(StorageError, match=r"does not come from an export \(d\)"):
@@ -129,7 +128,7 @@ def test_folders_may_be_deeper_than_python_calls_itself(marked: Path, tmp_path: 
         subprocess.run(["rm", "-r", tmp_path / "out"], check=True)
 
 
-def test_a_file_that_is_lost_or_cut_is_told(out: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_lost_or_cut_is_told(out, tmp_path):
     file = out / FORMS[out.name]
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(
@@ -145,7 +144,7 @@ def test_a_file_that_is_lost_or_cut_is_told(out: Path, tmp_path: Path) -> None:
         shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
 
 
-def test_names_that_lead_out_of_the_export_are_not_looked_up(out: Path, tmp_path: Path) -> None:
+def test_names_that_lead_out_of_the_export_are_not_looked_up(out, tmp_path):
     (tmp_path / "secret").write_text("x")
     with open(out / CHECKSUMS, "a") as sums:
         sums.write(f"{'0' * 64}  train/../../secret\n")
@@ -170,9 +169,7 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], workers=0, overwrite=True
 
 
 @pytest.mark.thorough(after=1)
-def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(
-    marked: Path, out: Path
-) -> None:
+def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(marked, out):
     ran = subprocess.run([sys.executable, "-c", KILLED, marked, out, out.name])
     assert ran.returncode == -signal.SIGKILL
     assert (out.parent / f"{out.name}.partial" / "old").exists()
@@ -181,8 +178,8 @@ def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(
 
 
 def test_nothing_is_written_again_if_only_the_last_step_failed(
-    marked: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    marked, whole, tmp_path, monkeypatch
+):
     def fails(*_: object) -> None:
         raise StorageError("the server is away")
 
@@ -202,7 +199,7 @@ def test_nothing_is_written_again_if_only_the_last_step_failed(
     assert (out / DESCRIPTION).read_bytes() == (whole / DESCRIPTION).read_bytes()
 
 
-def test_verify_compares_the_checksums_of_all_files(out: Path, cli: Any) -> None:
+def test_verify_compares_the_checksums_of_all_files(out, cli):
     files = len((out / CHECKSUMS).read_text().splitlines())
     whole = cli("verify", out)
     assert (
@@ -222,9 +219,7 @@ def test_verify_compares_the_checksums_of_all_files(out: Path, cli: Any) -> None
     assert (shown.code, f"is an export of shardctl to {out.name}" in shown.err) == (2, True)
 
 
-def test_a_part_whose_files_are_gone_is_written_again(
-    marked: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_part_whose_files_are_gone_is_written_again(marked, whole, tmp_path):
 
     def stop(done: int, _samples: int) -> None:
         if done > 100:
@@ -242,7 +237,7 @@ def test_a_part_whose_files_are_gone_is_written_again(
 
 
 @given(st.lists(st.text(max_size=3)), st.text(max_size=3))
-def test_a_set_of_names_has_the_names_that_it_was_given(names: list[str], other: str) -> None:
+def test_a_set_of_names_has_the_names_that_it_was_given(names, other):
     found = NameSet(names)
     assert all(name in found for name in names)
     assert (other in found) == (other in names)

@@ -109,7 +109,7 @@ def near(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("environment", ["tensorflow", "datasets3"])
-def test_hugging_face_reads_every_form_for_it(exports: Path, environment: str) -> None:
+def test_hugging_face_reads_every_form_for_it(exports, environment):
     found = read(environment, "huggingface", exports)
     assert found["classes"] == list(made.CLASSES)
     for name, splits in (
@@ -173,7 +173,7 @@ def check_webdataset(exports: Path, found: dict[str, Any]) -> None:
     assert [tar["json"] for tar in found["wds gaps"]] == gaps
 
 
-def test_streaming_and_litdata_read_theirs(exports: Path) -> None:
+def test_streaming_and_litdata_read_theirs(exports):
     found = read("torch", "streams", exports)
     for name, splits in (
         ("photos", ("train", "val")),
@@ -291,7 +291,7 @@ TEXTS = {
 """The columns that are JSON text."""
 
 
-def test_tensorflow_and_tfds_read_theirs(exported_examples: Path) -> None:
+def test_tensorflow_and_tfds_read_theirs(exported_examples):
     root = exported_examples
     found = read("tensorflow", "examples", root)
     two = ("train", "val")
@@ -340,7 +340,7 @@ def check_pixels(root: Path, found: dict[str, Any]) -> None:
         assert masked["mask.pixels"] == sample["mask"][:, :, None].tolist()
 
 
-def test_pycocotools_reads_what_is_marked(tmp_path: Path) -> None:
+def test_pycocotools_reads_what_is_marked(tmp_path):
     mask = np.zeros((12, 16), bool)
     mask[2:5, 3:13] = True
     objects: dict[str, Any] = {

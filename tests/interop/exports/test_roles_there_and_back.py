@@ -253,7 +253,7 @@ def _encoded(column: Column) -> Column:
 @pytest.mark.parametrize("form", FORMS)
 @examples(15)
 @given(datasets())
-def test_every_role_comes_back_with_its_settings(form: str, columns: dict[str, Column]) -> None:
+def test_every_role_comes_back_with_its_settings(form, columns):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder / "dataset", columns)
@@ -318,9 +318,7 @@ def a_bit_of_all() -> dict[str, Column]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(
-    form: str, tmp_path: Path
-) -> None:
+def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form, tmp_path):
     columns = a_bit_of_all()
     write(tmp_path / "dataset", columns)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0, on_loss="json")
@@ -356,7 +354,7 @@ def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(
     assert [row["things"] and len(row["things"]["bbox"]) for row in rows] == [1, None, 1, 0]
 
 
-def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path: Path) -> None:
+def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path):
     write(tmp_path / "dataset", a_bit_of_all())
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
     (path,) = (tmp_path / "out" / "data").glob("train-00000*")
@@ -382,7 +380,7 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path: Path) -> N
     assert "its mask is of 3x3, and the image has 8x6" in rejects
 
 
-def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Path) -> None:
+def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path):
     image = a_bit_of_all()["image"]
     columns = {
         "image": image,
@@ -412,9 +410,7 @@ def unchanged(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "webdataset"])
-def test_tensors_stay_tensors_beside_functions(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_stay_tensors_beside_functions(form, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
     type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3))
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + number for number in range(SAMPLES)]
@@ -428,8 +424,8 @@ def test_tensors_stay_tensors_beside_functions(
 
 
 def test_exports_of_two_datasets_are_refused_where_they_say_different_things(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     columns = a_bit_of_all()
     write(tmp_path / "one", columns)
     columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
@@ -443,7 +439,7 @@ def test_exports_of_two_datasets_are_refused_where_they_say_different_things(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_labels_that_are_no_classes_stay_text(form: str, tmp_path: Path) -> None:
+def test_labels_that_are_no_classes_stay_text(form, tmp_path):
     samples = [
         {"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)
     ]

@@ -38,7 +38,7 @@ def there_and_back(dataset: Path, form: str, folder: Path, **options: Any) -> di
 @pytest.mark.parametrize(
     "write", [write_photos, write_texts, write_gaps], ids=["photos", "texts", "gaps"]
 )
-def test_a_dataset_comes_back_as_it_was(form: str, write: Any, tmp_path: Path) -> None:
+def test_a_dataset_comes_back_as_it_was(form, write, tmp_path):
     write(tmp_path / "dataset")
     before, after = (
         facts_of(tmp_path / "dataset"),
@@ -50,9 +50,7 @@ def test_a_dataset_comes_back_as_it_was(form: str, write: Any, tmp_path: Path) -
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("form", FORMS)
-def test_a_converted_folder_of_images_comes_back_as_it_was(
-    form: str, photos: Path, tmp_path: Path
-) -> None:
+def test_a_converted_folder_of_images_comes_back_as_it_was(form, photos, tmp_path):
     shardctl.convert(
         photos, tmp_path / "dataset", split="zulu=0.6,alpha=0.4", workers=0, samples_per_shard=9
     )
@@ -62,7 +60,7 @@ def test_a_converted_folder_of_images_comes_back_as_it_was(
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("form", FORMS)
-def test_tokens_stay_tokens(form: str, tmp_path: Path) -> None:
+def test_tokens_stay_tokens(form, tmp_path):
     (tmp_path / "in.jsonl").write_text(
         "".join(json.dumps({"text": "word " * n}) + "\n" for n in range(1, 30))
     )
@@ -119,9 +117,7 @@ def tables(draw: Any) -> tuple[pa.Schema, list[dict[str, Any]]]:
 @pytest.mark.parametrize("form", FORMS)
 @examples(10)
 @given(tables())
-def test_any_table_comes_back_as_it_was(
-    form: str, table: tuple[pa.Schema, list[dict[str, Any]]]
-) -> None:
+def test_any_table_comes_back_as_it_was(form, table):
     schema, rows = table
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -133,7 +129,7 @@ def test_any_table_comes_back_as_it_was(
         assert after["schema"] == facts_of(folder / "dataset")["schema"]
 
 
-def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path: Path) -> None:
+def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path):
     write_texts(tmp_path / "dataset")
     out = tmp_path / "out"
     shardctl.export(tmp_path / "dataset", out, "webdataset", workers=0)
@@ -154,7 +150,7 @@ def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path: Pa
         assert [finding.kind for finding in check(out, 0).findings] == ["unreadable"]
 
 
-def test_raw_images_come_back_as_png_from_arrays(tmp_path: Path) -> None:
+def test_raw_images_come_back_as_png_from_arrays(tmp_path):
     write_raw(tmp_path / "dataset")
     after = there_and_back(tmp_path / "dataset", "mds", tmp_path)
     pixels = [sample["image"] for sample in shardctl.open(tmp_path / "dataset")]
@@ -163,7 +159,7 @@ def test_raw_images_come_back_as_png_from_arrays(tmp_path: Path) -> None:
     assert after["fields"]["image"]["store"] == "source"
 
 
-def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path: Path) -> None:
+def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path):
     """Two views of each sample; and images by number, of which not every sample has all."""
     records = {
         f"{number:03}": {
@@ -200,7 +196,7 @@ def png_of(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["mds", "tfrecord", "tfds", "webdataset"])
-def test_a_key_of_another_name_comes_back_as_the_key(form: str, tmp_path: Path) -> None:
+def test_a_key_of_another_name_comes_back_as_the_key(form, tmp_path):
     write_photos(tmp_path / "dataset")
     after = there_and_back(
         tmp_path / "dataset", form, tmp_path, rename={"key": "id"}, on_loss="json"

@@ -15,7 +15,7 @@ from shardctl.interop.exports.token_files import TokenExport
 
 
 @pytest.mark.parametrize("to", EXPORTS)
-def test_a_row_has_the_settings_of_its_class(to: str) -> None:
+def test_a_row_has_the_settings_of_its_class(to):
     form, export = EXPORTS[to], chosen_export(to, {})
     assert (type(export).__name__, export.name) == (form.export.partition(":")[2], to)
     assert isinstance(export, Export)
@@ -33,7 +33,7 @@ def test_a_row_has_the_settings_of_its_class(to: str) -> None:
     assert isinstance(export, TokenExport) == (form.of == "tokens")
 
 
-def test_a_setting_of_another_form_is_refused_as_it_is_spelt_on_the_command_line() -> None:
+def test_a_setting_of_another_form_is_refused_as_it_is_spelt_on_the_command_line():
     with pytest.raises(UsageError, match=r"^--no-eos is not for an export to coco$"):
         chosen_export("coco", {"eos": False})
     with pytest.raises(

@@ -135,9 +135,7 @@ def parquet(folder: Path) -> Iterator[tuple[bytes, Any]]:
 
 
 @pytest.mark.parametrize("read", [coco, yolo, files, webdataset, parquet])
-def test_boxes_fit_for_readers_with_and_without_exif(
-    dataset: Path, tmp_path: Path, read: Any
-) -> None:
+def test_boxes_fit_for_readers_with_and_without_exif(dataset, tmp_path, read):
     target = tmp_path / "export"
     result = shardctl.export(dataset, target, to=read.__name__, on_loss="drop")
     assert any(note.startswith("7 images turned ") for note in result.notes)
@@ -155,7 +153,7 @@ def test_boxes_fit_for_readers_with_and_without_exif(
                 assert image.getexif()[0x010F] == "a camera", "what else EXIF says stays"
 
 
-def test_a_photo_changes_by_little_when_it_is_turned(tmp_path: Path) -> None:
+def test_a_photo_changes_by_little_when_it_is_turned(tmp_path):
     """With the tables of its JPEG, of any quality and colours."""
     rng = np.random.default_rng(1)
     photo = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8)).resize(

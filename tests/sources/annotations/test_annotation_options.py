@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from making import box, coco_file, photos, samples
 
@@ -24,7 +21,7 @@ from shardctl.sources.annotations import parse_source
         ("auto", None),
     ],
 )
-def test_a_source_is_a_format_and_a_path(text: str, source: Any) -> None:
+def test_a_source_is_a_format_and_a_path(text, source):
     parsed = parse_source(text)
     assert (parsed and (parsed.format, parsed.path, parsed.options)) == source
     assert parsed is None or str(parsed) == text
@@ -40,7 +37,7 @@ def test_a_source_is_a_format_and_a_path(text: str, source: Any) -> None:
         (["auto", "none", "coco:a"], "--labels auto and --labels none contradict each other"),
     ],
 )
-def test_impossible_sources_are_refused(labels: list[str], says: str) -> None:
+def test_impossible_sources_are_refused(labels, says):
     with pytest.raises(UsageError) as caught:
         LabelRule.parse(labels)
     assert says in str(caught.value)
@@ -58,13 +55,13 @@ def test_impossible_sources_are_refused(labels: list[str], says: str) -> None:
         ),
     ],
 )
-def test_impossible_rules_are_refused(tmp_path: Path, options: dict[str, str], says: str) -> None:
+def test_impossible_rules_are_refused(tmp_path, options, says):
     with pytest.raises(UsageError) as caught:
         shardctl.convert(photos(tmp_path / "in", "a.png"), tmp_path / "out", workers=0, **options)
     assert says in str(caught.value)
 
 
-def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: Any) -> None:
+def test_the_command_takes_annotations_and_labels_together(tmp_path, cli):
     source = photos(tmp_path / "in", "cat/a.png", "dog/b.png")
     (source / "cat" / "a.txt").write_text("a cat")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3))])
@@ -96,7 +93,7 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: 
     )
 
 
-def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: Path) -> None:
+def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path):
     source = photos(tmp_path / "in", "a.png")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3)), box(1)])
     (tmp_path / "own_step.py").write_text(
@@ -151,9 +148,7 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: 
         ("absent.csv", None, r"absent\.csv: cannot be read [^;]*$"),
     ],
 )
-def test_a_labels_file_that_should_be_annotations_is_said(
-    tmp_path: Path, name: str, text: str | None, says: str
-) -> None:
+def test_a_labels_file_that_should_be_annotations_is_said(tmp_path, name, text, says):
     source = photos(tmp_path / "in", "a.png")
     if text is not None:
         (tmp_path / name).write_text(text)

@@ -16,7 +16,7 @@ def source(tmp_path: Path) -> Path:
     return photos(tmp_path / "in", "a.png", "b.png", "deep/c.png")
 
 
-def test_text_files_beside_images_are_their_captions(tmp_path: Path, source: Path) -> None:
+def test_text_files_beside_images_are_their_captions(tmp_path, source):
     (source / "a.txt").write_text("  two words\nand more \n", "utf-8")
     (source / "b.txt").write_text("\n")
     (source / "deep" / "c.json").write_text('{"caption": "ein Bär", "width": 8}', "utf-8")
@@ -28,9 +28,7 @@ def test_text_files_beside_images_are_their_captions(tmp_path: Path, source: Pat
 @pytest.mark.parametrize(
     "value", [["one", "two"], {"captions": ["one", "two"]}, {"caption": ["one", "two"]}]
 )
-def test_several_captions_of_one_image_make_lists_of_all(
-    tmp_path: Path, source: Path, value: object
-) -> None:
+def test_several_captions_of_one_image_make_lists_of_all(tmp_path, source, value):
     folder = tmp_path / "captions"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "c.json").write_text(json.dumps(value))
@@ -51,9 +49,7 @@ def test_several_captions_of_one_image_make_lists_of_all(
         ("a.json", b'"\\ud800"', "half of a surrogate pair"),
     ],
 )
-def test_a_wrong_caption_rejects_its_image_alone(
-    tmp_path: Path, source: Path, name: str, data: bytes, says: str
-) -> None:
+def test_a_wrong_caption_rejects_its_image_alone(tmp_path, source, name, data, says):
     (source / "b.txt").write_text("good")
     (source / name).write_bytes(data)
     converted(source, tmp_path / "out", "captions:")
@@ -63,7 +59,7 @@ def test_a_wrong_caption_rejects_its_image_alone(
     assert samples(tmp_path / "out")["b.png"]["caption"] == "good"
 
 
-def test_a_caption_of_two_images_is_refused(tmp_path: Path, source: Path) -> None:
+def test_a_caption_of_two_images_is_refused(tmp_path, source):
     photos(source, "a.jpg")
     (source / "a.txt").write_text("which?")
     with pytest.raises(InputError, match=r"name a, which may be a.jpg and a.png"):
@@ -99,9 +95,7 @@ LISTS = {
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_one_file_may_have_several_captions_of_each_image(
-    tmp_path: Path, name: str, bom: str
-) -> None:
+def test_one_file_may_have_several_captions_of_each_image(tmp_path, name, bom):
     photos(tmp_path / "in", "Images/a.png", "Images/b.png", "Images/c.png")
     (tmp_path / name).write_text(bom + LISTS[name](FLICKR), encoding="utf-8")
     said = converted(tmp_path / "in", tmp_path / "out", f"captions:{tmp_path / name}").notices
@@ -129,15 +123,13 @@ def test_one_file_may_have_several_captions_of_each_image(
         ("", "its first line has no columns"),
     ],
 )
-def test_a_file_of_captions_that_is_wrong_is_refused(
-    tmp_path: Path, source: Path, text: str, says: str
-) -> None:
+def test_a_file_of_captions_that_is_wrong_is_refused(tmp_path, source, text, says):
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(InputError, match=says):
         converted(source, tmp_path / "out", f"captions:{tmp_path / 'list.txt'}")
 
 
-def test_what_json_says_beside_captions_is_named(tmp_path: Path, source: Path) -> None:
+def test_what_json_says_beside_captions_is_named(tmp_path, source):
     (source / "a.json").write_text(
         json.dumps({"caption": "short", "captions": ["long", "other"], "url": "u", "exif": {}})
     )

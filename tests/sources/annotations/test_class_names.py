@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from making import converted, mask, photos, values_of
 
@@ -21,9 +19,7 @@ from shardctl.errors import InputError
     ],
 )
 @pytest.mark.parametrize("form", ["masks", "yolo"])
-def test_each_line_of_a_list_of_classes_is_a_name(
-    tmp_path: Path, form: str, text: str, names: tuple[str, ...] | None
-) -> None:
+def test_each_line_of_a_list_of_classes_is_a_name(tmp_path, form, text, names):
     source = photos(tmp_path / "in", "a.png")
     mask(tmp_path / "masks" / "a.png", values_of((8, 6), 2))
     (tmp_path / "yolo").mkdir()
@@ -40,9 +36,7 @@ def test_each_line_of_a_list_of_classes_is_a_name(
 
 @pytest.mark.parametrize("other", ["dog\ncat\n", "cat\ndog\ncow\n"])
 @pytest.mark.parametrize("where", ["labels/val/classes.txt", "data.yaml"])
-def test_lists_of_classes_that_differ_are_both_named(
-    tmp_path: Path, other: str, where: str
-) -> None:
+def test_lists_of_classes_that_differ_are_both_named(tmp_path, other, where):
     source = photos(tmp_path / "in", "images/train/a.png", "images/val/a.png")
     for split in ("train", "val"):
         (source / "labels" / split).mkdir(parents=True)
@@ -62,7 +56,7 @@ def test_lists_of_classes_that_differ_are_both_named(
         )
 
 
-def test_a_list_of_classes_may_lie_beside_the_folder_of_labels(tmp_path: Path) -> None:
+def test_a_list_of_classes_may_lie_beside_the_folder_of_labels(tmp_path):
     source = photos(tmp_path / "in", "images/a.png")
     (source / "labels").mkdir()
     (source / "labels" / "a.txt").write_text("1 0.5 0.5 1 1")

@@ -29,7 +29,7 @@ def objects_of(
     return {key: sample["objects"] for key, sample in samples(tmp_path / "out").items()}
 
 
-def test_each_image_has_its_objects_by_the_ids_of_the_file(tmp_path: Path, source: Path) -> None:
+def test_each_image_has_its_objects_by_the_ids_of_the_file(tmp_path, source):
     annotations = [
         box(2, (0, 0, 8, 6), 7, id=11, area=48, iscrowd=0),
         box(1, (1.25, 2, 3, 2), 3, id=10, area=6.5, iscrowd=1),
@@ -59,7 +59,7 @@ def test_each_image_has_its_objects_by_the_ids_of_the_file(tmp_path: Path, sourc
     assert "shardctl.annotated" not in by_key["a.png"]
 
 
-def test_polygons_and_both_forms_of_rle_are_kept(tmp_path: Path, source: Path) -> None:
+def test_polygons_and_both_forms_of_rle_are_kept(tmp_path, source):
     mask = np.zeros((6, 8), bool)
     mask[2:4, 1:4] = True
     runs = rle.decompress(rle.encode(mask)).tolist()
@@ -75,7 +75,7 @@ def test_polygons_and_both_forms_of_rle_are_kept(tmp_path: Path, source: Path) -
     assert found["rle"] == [None, packed, packed, None]
 
 
-def test_keypoints_of_pixels_become_corner_coordinates(tmp_path: Path, source: Path) -> None:
+def test_keypoints_of_pixels_become_corner_coordinates(tmp_path, source):
     person = {
         "id": 3,
         "name": "person",
@@ -112,15 +112,11 @@ def test_keypoints_of_pixels_become_corner_coordinates(tmp_path: Path, source: P
         (None, None),
     ],
 )
-def test_keypoints_are_swapped_by_left_and_right_only_where_all_have_a_partner(
-    names: Any, flip: Any
-) -> None:
+def test_keypoints_are_swapped_by_left_and_right_only_where_all_have_a_partner(names, flip):
     assert mirrored_points(names) == flip
 
 
-def test_instances_keypoints_and_captions_of_several_files_are_joined(
-    tmp_path: Path, source: Path
-) -> None:
+def test_instances_keypoints_and_captions_of_several_files_are_joined(tmp_path, source):
     images = [(1, "a.png"), (2, "b.png")]
     instances = [
         box(1, id=5, area=6, segmentation=[[1, 2, 4, 2, 4, 4]]),
@@ -169,15 +165,13 @@ def test_instances_keypoints_and_captions_of_several_files_are_joined(
         "deep\\c.png",
     ],
 )
-def test_a_name_is_a_path_below_the_source_or_the_only_one_of_its_last_part(
-    tmp_path: Path, source: Path, name: str
-) -> None:
+def test_a_name_is_a_path_below_the_source_or_the_only_one_of_its_last_part(tmp_path, source, name):
     file = coco_file(tmp_path / "coco.json", [(1, name)], [box(1)])
     converted(source, tmp_path / "out", f"coco:{file}")
     assert samples(tmp_path / "out")["deep/c.png"]["objects"]["category"] == [0]
 
 
-def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path: Path) -> None:
+def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path):
     root = photos(tmp_path / "in", "train/x.png", "valid/x.png")
     for split, category in (("train", 3), ("valid", 7)):
         coco_file(
@@ -204,9 +198,7 @@ def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path: Path) -> No
         ),
     ],
 )
-def test_two_images_of_one_id_or_name_are_both_named(
-    tmp_path: Path, source: Path, images: Any, says: str | None
-) -> None:
+def test_two_images_of_one_id_or_name_are_both_named(tmp_path, source, images, says):
     file = coco_file(tmp_path / "coco.json", images, [box(1)])
     if says is None:
         assert any(
@@ -225,16 +217,14 @@ def notices(source: Path, tmp_path: Path, *files: Path, **options: Any) -> tuple
     ).notices
 
 
-def test_a_name_that_may_be_two_inputs_is_refused_with_both(tmp_path: Path) -> None:
+def test_a_name_that_may_be_two_inputs_is_refused_with_both(tmp_path):
     root = photos(tmp_path / "in", "p/x.png", "q/x.png")
     file = coco_file(tmp_path / "coco.json", [(1, "x.png")], [box(1)])
     with pytest.raises(InputError, match=r"name x\.png, which may be p/x\.png and q/x\.png"):
         converted(root, tmp_path / "out", f"coco:{file}")
 
 
-def test_what_has_no_image_and_what_has_no_annotations_is_counted_and_said(
-    tmp_path: Path, source: Path
-) -> None:
+def test_what_has_no_image_and_what_has_no_annotations_is_counted_and_said(tmp_path, source):
     file = coco_file(
         tmp_path / "coco.json", [(1, "a.png"), (2, "gone.png")], [box(1), box(2), box(99), box(99)]
     )
@@ -253,9 +243,7 @@ def test_what_has_no_image_and_what_has_no_annotations_is_counted_and_said(
     )
 
 
-def test_objects_without_any_list_of_categories_are_refused_as_a_whole(
-    tmp_path: Path, source: Path
-) -> None:
+def test_objects_without_any_list_of_categories_are_refused_as_a_whole(tmp_path, source):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)], [])
     with pytest.raises(
         InputError,
@@ -269,9 +257,7 @@ def test_objects_without_any_list_of_categories_are_refused_as_a_whole(
     )
 
 
-def test_an_unknown_category_is_said_with_the_id_of_its_annotation(
-    tmp_path: Path, source: Path
-) -> None:
+def test_an_unknown_category_is_said_with_the_id_of_its_annotation(tmp_path, source):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, id=5, category=99)])
     converted(source, tmp_path / "out", f"coco:{file}")
     assert (
@@ -280,7 +266,7 @@ def test_an_unknown_category_is_said_with_the_id_of_its_annotation(
     )
 
 
-def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path) -> None:
+def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path, source):
     file = coco_file(
         tmp_path / "coco.json", [(1, "a.png")], [box(1, id=4, iscrowd=1), box(1, id=4, iscrowd=1)]
     )
@@ -338,9 +324,7 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path)
         ({"image_id": 1, "caption": 5}, "the caption of annotation 1 is not a text"),
     ],
 )
-def test_a_wrong_annotation_rejects_its_image_alone(
-    tmp_path: Path, source: Path, wrong: Any, says: str
-) -> None:
+def test_a_wrong_annotation_rejects_its_image_alone(tmp_path, source, wrong, says):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], [box(2), wrong, box(1)])
     converted(source, tmp_path / "out", f"coco:{file}")
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
@@ -353,8 +337,8 @@ def test_a_wrong_annotation_rejects_its_image_alone(
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("category", [3, 7])
 def test_an_object_with_more_or_fewer_keypoints_than_have_names_rejects_its_image(
-    tmp_path: Path, source: Path, count: int, category: int
-) -> None:
+    tmp_path, source, count, category
+):
     categories = [
         {"id": 3, "name": "cat", "keypoints": ["nose", "left_eye", "right_eye"]},
         {"id": 7, "name": "dog"},
@@ -374,7 +358,7 @@ def test_an_object_with_more_or_fewer_keypoints_than_have_names_rejects_its_imag
     assert read["b.png"]["keypoints"].shape == (1, 3, 3)
 
 
-def test_categories_may_have_different_numbers_of_keypoints(tmp_path: Path, source: Path) -> None:
+def test_categories_may_have_different_numbers_of_keypoints(tmp_path, source):
     categories = [
         {"id": 3, "name": "cat", "keypoints": ["nose"]},
         {"id": 7, "name": "car", "keypoints": ["front", "back"]},
@@ -395,7 +379,7 @@ def test_categories_may_have_different_numbers_of_keypoints(tmp_path: Path, sour
     assert read["b.png"]["keypoints"][0, 0].tolist() == [5.5, 2.5, 2]
 
 
-def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: Path) -> None:
+def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path, source):
     assert objects_of(tmp_path, source, [box(1, [], segmentation=[[1, 2, 4, 2, 4, 5]])])["a.png"][
         "bbox"
     ] == [[1, 2, 3, 3]]
@@ -434,9 +418,7 @@ def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: P
         ),
     ],
 )
-def test_a_file_that_is_no_coco_file_is_named_with_the_place(
-    tmp_path: Path, source: Path, text: str, says: str
-) -> None:
+def test_a_file_that_is_no_coco_file_is_named_with_the_place(tmp_path, source, text, says):
     file = tmp_path / "coco.json"
     file.write_text(text)
     with pytest.raises(InputError) as caught:
@@ -445,7 +427,7 @@ def test_a_file_that_is_no_coco_file_is_named_with_the_place(
     assert says in str(caught.value)
 
 
-def test_text_that_is_not_utf8_is_refused(tmp_path: Path, source: Path) -> None:
+def test_text_that_is_not_utf8_is_refused(tmp_path, source):
     (tmp_path / "coco.json").write_bytes(
         b'{"images": [{"id": 1, "file_name": "\xe9.png"}], "annotations": []}'
     )
@@ -454,9 +436,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize(("block", "at_once"), [(1, 1), (7, 2), (64, 3), (1 << 20, 4096)])
-def test_a_file_is_the_same_in_whatever_parts_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, at_once: int
-) -> None:
+def test_a_file_is_the_same_in_whatever_parts_it_is_read(tmp_path, monkeypatch, block, at_once):
     monkeypatch.setattr(json_parts, "BLOCK_BYTES", block)
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", at_once)
     monkeypatch.setattr(json_parts, "LEAST_TOGETHER", 2 * block)
@@ -483,9 +463,7 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(
         assert found == {name: value for name, value in record.items() if isinstance(value, list)}
 
 
-def test_more_images_and_annotations_than_are_held_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", 7)
     monkeypatch.setattr("shardctl.sources.annotations.coco.joining.IMAGES_AT_ONCE", 3)
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(20)))
@@ -506,7 +484,7 @@ def test_more_images_and_annotations_than_are_held_at_a_time(
         assert sample["objects"]["bbox"] == [each["bbox"] for each in expected]
 
 
-def test_categories_of_one_name_or_two_names_of_one_id(tmp_path: Path, source: Path) -> None:
+def test_categories_of_one_name_or_two_names_of_one_id(tmp_path, source):
     twice = [{"id": 0, "name": "cat"}, {"id": 5, "name": "cat"}, {"id": 9, "name": "dog"}]
     file = coco_file(tmp_path / "1.json", [(1, "a.png")], [box(1, category=5)], twice)
     said = notices(source, tmp_path, file)
@@ -525,9 +503,7 @@ def test_categories_of_one_name_or_two_names_of_one_id(tmp_path: Path, source: P
     ("rule", "left", "says"),
     [("keep", 3, "kept as they are"), ("clip", 2, "cut at the edge"), ("drop", 1, "dropped")],
 )
-def test_boxes_outside_are_counted_and_follow_the_rule(
-    tmp_path: Path, source: Path, rule: str, left: int, says: str
-) -> None:
+def test_boxes_outside_are_counted_and_follow_the_rule(tmp_path, source, rule, left, says):
     annotations = [box(1), box(1, (6, 1, 4, 1)), box(1, (1, 1, 0, 2))]
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], annotations)
     said = notices(source, tmp_path, file, boxes_outside=rule)
@@ -538,9 +514,7 @@ def test_boxes_outside_are_counted_and_follow_the_rule(
     assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == left
 
 
-def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(
-    tmp_path: Path, source: Path
-) -> None:
+def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(tmp_path, source):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)])
     converted(source, tmp_path / "out", f"coco:{file}")
     assert converted(source, tmp_path / "out", f"coco:{file}").status == "up-to-date"
@@ -551,9 +525,7 @@ def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(
         converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="drop")
 
 
-def test_repair_makes_annotated_shards_again_without_the_annotation_files(
-    tmp_path: Path, source: Path
-) -> None:
+def test_repair_makes_annotated_shards_again_without_the_annotation_files(tmp_path, source):
     file = coco_file(
         tmp_path / "coco.json",
         [(1, "a.png"), (2, "b.png")],
@@ -570,8 +542,8 @@ def test_repair_makes_annotated_shards_again_without_the_annotation_files(
 
 
 def test_repair_lists_the_sources_and_their_annotations_again_where_files_arrow_is_lost(
-    tmp_path: Path, source: Path
-) -> None:
+    tmp_path, source
+):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (6, 1, 4, 1))])
     converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="clip")
     before = (tmp_path / "out" / "files.arrow").read_bytes()
@@ -580,7 +552,7 @@ def test_repair_lists_the_sources_and_their_annotations_again_where_files_arrow_
     assert (tmp_path / "out" / "files.arrow").read_bytes() == before
 
 
-def test_annotations_are_of_image_files(tmp_path: Path, source: Path) -> None:
+def test_annotations_are_of_image_files(tmp_path, source):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("x")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [])
@@ -591,8 +563,8 @@ def test_annotations_are_of_image_files(tmp_path: Path, source: Path) -> None:
 
 
 def test_objects_with_numbers_that_a_faster_parser_refuses_are_read_all_the_same(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, source, monkeypatch
+):
     def refuse(_: str) -> Any:
         raise ValueError("not mine")
 
@@ -606,9 +578,7 @@ def test_objects_with_numbers_that_a_faster_parser_refuses_are_read_all_the_same
     assert samples(tmp_path / "one")["a.png"]["objects"]["id"] == list(range(20))
 
 
-def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(
-    tmp_path: Path, source: Path
-) -> None:
+def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(tmp_path, source):
     """Tools count from 1 in every file."""
     images = [(1, "a.png")]
     one = coco_file(
@@ -628,7 +598,7 @@ def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(
 
 
 @pytest.mark.parametrize(("width", "height"), [(8.0, 6.0), ("8", "6"), ("8.0", 6)])
-def test_a_size_may_be_written_in_other_ways(tmp_path: Path, width: Any, height: Any) -> None:
+def test_a_size_may_be_written_in_other_ways(tmp_path, width, height):
     photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
     record = {"images": [{"id": 1, "file_name": "a.jpg", "width": width, "height": height}]}
     file = tmp_path / "coco.json"
@@ -642,7 +612,7 @@ def test_a_size_may_be_written_in_other_ways(tmp_path: Path, width: Any, height:
     )
 
 
-def test_images_of_lvis_have_addresses_alone_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+def test_images_of_lvis_have_addresses_alone_and_what_is_left_out_is_said(tmp_path):
     source = photos(tmp_path / "in", "train2017/1.png", "val2017/1.png", "val2017/2.png")
     images = [
         {
@@ -668,9 +638,7 @@ def test_images_of_lvis_have_addresses_alone_and_what_is_left_out_is_said(tmp_pa
 
 @pytest.mark.parametrize("odd", [[], [{"segmentation": {"size": [6, 8], "counts": [4, 44]}}]])
 @pytest.mark.parametrize("indent", [None, 1])
-def test_members_of_objects_without_a_column_are_named_and_counted(
-    tmp_path: Path, odd: list[Any], indent: int | None
-) -> None:
+def test_members_of_objects_without_a_column_are_named_and_counted(tmp_path, odd, indent):
     """Also where all are plain, and read as columns: a stretch of these has 64 kB."""
     source = photos(tmp_path / "in", "1.png")
     others: list[dict[str, Any]] = [
@@ -696,7 +664,7 @@ def test_members_of_objects_without_a_column_are_named_and_counted(
     ]
 
 
-def test_a_caption_in_two_files_is_one(tmp_path: Path, source: Path) -> None:
+def test_a_caption_in_two_files_is_one(tmp_path, source):
     one = [{"id": n, "image_id": 1 + n % 2, "caption": text} for n, text in enumerate("xyxz")]
     other = [one[3], {**one[0], "caption": "new"}, {"id": 9, "image_id": 2, "caption": "y"}, one[2]]
     images = [(1, "a.png"), (2, "b.png")]
@@ -710,9 +678,7 @@ def test_a_caption_in_two_files_is_one(tmp_path: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a cat", ""])
-def test_an_annotation_may_be_an_object_and_a_caption(
-    tmp_path: Path, source: Path, text: str
-) -> None:
+def test_an_annotation_may_be_an_object_and_a_caption(tmp_path, source, text):
     both = box(1, (1, 2, 3, 2), 7, id=9, segmentation=[[1, 2, 4, 2, 4, 4]], caption=text)
     found = notices(
         source,
@@ -731,7 +697,7 @@ def test_an_annotation_may_be_an_object_and_a_caption(
     assert sample["objects"] == truth
 
 
-def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path: Path, source: Path) -> None:
+def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path, source):
     rng, masks = np.random.default_rng(0), []
     for share in (0.0, 0.03, 0.03, 0.1, 0.5, 1.0):
         masks.append(rng.random((6, 8)) < share)

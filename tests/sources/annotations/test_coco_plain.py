@@ -4,7 +4,6 @@ one."""
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -78,7 +77,7 @@ def text_of(elements: list[Any]) -> str:
 
 @examples(12)
 @given(st.lists(st.fixed_dictionaries(PLAIN), min_size=1, max_size=6))
-def test_plain_annotations_are_read_as_columns_with_the_same_values(elements: list[Any]) -> None:
+def test_plain_annotations_are_read_as_columns_with_the_same_values(elements):
     others = Others()
     found = reading.PlainObjects(others)(text_of(elements))
     assert found is not None
@@ -95,7 +94,7 @@ def test_plain_annotations_are_read_as_columns_with_the_same_values(elements: li
 
 @examples(50)
 @given(st.lists(ELEMENTS, min_size=1, max_size=3), st.data())
-def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.DataObject) -> None:
+def test_an_odd_value_is_never_read_otherwise(elements, data):
     name = data.draw(
         st.sampled_from([*PLAIN, "bbox/0", "segmentation/0", "segmentation/0/1", "keypoints/0"])
     )
@@ -126,11 +125,11 @@ def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.Data
         '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "caption": "a dog"}',
     ],
 )
-def test_what_is_not_plain_is_left_to_a_closer_look(text: str) -> None:
+def test_what_is_not_plain_is_left_to_a_closer_look(text):
     assert reading.PlainObjects(Others())(text) is None
 
 
-def test_after_some_stretches_that_are_not_plain_no_more_are_tried() -> None:
+def test_after_some_stretches_that_are_not_plain_no_more_are_tried():
     reader, good = (
         reading.PlainObjects(Others()),
         '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}',
@@ -141,9 +140,7 @@ def test_after_some_stretches_that_are_not_plain_no_more_are_tried() -> None:
     assert reader(good) is None
 
 
-def test_a_file_with_plain_and_odd_stretches_gives_the_same_objects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_with_plain_and_odd_stretches_gives_the_same_objects(tmp_path, monkeypatch):
     source = photos(tmp_path / "in", "a.png", "b.png")
     annotations = [
         box(

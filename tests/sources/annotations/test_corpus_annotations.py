@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from shardctl.images.codecs import rle
 pytestmark = pytest.mark.corpus
 
 
-def test_coco_and_yolo_and_masks_of_the_same_images_agree(corpus: Path, tmp_path: Path) -> None:
+def test_coco_and_yolo_and_masks_of_the_same_images_agree(corpus, tmp_path):
     root = corpus / "captions" / "coco128"
     converted(
         root / "images",
@@ -61,9 +60,7 @@ def test_coco_and_yolo_and_masks_of_the_same_images_agree(corpus: Path, tmp_path
     ("folder", "annotations", "names"),
     [("bccd_voc", "Annotations", 3), ("raccoon", "annotations", 1)],
 )
-def test_voc_boxes_lie_within_their_images(
-    corpus: Path, tmp_path: Path, folder: str, annotations: str, names: int
-) -> None:
+def test_voc_boxes_lie_within_their_images(corpus, tmp_path, folder, annotations, names):
     root = corpus / "captions" / folder
     converted(root, tmp_path / "out", f"voc:{root}/{annotations}")
     assert rejects(tmp_path / "out") == {}
@@ -73,7 +70,7 @@ def test_voc_boxes_lie_within_their_images(
     assert sum(len(sample["objects"]["bbox"]) for sample in found.values()) >= 30
 
 
-def test_hugging_face_metadata(corpus: Path, tmp_path: Path) -> None:
+def test_hugging_face_metadata(corpus, tmp_path):
     root = corpus / "captions"
     converted(root / "hf_imagefolder", tmp_path / "hf")
     found = samples(tmp_path / "hf")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 from making import box, coco_file, converted, mask, photos, values_of
 
@@ -13,7 +11,7 @@ def counts(notices: tuple[str, ...]) -> list[str]:
     return [notice for notice in notices if notice.startswith("annotations: ")]
 
 
-def test_objects_categories_and_images_are_counted(tmp_path: Path, cli: Any) -> None:
+def test_objects_categories_and_images_are_counted(tmp_path, cli):
     source = photos(tmp_path / "in", "a.png", "b.png", "c.png", "d.png")
     listed = [(1, "a.png"), (2, "b.png"), (3, "c.png")]
     wrong = box(3, (1, 1))
@@ -35,7 +33,7 @@ def test_objects_categories_and_images_are_counted(tmp_path: Path, cli: Any) -> 
     ) in ran.err
 
 
-def test_wrong_and_missing_objects_of_other_formats_are_counted_alike(tmp_path: Path) -> None:
+def test_wrong_and_missing_objects_of_other_formats_are_counted_alike(tmp_path):
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(4)))
     objects = [
         {"bbox": [[0, 0, 1, 1]] * 2, "category": ["a", "b"]},

@@ -3,8 +3,6 @@ before and after."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from conftest import examples
@@ -30,9 +28,7 @@ def pixels_in(box: list[float], size: tuple[int, int]) -> np.ndarray:  # type: i
 @pytest.mark.parametrize("orientation", range(2, 9))
 @given(box=st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(1, 3), st.integers(1, 3)))
 @examples(20)
-def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(
-    orientation: int, box: tuple[int, ...]
-) -> None:
+def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientation, box):
     stored = (7, 5)
     mask = pixels_in(list(map(float, box)), stored)
     expected = np.asarray(turned(Image.fromarray(mask.astype(np.uint8)), orientation)).astype(bool)
@@ -76,9 +72,7 @@ def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(
         ((6, 8), "stored", 3, True),
     ],
 )
-def test_the_frame_is_known_by_the_size(
-    said: Any, frame: str, orientation: int, turned: bool
-) -> None:
+def test_the_frame_is_known_by_the_size(said, frame, orientation, turned):
     assert finishing.orientation_of(said, frame, (6, 8), orientation, "annotations") == (
         orientation if turned else 1
     )
@@ -88,9 +82,7 @@ def test_the_frame_is_known_by_the_size(
     ("said", "frame", "orientation"),
     [((5, 5), "auto", 6), ((6, 8), "stored", 6), ((8, 6), "upright", 6), ((8, 6), "auto", 1)],
 )
-def test_annotations_of_another_size_are_refused_with_both(
-    said: tuple[int, int], frame: str, orientation: int
-) -> None:
+def test_annotations_of_another_size_are_refused_with_both(said, frame, orientation):
     with pytest.raises(
         Rejection, match=f"of an image of {said[0]}x{said[1]}, and it has 6x8"
     ) as caught:
@@ -99,15 +91,13 @@ def test_annotations_of_another_size_are_refused_with_both(
 
 
 @pytest.mark.parametrize(("size", "orientation"), [((6, 8), 3), ((6, 8), 2), ((6, 6), 6)])
-def test_a_size_that_does_not_tell_the_frame_decides_nothing(
-    size: tuple[int, int], orientation: int
-) -> None:
+def test_a_size_that_does_not_tell_the_frame_decides_nothing(size, orientation):
     with pytest.raises(Rejection, match="--annotation-frame stored or upright") as caught:
         finishing.orientation_of(size, "auto", size, orientation, "annotations")
     assert caught.value.error == "unknown-frame"
 
 
-def test_shares_become_pixels_of_the_upright_image() -> None:
+def test_shares_become_pixels_of_the_upright_image():
     objects = {
         "category": [4],
         "bbox": [[0.25, 0.5, 0.5, 0.25]],
@@ -139,7 +129,7 @@ def test_shares_become_pixels_of_the_upright_image() -> None:
         ("drop", [[1, 1, 2, 2], [7.9, 0, 0.4, 1]], [1, 5]),
     ],
 )
-def test_boxes_outside_follow_the_rule(rule: str, boxes: list[list[float]], ids: list[int]) -> None:
+def test_boxes_outside_follow_the_rule(rule, boxes, ids):
     given_boxes = [
         [-2, 1, 5, 2],
         [1, 1, 2, 2],
@@ -156,7 +146,7 @@ def test_boxes_outside_follow_the_rule(rule: str, boxes: list[list[float]], ids:
     assert np.allclose(fitted["bbox"], boxes)
 
 
-def test_the_area_of_what_is_clipped_is_that_of_what_is_left() -> None:
+def test_the_area_of_what_is_clipped_is_that_of_what_is_left():
     """Of the polygons, else of the RLE, which lies in the image, else of the box; what has no area
     stays so."""
     outside = [-4, 0, -1, 0, -1, 4, -4, 4, -4, 5, 2, 5, 2, 6, -4, 6]
@@ -205,7 +195,7 @@ def test_the_area_of_what_is_clipped_is_that_of_what_is_left() -> None:
         ({"size": [6, 8], "counts": b"T"}, "bad-annotation"),
     ],
 )
-def test_an_rle_that_does_not_fill_the_image_rejects_it(runs: dict[str, Any], error: str) -> None:
+def test_an_rle_that_does_not_fill_the_image_rejects_it(runs, error):
     with pytest.raises(Rejection) as caught:
         finishing.finished_objects(
             {"category": [0], "bbox": [[0, 0, 1, 1]], "rle": [runs]}, PLAIN, (8, 6), 1

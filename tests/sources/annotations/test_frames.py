@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +57,7 @@ AS_THEY_ARE = {name: [0, 0, 2, 1] for name in [*UNCLEAR, *PLAIN]}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_those_that_tell_the_frame_tell_it_for_the_others(tmp_path: Path, workers: int) -> None:
+def test_those_that_tell_the_frame_tell_it_for_the_others(tmp_path, workers):
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", labels=[labels], workers=workers)
     assert boxes(tmp_path / "out") == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
@@ -68,9 +67,7 @@ def test_those_that_tell_the_frame_tell_it_for_the_others(tmp_path: Path, worker
     assert any("as those of the stored image (as others say)" in said for said in result.notices)
 
 
-def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(tmp_path, cli):
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED | UPRIGHT)
     with pytest.raises(InputError) as caught:
         converted(tmp_path / "in", tmp_path / "out", labels)
@@ -86,8 +83,8 @@ def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(
 
 
 def test_where_nothing_tells_the_frame_a_note_counts_what_is_taken_as_upright(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     result = converted(tmp_path / "in", tmp_path / "out", written(tmp_path, UNCLEAR | PLAIN))
     assert boxes(tmp_path / "out") == AS_THEY_ARE
     assert any("EXIF turns 3 images whose size does not tell" in said for said in result.notices)
@@ -95,9 +92,7 @@ def test_where_nothing_tells_the_frame_a_note_counts_what_is_taken_as_upright(
     assert not any("EXIF" in said for said in again.notices)
 
 
-def test_an_image_that_was_not_looked_at_is_never_taken_in_a_wrong_frame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_was_not_looked_at_is_never_taken_in_a_wrong_frame(tmp_path, monkeypatch):
     """Of the first and the last one is looked at: what contradicts these is a reject, and so is
     what nothing tells."""
     monkeypatch.setattr(finishing, "LOOKED_AT", 2)
@@ -119,7 +114,7 @@ def test_an_image_that_was_not_looked_at_is_never_taken_in_a_wrong_frame(
     assert sorted(boxes(tmp_path / "2" / "out")) == ["a.jpg", "c.jpg"]
 
 
-def test_images_that_an_update_adds_tell_the_frame_of_those_that_are_there(tmp_path: Path) -> None:
+def test_images_that_an_update_adds_tell_the_frame_of_those_that_are_there(tmp_path):
     """What was made in the other frame is made anew: an update gives what a new conversion
     gives."""
     labels = written(tmp_path, UNCLEAR | PLAIN)
@@ -135,7 +130,7 @@ def test_images_that_an_update_adds_tell_the_frame_of_those_that_are_there(tmp_p
     assert boxes(tmp_path / "out") == before
 
 
-def test_masks_tell_their_frame_by_their_own_sizes(tmp_path: Path) -> None:
+def test_masks_tell_their_frame_by_their_own_sizes(tmp_path):
     for name, (orientation, size, _) in (UNCLEAR | STORED).items():
         photo(tmp_path / "in" / name, size, orientation)
         mask(tmp_path / "masks" / f"{name[:-4]}.png", values_of(size), "L")

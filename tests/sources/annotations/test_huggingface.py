@@ -28,7 +28,7 @@ def objects_of(out: Path) -> list[Any]:
     return [sample["objects"] for _, sample in sorted(samples(out).items())]
 
 
-def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path: Path) -> None:
+def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path):
     one = {
         "bbox": [[1, 2, 3, 2], [0.5, 1, 2, 1]],
         "category": [1, 0],
@@ -52,7 +52,7 @@ def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["categories", "label", "labels", "category_id"])
-def test_categories_are_known_by_the_usual_names(tmp_path: Path, name: str) -> None:
+def test_categories_are_known_by_the_usual_names(tmp_path, name):
     source = labelled(
         tmp_path / "in", {"bbox": [[0, 0, 1, 1]], name: [2]}, None, {"bbox": [], name: []}
     )
@@ -61,7 +61,7 @@ def test_categories_are_known_by_the_usual_names(tmp_path: Path, name: str) -> N
     assert objects_of(tmp_path / "out") == found
 
 
-def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path: Path) -> None:
+def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path):
     source = labelled(
         tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
     )
@@ -74,7 +74,7 @@ def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_pat
     assert "it has kind, category" in notice or "it has category, kind" in notice
 
 
-def test_names_of_categories_become_numbers(tmp_path: Path) -> None:
+def test_names_of_categories_become_numbers(tmp_path):
     source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]] * 2, "category": ["dog", "cat"]})
     converted(source, tmp_path / "out")
     assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
@@ -103,8 +103,8 @@ def parquet_of(root: Path, categories: list[list[int]], **names: list[str]) -> N
 
 
 def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     names = {"category": ["car", "bus"], "tags": ["x", "y"]}
     parquet_of(tmp_path / "in" / "train", [[1, 0], [2], []], **names)
     said = converted(tmp_path / "in", tmp_path / "out", "auto").notices
@@ -147,7 +147,7 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
         ),
     ],
 )
-def test_wrong_objects_reject_their_image_alone(tmp_path: Path, wrong: Any, says: str) -> None:
+def test_wrong_objects_reject_their_image_alone(tmp_path, wrong, says):
     source = labelled(tmp_path / "in", wrong, {"bbox": [[1, 2, 3, 4]], "category": [1]})
     converted(source, tmp_path / "out")
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
@@ -156,8 +156,8 @@ def test_wrong_objects_reject_their_image_alone(tmp_path: Path, wrong: Any, says
 
 
 def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_same(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "category": [0]})
     (source / "0.txt").write_text("a caption")
     file = str(source / "metadata.jsonl")
@@ -169,7 +169,7 @@ def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_sa
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
-def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path: Path) -> None:
+def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path):
     import datasets
 
     source = photos(tmp_path / "in", "a.png", "b.png", "c.png")
@@ -200,9 +200,7 @@ def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path: P
 
 
 @pytest.mark.parametrize(("rule", "kept"), [("keep", 3), ("clip", 2), ("drop", 1)])
-def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(
-    tmp_path: Path, rule: str, kept: int
-) -> None:
+def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(tmp_path, rule, kept):
     source = photos(tmp_path / "in", "a.png")
     objects = {"bbox": [[1, 1, 2, 2], [5, 3, 9, 2], [20, 20, 2, 2]], "category": [0, 1, 2]}
     (source / "metadata.jsonl").write_text(

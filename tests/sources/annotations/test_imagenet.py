@@ -34,9 +34,7 @@ def labels(out: Path) -> dict[str, str | None]:
     }
 
 
-def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(
-    tmp_path: Path, source: Path
-) -> None:
+def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(tmp_path, source):
     photos(source, "train/n02012849_77.png")
     said = converted(source, tmp_path / "out", f"imagenet:{source}", split="none").notices
     assert shardctl.open(tmp_path / "out").classes == (
@@ -69,9 +67,7 @@ def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(
         },
     ],
 )
-def test_validation_images_have_the_class_of_the_list(
-    tmp_path: Path, source: Path, files: dict[str, str]
-) -> None:
+def test_validation_images_have_the_class_of_the_list(tmp_path, source, files):
     (source / "data").mkdir()
     for name, text in files.items():
         (source / name).write_text(text)
@@ -101,9 +97,7 @@ def test_validation_images_have_the_class_of_the_list(
         ({"LOC_synset_mapping.txt": WORDS + WORDS}, "line 4: each line needs a WordNet number"),
     ],
 )
-def test_wrong_lists_are_refused_with_the_place(
-    tmp_path: Path, source: Path, files: dict[str, str], says: str
-) -> None:
+def test_wrong_lists_are_refused_with_the_place(tmp_path, source, files, says):
     for name, text in files.items():
         (source / name).write_text(text)
     with pytest.raises(InputError) as caught:
@@ -112,9 +106,7 @@ def test_wrong_lists_are_refused_with_the_place(
     assert next(iter(files)) in str(caught.value)
 
 
-def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(
-    tmp_path: Path, source: Path
-) -> None:
+def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(tmp_path, source):
     with pytest.raises(
         InputError, match="needs one of the files with the names of classes: LOC_synset_mapping"
     ):

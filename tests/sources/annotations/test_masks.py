@@ -25,9 +25,7 @@ def source(tmp_path: Path) -> Path:
     return photos(tmp_path / "in", "images/a.jpg", "images/b.jpg")
 
 
-def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(
-    tmp_path: Path, source: Path
-) -> None:
+def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(tmp_path, source):
     path = mask(source / "masks" / "a.png", values_of((8, 6)))
     (source / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
     said = converted(source, tmp_path / "out", f"masks+ignore=255:{source}/masks").notices
@@ -49,9 +47,7 @@ def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(
 
 @pytest.mark.parametrize(("mode", "most"), [("P", 3), ("L", 256), ("1", 2), ("I;16", 60000)])
 @pytest.mark.parametrize("orientation", [6, 2])
-def test_a_mask_of_the_stored_image_is_turned_with_it(
-    tmp_path: Path, mode: str, most: int, orientation: int
-) -> None:
+def test_a_mask_of_the_stored_image_is_turned_with_it(tmp_path, mode, most, orientation):
     photo(tmp_path / "in" / "a.jpg", (8, 6), orientation)
     values = values_of((8, 6), most) * (255 if mode == "1" else 1)
     mask(tmp_path / "masks" / "a.png", values, mode)
@@ -64,7 +60,7 @@ def test_a_mask_of_the_stored_image_is_turned_with_it(
     assert np.array_equal(found, expected if mode != "1" else expected > 0)
 
 
-def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_path: Path) -> None:
+def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_path):
     source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
     mask(tmp_path / "masks" / "a.png", values_of((4, 3)))
     Image.new("RGB", (8, 6)).save(tmp_path / "masks" / "b.png")
@@ -83,9 +79,7 @@ def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_pa
 
 @pytest.mark.parametrize("mode", ["L", "I;16"])
 @pytest.mark.parametrize("recipe", [{}, {"transform": [{"name": "resize", "size": "4x3"}]}])
-def test_numbers_without_a_name_reject_their_image(
-    mode: str, recipe: dict[str, object], tmp_path: Path
-) -> None:
+def test_numbers_without_a_name_reject_their_image(mode, recipe, tmp_path):
     source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
     for name, number in zip("abcd", (2, 3, 255, 254), strict=True):
         values = np.zeros((6, 8), int)
@@ -113,7 +107,7 @@ def test_numbers_without_a_name_reject_their_image(
     )
 
 
-def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Path) -> None:
+def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, source):
     path = mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
     spec = f"masks:{tmp_path}/masks"
     converted(source, tmp_path / "out", spec)
@@ -145,7 +139,7 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Pat
     assert rejects(tmp_path / "out")["images/a.jpg"][0] == "lost"
 
 
-def test_wrong_masks_are_refused_before_anything_is_written(tmp_path: Path, source: Path) -> None:
+def test_wrong_masks_are_refused_before_anything_is_written(tmp_path, source):
     with pytest.raises(InputError, match="masks: no such file or folder; write masks:PATH"):
         converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
     (tmp_path / "masks").mkdir()
@@ -159,8 +153,8 @@ def test_wrong_masks_are_refused_before_anything_is_written(tmp_path: Path, sour
 
 
 def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     one, two = photos(tmp_path / "one", "a.png"), photos(tmp_path / "two", "masks/z.png")
     mask(one / "masks" / "a.png", values_of((8, 6)))
     shardctl.convert([one, two], tmp_path / "out", labels=f"masks:{one}/masks", workers=0)
@@ -176,9 +170,7 @@ def turned_by_itself(path: Path, values: np.ndarray, orientation: int) -> None: 
 
 
 @pytest.mark.parametrize("own", [3, 6])
-def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(
-    tmp_path: Path, own: int
-) -> None:
+def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(tmp_path, own):
     values = values_of((8, 6))
     for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
         photo(tmp_path / "in" / f"{name}.jpg", (8, 6), orientation)
@@ -197,7 +189,7 @@ def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(
 @pytest.mark.parametrize(
     ("where", "option"), [("in", "masks+suffix=_mask"), ("masks", "masks+suffix=_mask+ignore=255")]
 )
-def test_masks_may_have_an_end_of_their_own(tmp_path: Path, where: str, option: str) -> None:
+def test_masks_may_have_an_end_of_their_own(tmp_path, where, option):
     photos(tmp_path / "in", "a.png", "x/a.png", "b_mask.png.jpg")
     for name in ("a", "x/a"):
         mask(tmp_path / where / f"{name}_mask.png", values_of((8, 6)))
@@ -207,7 +199,7 @@ def test_masks_may_have_an_end_of_their_own(tmp_path: Path, where: str, option: 
     assert set(found) == {"a.png", "x/a.png", "b_mask.png.jpg"}
 
 
-def test_masks_and_images_of_cityscapes(tmp_path: Path) -> None:
+def test_masks_and_images_of_cityscapes(tmp_path):
     photos(tmp_path / "leftImg8bit", "val/ulm/1_leftImg8bit.png", "train/bonn/1_leftImg8bit.png")
     for name in ("train/bonn/1", "val/ulm/1", "val/ulm/2"):
         for end in ("labelIds", "color"):
@@ -229,7 +221,7 @@ def test_masks_and_images_of_cityscapes(tmp_path: Path) -> None:
         )
 
 
-def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path: Path) -> None:
+def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path):
     photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
     values = values_of((8, 6), 14)
     (tmp_path / "masks").mkdir()

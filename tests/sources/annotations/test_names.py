@@ -96,8 +96,8 @@ def annotated(source: Path, out: Path, form: str, names: list[str]) -> tuple[set
 @forms
 @pytest.mark.parametrize("names", [["val/1", "train/1", "val/3"], ["val/3", "val/1"]])
 def test_an_image_of_another_folder_does_not_get_the_annotations_of_a_missing_one(
-    tmp_path: Path, form: str, names: list[str]
-) -> None:
+    tmp_path, form, names
+):
     source = photos(
         tmp_path / "in", "train/1.png", "train/2.png", "train/3.png", "val/1.png", "val/2.png"
     )
@@ -108,7 +108,7 @@ def test_an_image_of_another_folder_does_not_get_the_annotations_of_a_missing_on
 
 @forms
 @pytest.mark.parametrize("where", ["in/train", "in"])
-def test_names_may_start_above_the_source(tmp_path: Path, form: str, where: str) -> None:
+def test_names_may_start_above_the_source(tmp_path, form, where):
     photos(tmp_path / "in", "train/1.png", "train/3.png")
     there, said = annotated(tmp_path / where, tmp_path / "out", form, ["train/1", "val/3"])
     assert there == {"1.png" if where == "in/train" else "train/1.png"}
@@ -116,7 +116,7 @@ def test_names_may_start_above_the_source(tmp_path: Path, form: str, where: str)
 
 
 @forms
-def test_an_image_may_lie_deeper_than_its_annotations_say(tmp_path: Path, form: str) -> None:
+def test_an_image_may_lie_deeper_than_its_annotations_say(tmp_path, form):
     source = photos(tmp_path / "in", "deep/train/1.png", "deep/train/x/2.png")
     there, _ = annotated(source, tmp_path / "out", form, ["train/1", "train/2"])
     assert there == {"deep/train/1.png", "deep/train/x/2.png"}
@@ -124,16 +124,14 @@ def test_an_image_may_lie_deeper_than_its_annotations_say(tmp_path: Path, form: 
 
 @forms
 @pytest.mark.parametrize(("image", "name"), [(NFC, NFD), (NFD, NFC)])
-def test_names_are_compared_in_one_form_of_unicode(
-    tmp_path: Path, form: str, image: str, name: str
-) -> None:
+def test_names_are_compared_in_one_form_of_unicode(tmp_path, form, image, name):
     source = photos(tmp_path / "in", f"{image}.png", "x.png")
     there, _ = annotated(source, tmp_path / "out", form, [name, "x"])
     assert there == {f"{image}.png", "x.png"}
 
 
 @forms
-def test_two_images_that_are_equal_in_that_form_are_both_named(tmp_path: Path, form: str) -> None:
+def test_two_images_that_are_equal_in_that_form_are_both_named(tmp_path, form):
     source = photos(tmp_path / "in", f"{NFC}.png", f"{NFD}.png")
     with pytest.raises(InputError) as caught:
         converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [NFC]))
@@ -141,7 +139,7 @@ def test_two_images_that_are_equal_in_that_form_are_both_named(tmp_path: Path, f
     assert r"ba\u0308r.png" in str(caught.value)
 
 
-def test_the_folder_of_a_data_yaml_tells_which_images_its_labels_are_of(tmp_path: Path) -> None:
+def test_the_folder_of_a_data_yaml_tells_which_images_its_labels_are_of(tmp_path):
     source = photos(tmp_path / "in", "images/train/1.png", "images/train/3.png")
     each(source, "labels/val", "txt", "0 0.5 0.5 0.5 0.5", ["3"])
     each(source, "labels/train", "txt", "0 0.5 0.5 0.5 0.5", ["1"])
@@ -152,7 +150,7 @@ def test_the_folder_of_a_data_yaml_tells_which_images_its_labels_are_of(tmp_path
     assert any("1 label file without an image among the inputs" in notice for notice in said)
 
 
-def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path: Path) -> None:
+def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path):
     source = photos(tmp_path / "in", "train/1.png", "train/3.png", "valid/1.png")
     file = coco_file(source / "valid" / "all.json", [(1, "1.png"), (3, "3.png")], [box(1), box(3)])
     said = converted(source, tmp_path / "out", f"coco:{file}").notices
@@ -165,7 +163,7 @@ def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path: Path)
     )
 
 
-def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path: Path) -> None:
+def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path):
     source = photos(tmp_path / "in", "train/3.png", "val/1.png")
     each(
         tmp_path,
@@ -190,7 +188,7 @@ def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path: Pat
     )
 
 
-def test_a_table_beside_the_source_may_name_its_folder(tmp_path: Path) -> None:
+def test_a_table_beside_the_source_may_name_its_folder(tmp_path):
     source = photos(tmp_path / "in", "1.png", "2.png")
     (tmp_path / "labels.csv").write_text("file_name,label\nin/1.png,a\nin\\2.png,b\n")
     converted(source, tmp_path / "out", str(tmp_path / "labels.csv"))
@@ -200,7 +198,7 @@ def test_a_table_beside_the_source_may_name_its_folder(tmp_path: Path) -> None:
     }
 
 
-def test_a_backslash_in_the_name_of_an_input_is_a_part_of_it(tmp_path: Path) -> None:
+def test_a_backslash_in_the_name_of_an_input_is_a_part_of_it(tmp_path):
     source = photos(tmp_path / "in", "a\\1.png", "2.png")
     (source / "labels.csv").write_text("file_name,label\na\\1.png,a\n2.png,b\n")
     converted(source, tmp_path / "out")
@@ -227,7 +225,7 @@ def slow(names: list[str], paths: list[str]) -> list[int]:
     return found
 
 
-def test_many_names_as_a_slow_rule_finds_them(tmp_path: Path) -> None:
+def test_many_names_as_a_slow_rule_finds_them(tmp_path):
     rng = random.Random(0)
     folders = ["a", "b", "a/b", "c/a", "c"]
     paths = [f"{rng.choice(folders)}/{number}.png" for number in range(300)]
@@ -241,7 +239,7 @@ def test_many_names_as_a_slow_rule_finds_them(tmp_path: Path) -> None:
     )
 
 
-def test_all_that_a_json_file_names_is_found_or_counted(tmp_path: Path) -> None:
+def test_all_that_a_json_file_names_is_found_or_counted(tmp_path):
     rng = random.Random(1)
     paths = [
         f"{split}/{number}.png"
@@ -271,21 +269,21 @@ def test_all_that_a_json_file_names_is_found_or_counted(tmp_path: Path) -> None:
         )
 
 
-def test_a_folder_far_above_does_not_count(tmp_path: Path) -> None:
+def test_a_folder_far_above_does_not_count(tmp_path):
     source = photos(tmp_path / "labels" / "project", "img/a.png", "img/b.png")
     folder = each(source, "txt", "txt", "0 0.5 0.5 0.5 0.5", ["a"])
     converted(source / "img", tmp_path / "out", f"yolo:{folder}")
     assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == 1
 
 
-def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path: Path) -> None:
+def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path):
     source = photos(tmp_path / "in", "images/train/1.png", "images/train/3.png")
     each(source, "labels/val", "txt", "0 0.5 0.5 0.5 0.5", ["3"])
     with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):
         converted(source, tmp_path / "out", f"yolo:{source}/labels/val")
 
 
-def test_captions_beside_images_that_are_sources_themselves(tmp_path: Path) -> None:
+def test_captions_beside_images_that_are_sources_themselves(tmp_path):
     source = photos(tmp_path / "in", "a.png", "b.png")
     each(source, ".", "txt", "a cat", ["a", "b"])
     shardctl.convert(
@@ -345,18 +343,14 @@ def labelled(source: Path, out: Path, labels: str, column: str) -> set[str]:
 
 @forms
 @pytest.mark.parametrize("name", ["train/1", "train/a/1", "a/train2017/1"])
-def test_names_of_another_split_than_the_source_are_of_no_input(
-    tmp_path: Path, form: str, name: str
-) -> None:
+def test_names_of_another_split_than_the_source_are_of_no_input(tmp_path, form, name):
     source = photos(tmp_path / "in" / "val", "1.png")
     with pytest.raises(InputError, match=NOT_THERE):
         converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [name]))
 
 
 @forms
-def test_annotations_in_the_folder_of_a_split_are_not_of_another_one(
-    tmp_path: Path, form: str
-) -> None:
+def test_annotations_in_the_folder_of_a_split_are_not_of_another_one(tmp_path, form):
     source = photos(tmp_path / "in", "val/1.png", "train/2.png")
     make, column = FORMS[form]
     labels = make(photos(tmp_path / "train", "x/3.png"), ["1", "2"])
@@ -367,9 +361,7 @@ def test_annotations_in_the_folder_of_a_split_are_not_of_another_one(
 
 @files
 @pytest.mark.parametrize("file", ["train", "labels_train2017"])
-def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(
-    tmp_path: Path, form: str, file: str
-) -> None:
+def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(tmp_path, form, file):
     source = photos(tmp_path / "in", "val/1.png", "train/2.png", "x/3.png")
     make, column = FILES[form]
     labels = make(tmp_path / file, ["1", "2", "3"])
@@ -379,9 +371,7 @@ def test_the_name_of_a_file_says_of_which_split_its_bare_names_are(
 
 
 @files
-def test_of_images_of_one_name_the_one_of_the_split_of_the_file_is_meant(
-    tmp_path: Path, form: str
-) -> None:
+def test_of_images_of_one_name_the_one_of_the_split_of_the_file_is_meant(tmp_path, form):
     source = photos(tmp_path / "in", "val/1.png", "train/1.png", "x/3.png")
     make, column = FILES[form]
     assert labelled(source, tmp_path / "out", make(tmp_path / "train", ["1", "3"]), column) == {
@@ -396,9 +386,7 @@ def test_of_images_of_one_name_the_one_of_the_split_of_the_file_is_meant(
 @pytest.mark.parametrize(
     "name", ["/data/x/train/1", "/data/train/a/1", "C:/data/train/1", "s3://b/train/1"]
 )
-def test_paths_of_another_machine_and_another_split_are_of_no_input(
-    tmp_path: Path, form: str, name: str
-) -> None:
+def test_paths_of_another_machine_and_another_split_are_of_no_input(tmp_path, form, name):
     source = photos(tmp_path / "in" / "val", "a/1.png" if "/a/" in name else "1.png")
     with pytest.raises(InputError, match=NOT_THERE):
         converted(source, tmp_path / "out", FILES[form][0](tmp_path / "all", [name]))
@@ -406,7 +394,7 @@ def test_paths_of_another_machine_and_another_split_are_of_no_input(
 
 @pytest.mark.parametrize("said", ["1.png", "JPEGImages/1.png"])
 @pytest.mark.parametrize("labels", ["xml", "xml/train"])
-def test_the_folder_of_an_xml_file_says_its_split(tmp_path: Path, labels: str, said: str) -> None:
+def test_the_folder_of_an_xml_file_says_its_split(tmp_path, labels, said):
     source = photos(tmp_path / "images", "val/1.png")
     each(
         tmp_path,
@@ -420,9 +408,7 @@ def test_the_folder_of_an_xml_file_says_its_split(tmp_path: Path, labels: str, s
 
 
 @pytest.mark.parametrize("form", ["coco", "captions"])
-def test_a_file_beside_its_own_images_is_not_of_those_of_another_folder(
-    tmp_path: Path, form: str
-) -> None:
+def test_a_file_beside_its_own_images_is_not_of_those_of_another_folder(tmp_path, form):
     photos(tmp_path, "a/1.png", "b/1.png")
     with pytest.raises(InputError, match=NOT_THERE):
         converted(tmp_path / "b", tmp_path / "out", FILES[form][0](tmp_path / "a" / "all", ["1"]))
@@ -445,9 +431,7 @@ def test_a_file_beside_its_own_images_is_not_of_those_of_another_folder(
         ("train", "1", "dev/images", "1"),
     ],
 )
-def test_words_that_tell_no_other_split_are_no_obstacle(
-    tmp_path: Path, form: str, file: str, name: str, source: str, path: str
-) -> None:
+def test_words_that_tell_no_other_split_are_no_obstacle(tmp_path, form, file, name, source, path):
     photos(tmp_path / source, f"{path}.png")
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     make, column = FILES[form]

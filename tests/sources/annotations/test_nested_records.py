@@ -120,8 +120,8 @@ def each_once(layouts: dict[str, Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("layout", "name"), each_once(FLAT))
 def test_records_of_one_image_are_refused_with_the_command_that_makes_samples_of_them(
-    layout: str, name: str, source: Path, tmp_path: Path
-) -> None:
+    layout, name, source, tmp_path
+):
     write(source / name, FLAT[layout])
     sentence = refused(source, tmp_path / "out")
     assert sentence.startswith(f"{source}/{name}: its records name images of the source")
@@ -136,8 +136,8 @@ def test_records_of_one_image_are_refused_with_the_command_that_makes_samples_of
 
 @pytest.mark.parametrize(("layout", "name"), each_once(NESTED))
 def test_records_with_images_in_lists_are_refused_with_the_command_that_keeps_the_rest(
-    layout: str, name: str, source: Path, tmp_path: Path
-) -> None:
+    layout, name, source, tmp_path
+):
     write(source / name, NESTED[layout])
     sentence = refused(source, tmp_path / "out")
     assert "are not read as samples yet" in sentence
@@ -147,38 +147,32 @@ def test_records_with_images_in_lists_are_refused_with_the_command_that_keeps_th
 
 
 @pytest.mark.parametrize("option", ["none", "folder"])
-def test_the_images_alone_are_converted_where_a_person_says_so(
-    option: str, source: Path, tmp_path: Path
-) -> None:
+def test_the_images_alone_are_converted_where_a_person_says_so(option, source, tmp_path):
     write(source / "chats.json", NESTED["parts"])
     assert convert(source, tmp_path / "out", workers=0, labels=option).samples == 4
 
 
 @pytest.mark.parametrize("image", ["{}.jpg", "C:\\data\\{}.jpg", "{}", "/home/me/{}.Png"])
 def test_images_are_known_by_their_names_wherever_paths_begin_and_whatever_ending_they_have(
-    image: str, source: Path, tmp_path: Path
-) -> None:
+    image, source, tmp_path
+):
     write(source / "annotations" / "chats.json", FLAT["LLaVA"], image)
     assert "if its paths lead to the images" in refused(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("layout", ["parts", "tags"])
-def test_images_in_lists_are_known_without_their_endings_too(
-    layout: str, source: Path, tmp_path: Path
-) -> None:
+def test_images_in_lists_are_known_without_their_endings_too(layout, source, tmp_path):
     write(source / "chats.json", NESTED[layout], "imgs/{}")
     assert "are not read as samples yet" in refused(source, tmp_path / "out")
 
 
-def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(
-    source: Path, tmp_path: Path
-) -> None:
+def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(source, tmp_path):
     write(source / "annotations" / "chats.json", FLAT["LLaVA"], "../imgs/{}.jpg")
     assert run(command_in(refused(source, tmp_path / "out"), tmp_path / "out")) == 0
     assert len(shardctl.open(tmp_path / "out")) == 3
 
 
-def test_records_that_came_after_a_conversion_are_refused_too(source: Path, tmp_path: Path) -> None:
+def test_records_that_came_after_a_conversion_are_refused_too(source, tmp_path):
     convert(source, tmp_path / "out", workers=0)
     write(source / "chats.jsonl", NESTED["LLaMA-Factory"])
     for options in ({}, {"update": True}):
@@ -203,6 +197,6 @@ def test_records_that_came_after_a_conversion_are_refused_too(source: Path, tmp_
         "",
     ],
 )
-def test_other_files_are_not_refused(text: str, source: Path, tmp_path: Path) -> None:
+def test_other_files_are_not_refused(text, source, tmp_path):
     (source / "a.json").write_text(text)
     assert convert(source, tmp_path / "out", workers=0).samples == 4

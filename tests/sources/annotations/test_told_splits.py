@@ -90,7 +90,7 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_splits_that_files_tell_are_the_splits(tmp_path: Path, form: str) -> None:
+def test_splits_that_files_tell_are_the_splits(tmp_path, form):
     sources, labels = FORMS[form](tmp_path / "in")
     for more in ({"dry_run": True}, {}):
         result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0, **more)
@@ -113,7 +113,7 @@ def test_splits_that_files_tell_are_the_splits(tmp_path: Path, form: str) -> Non
 
 
 @pytest.mark.parametrize("form", ["lists", "voc", "food"])
-def test_an_update_follows_the_lists(tmp_path: Path, form: str) -> None:
+def test_an_update_follows_the_lists(tmp_path, form):
     sources, labels = FORMS[form](tmp_path / "in")
     given: dict[str, Any] = {"labels": labels, "workers": 0}
     shardctl.convert(sources, tmp_path / "out", **given)
@@ -135,7 +135,7 @@ def test_an_update_follows_the_lists(tmp_path: Path, form: str) -> None:
         assert ("006" in {Path(key).stem for key in keys[0]}) == (split == "val" or form == "food")
 
 
-def test_lists_that_come_later_are_seen(tmp_path: Path) -> None:
+def test_lists_that_come_later_are_seen(tmp_path):
     (source,), _ = food(tmp_path / "in")
     lists = {path: path.read_text() for path in (source / "meta").iterdir()}
     for path in lists:
@@ -150,7 +150,7 @@ def test_lists_that_come_later_are_seen(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_told_in_part_or_twice_is_refused(tmp_path: Path) -> None:
+def test_what_is_told_in_part_or_twice_is_refused(tmp_path):
     sources, labels = voc(tmp_path / "in")
     val = tmp_path / "in" / "ImageSets" / "Main" / "val.txt"
     val.write_text(lines(VAL[1:]))
@@ -164,7 +164,7 @@ def test_what_is_told_in_part_or_twice_is_refused(tmp_path: Path) -> None:
     assert any("1 name of no input (missing); skipped" in notice for notice in result.notices)
 
 
-def test_two_splits_of_the_same_images_are_one(tmp_path: Path) -> None:
+def test_two_splits_of_the_same_images_are_one(tmp_path):
     sources, labels = yolo(tmp_path / "in", "train: images\nval: images")
     result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
     assert any(
@@ -173,7 +173,7 @@ def test_two_splits_of_the_same_images_are_one(tmp_path: Path) -> None:
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
 
 
-def test_folders_keep_their_names_and_may_not_contradict(tmp_path: Path) -> None:
+def test_folders_keep_their_names_and_may_not_contradict(tmp_path):
     for split in ("train", "valid"):
         image(tmp_path / "in" / split / "images" / "a.jpg")
         write(tmp_path / "in" / split / "labels" / "a.txt", "0 0.5 0.5 0.5 0.5\n")
@@ -194,7 +194,7 @@ def test_folders_keep_their_names_and_may_not_contradict(tmp_path: Path) -> None
     assert keys == ["train/images/a.jpg"]
 
 
-def test_a_text_that_lists_no_input_is_no_list(tmp_path: Path) -> None:
+def test_a_text_that_lists_no_input_is_no_list(tmp_path):
     for number in range(2):
         image(tmp_path / "in" / f"{number}.jpg", number)
     write(tmp_path / "in" / "test.txt", "a cat on a mat\n")
@@ -202,7 +202,7 @@ def test_a_text_that_lists_no_input_is_no_list(tmp_path: Path) -> None:
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
 
 
-def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path: Path) -> None:
+def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path):
     for split, names in (("train", TRAIN), ("val", VAL)):
         for name in names:
             image(tmp_path / "in" / split / f"{name}.jpg", int(name))
@@ -216,7 +216,7 @@ def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path: Path
     }
 
 
-def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path: Path) -> None:
+def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path):
     """As Caffe and Places365 have them, with a label behind each name."""
     for name in TRAIN + VAL:
         image(tmp_path / "in" / "images" / f"{name}.jpg", int(name))
@@ -230,7 +230,7 @@ def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path: Path) 
     assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
 
 
-def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path: Path) -> None:
+def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path):
     image(tmp_path / "in" / "val" / "1.jpg")
     write(tmp_path / "in" / "train.txt", "val/1.jpg\n")
     with pytest.raises(InputError, match="puts 1 input into another split than the folder"):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -129,9 +128,7 @@ KINDS = [
 @pytest.mark.parametrize(
     ("make", "option", "said", "column"), KINDS, ids=[kind[0].__name__ for kind in KINDS]
 )
-def test_the_option_is_said_and_takes_the_file(
-    cli: Any, photos: Path, tmp_path: Path, make: Any, option: str, said: str, column: str
-) -> None:
+def test_the_option_is_said_and_takes_the_file(cli, photos, tmp_path, make, option, said, column):
     make(photos)
     form, colon, path = option.rpartition(":")
     typed = f"{form}{colon}{photos / path}"
@@ -168,9 +165,7 @@ def test_the_option_is_said_and_takes_the_file(
         ),
     ],
 )
-def test_what_no_option_takes_as_it_is_is_said_too(
-    photos: Path, tmp_path: Path, name: str, text: str
-) -> None:
+def test_what_no_option_takes_as_it_is_is_said_too(photos, tmp_path, name, text):
     write(photos / name, text)
     warning = only_warning(photos, tmp_path / "out")
     assert (
@@ -179,7 +174,7 @@ def test_what_no_option_takes_as_it_is_is_said_too(
     assert "--labels" not in warning
 
 
-def test_other_files_are_no_annotations(photos: Path, tmp_path: Path) -> None:
+def test_other_files_are_no_annotations(photos, tmp_path):
     write(photos / "README.txt", "read me")
     write(photos / "images" / "LICENSE.txt", "free")
     write(photos / "package.json", '{"name": "x", "images": []}')
@@ -201,9 +196,7 @@ def test_other_files_are_no_annotations(photos: Path, tmp_path: Path) -> None:
     assert shardctl.convert(photos, tmp_path / "out", workers=0).warnings == ()
 
 
-def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(photos, tmp_path):
     coco(photos)
     assert shardctl.convert(photos, tmp_path / "out", labels="none", workers=0).warnings == ()
 
@@ -221,9 +214,7 @@ def only_warning(folder: Path, out: Path) -> str:
         ("filename,Breed\ncat/a.jpg,1\n", True),
     ],
 )
-def test_beside_class_folders_only_labels_are_said(
-    tmp_path: Path, text: str, is_said: bool
-) -> None:
+def test_beside_class_folders_only_labels_are_said(tmp_path, text, is_said):
     for name in ("cat/a.jpg", "dog/b.jpg"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "in" / name)

@@ -35,9 +35,7 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_corners_count_pixels_from_1_and_the_last_one_is_within(
-    tmp_path: Path, source: Path
-) -> None:
+def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path, source):
     said = converted(source, tmp_path / "out", f"voc:{source}").notices
     found = {key: sample["objects"] for key, sample in samples(tmp_path / "out").items()}
     assert found["JPEGImages/a.png"] == {
@@ -52,7 +50,7 @@ def test_corners_count_pixels_from_1_and_the_last_one_is_within(
     assert any("1 of 3 inputs without XML file: not annotated" in notice for notice in said)
 
 
-def test_what_objects_say_beside_is_named_and_counted(tmp_path: Path, source: Path) -> None:
+def test_what_objects_say_beside_is_named_and_counted(tmp_path, source):
     more = "<occluded>0</occluded><attributes><attribute><name>a</name><value>1</value></attribute></attributes></object>"
     unsaid = marked("cat", 1, 1, 2, 2).replace("Left", "Unspecified").partition("<part>")[0]
     other = (
@@ -71,9 +69,7 @@ def test_what_objects_say_beside_is_named_and_counted(tmp_path: Path, source: Pa
     assert notice.partition("left out: ")[2].split(", ") == names
 
 
-def test_files_that_count_from_0_say_so_and_are_read_as_they_are(
-    tmp_path: Path, source: Path
-) -> None:
+def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path, source):
     (source / "Annotations" / "a.xml").write_text(voc(marked("cat", 0, 2, 4, 5)))
     said = converted(source, tmp_path / "1", f"voc:{source}/Annotations").notices
     assert any(
@@ -85,7 +81,7 @@ def test_files_that_count_from_0_say_so_and_are_read_as_they_are(
     assert samples(tmp_path / "2")["JPEGImages/a.png"]["objects"]["bbox"] == [[0, 2, 4, 3]]
 
 
-def test_the_name_in_a_file_counts_where_its_own_is_no_image(tmp_path: Path, source: Path) -> None:
+def test_the_name_in_a_file_counts_where_its_own_is_no_image(tmp_path, source):
     (source / "Annotations" / "0001.xml").write_text(
         voc(marked("cow", 1, 1, 2, 2), filename="somewhere\\c.png")
     )
@@ -126,9 +122,7 @@ DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
         ("<annotation>" * 40 + "</annotation>" * 40, "nested deeper than 32 levels"),
     ],
 )
-def test_a_wrong_file_rejects_its_image_alone(
-    tmp_path: Path, source: Path, text: str, says: str
-) -> None:
+def test_a_wrong_file_rejects_its_image_alone(tmp_path, source, text, says):
     (source / "Annotations" / "a.xml").write_text(text)
     converted(source, tmp_path / "out", f"voc:{source}")
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
@@ -138,7 +132,7 @@ def test_a_wrong_file_rejects_its_image_alone(
     assert "JPEGImages/b.png" in samples(tmp_path / "out")
 
 
-def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
+def test_two_files_of_one_image_are_named(tmp_path, source):
     for name in ("y", "z"):
         (source / "Annotations" / f"{name}.xml").write_text(voc(filename="c.png"))
     with pytest.raises(
@@ -148,12 +142,12 @@ def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "JPEGImages"])
-def test_a_folder_without_xml_is_refused(tmp_path: Path, source: Path, folder: str) -> None:
+def test_a_folder_without_xml_is_refused(tmp_path, source, folder):
     with pytest.raises(InputError, match=folder):
         converted(source, tmp_path / "out", f"voc:{source / folder}")
 
 
-def test_a_turned_box_is_a_polygon_and_the_box_around_it(tmp_path: Path, source: Path) -> None:
+def test_a_turned_box_is_a_polygon_and_the_box_around_it(tmp_path, source):
     turned = "<cx>4</cx><cy>3</cy><w>4</w><h>2</h><angle>{}</angle>"
     of = "<object><name>cat</name><robndbox>{}</robndbox></object>"
     objects = [of.format(turned.format(angle)) for angle in (0, np.pi / 2, np.pi / 6)]

@@ -30,7 +30,7 @@ def objects_of(root: Path, out: Path, labels: str, **options: Any) -> dict[str, 
     return {key: sample["objects"] for key, sample in samples(out).items()}
 
 
-def test_boxes_are_shares_of_the_image_around_their_centre(tmp_path: Path) -> None:
+def test_boxes_are_shares_of_the_image_around_their_centre(tmp_path):
     root = labelled(
         tmp_path / "in",
         {"a.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.25 1 \n", "classes.txt": "cat\ndog\n"},
@@ -44,7 +44,7 @@ def test_boxes_are_shares_of_the_image_around_their_centre(tmp_path: Path) -> No
     }
 
 
-def test_polygons_give_their_boxes(tmp_path: Path) -> None:
+def test_polygons_give_their_boxes(tmp_path):
     root = labelled(
         tmp_path / "in",
         {"a.txt": "0 0 0 0.5 0 0.5 0.5\n0 0.5 0.5 1 1", "b.txt": "2 0.25 0 1 0 1 1 0.25 1 0 0.5"},
@@ -59,7 +59,7 @@ def test_polygons_give_their_boxes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["segment", "obb"])
-def test_nine_numbers_take_a_task(tmp_path: Path, task: str) -> None:
+def test_nine_numbers_take_a_task(tmp_path, task):
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0 1 0.5 0.5 1 0 0.5"})
     with pytest.raises(
         InputError,
@@ -75,7 +75,7 @@ def test_nine_numbers_take_a_task(tmp_path: Path, task: str) -> None:
 POSE = "kpt_shape: [2, 3]\nflip_idx: [1, 0]\n"
 
 
-def test_a_data_file_says_folders_names_and_keypoints(tmp_path: Path) -> None:
+def test_a_data_file_says_folders_names_and_keypoints(tmp_path):
     root = labelled(
         tmp_path / "in",
         {"train/a.txt": "0 0.5 0.5 1 1 0.5 0.5 2 0 0 0", "val/a.txt": "1 0.5 0.5 1 1 0 0 0 1 1 1"},
@@ -93,7 +93,7 @@ def test_a_data_file_says_folders_names_and_keypoints(tmp_path: Path) -> None:
     assert role["flip"] == [1, 0]
 
 
-def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path: Path) -> None:
+def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path):
     root = tmp_path / "in"
     for split, category in (("train", 0), ("valid", 1)):
         photo(root / split / "images" / "a.png")
@@ -138,7 +138,7 @@ def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: str) -> None:
+def test_a_wrong_line_rejects_its_image_alone(tmp_path, line, says):
     lines = {
         "a.txt": f"0 0.5 0.5 1 1\n{line}\n",
         "b.txt": "1 0.5 0.5 1 1",
@@ -161,12 +161,12 @@ def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: s
         ("pose", "0 0.5 0.5 1 1 -3 7 0 0.5 0.5 2"),
     ],
 )
-def test_what_tools_write_close_to_the_edge_is_taken(task: str | None, line: str) -> None:
+def test_what_tools_write_close_to_the_edge_is_taken(task, line):
     assert parse(line.encode(), Setup((), None, task, (2, 3)))["category"] == [0]
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_split_without_labels_is_background(tmp_path: Path, empty: bool) -> None:
+def test_a_split_without_labels_is_background(tmp_path, empty):
     root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png", "val/b.png"))
     if empty:
         (root / "labels" / "val").mkdir()
@@ -179,7 +179,7 @@ def test_a_split_without_labels_is_background(tmp_path: Path, empty: bool) -> No
     )
 
 
-def test_nine_numbers_of_a_pose_are_its_keypoints() -> None:
+def test_nine_numbers_of_a_pose_are_its_keypoints():
     found = parse(b"0 0.5 0.5 1 1 0.1 0.2 0 0", Setup((), None, "pose", (2, 2)))
     assert found["keypoints"] == [[[0.1, 0.2, 2.0], [0.0, 0.0, 0.0]]]
     with pytest.raises(NineNumbersError):
@@ -213,7 +213,7 @@ def test_nine_numbers_of_a_pose_are_its_keypoints() -> None:
         ),
     ],
 )
-def test_a_wrong_data_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_data_file_is_refused(tmp_path, text, says):
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
     (root / "data.yaml").write_text(text)
     with pytest.raises(InputError, match=says) as caught:
@@ -221,7 +221,7 @@ def test_a_wrong_data_file_is_refused(tmp_path: Path, text: str, says: str) -> N
     assert str(root / "data.yaml") in str(caught.value)
 
 
-def test_names_are_the_texts_that_are_written(tmp_path: Path) -> None:
+def test_names_are_the_texts_that_are_written(tmp_path):
     root = labelled(tmp_path / "in", {"a.txt": "1 0.5 0.5 1 1"})
     names = ["yes", "no", "~", "012", "1_000", "1e3", "2024-01-01", "null", "0x1F", "é"]
     forms = [
@@ -240,7 +240,7 @@ def test_names_are_the_texts_that_are_written(tmp_path: Path) -> None:
         assert not any("not there" in notice for notice in said)
 
 
-def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path: Path) -> None:
+def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path):
     root = labelled(tmp_path / "in", {"a.txt": "0 0.4 0.5 1 1", "gone.txt": "0 0.5 0.5 1 1"})
     said = converted(root / "images", tmp_path / "out", f"yolo:{root}/labels").notices
     assert any(
@@ -270,7 +270,7 @@ def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_pat
     ],
     ids=["aliases of aliases", "an alias of itself", "words"],
 )
-def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path, text, why):
     pytest.importorskip("yaml")
     source = photos(tmp_path / "images", "a.png")
     (tmp_path / "labels").mkdir()
@@ -281,9 +281,7 @@ def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path: Path, text: str, why:
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(
-    tmp_path: Path, beside: bool
-) -> None:
+def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, beside):
     names = ("train/a.png", "more/b.png", "none/c.png")
     root = labelled(
         tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1", "more/b.txt": "0 0.5 0.5 1 1"}, names
@@ -310,14 +308,14 @@ def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(
     }
 
 
-def test_a_data_file_in_the_folder_that_is_given_is_named(tmp_path: Path) -> None:
+def test_a_data_file_in_the_folder_that_is_given_is_named(tmp_path):
     root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png",))
     (root / "data.yaml").write_text("train: images/train\nnames: [cat]\n")
     result = shardctl.convert(root / "images", tmp_path / "out", workers=0, labels=f"yolo:{root}")
     assert any("data.yaml is not read" in notice for notice in result.notices)
 
 
-def test_a_folder_of_a_data_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_of_a_data_file_that_is_not_there_is_named(tmp_path):
     root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png",))
     (root / "data.yaml").write_text("train: images/train\nval: images/vall\nnames: [cat]\n")
     said = converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml").notices

@@ -66,7 +66,7 @@ class Promises:
         return path
 
     @pytest.mark.parametrize("unit_bytes", [1, 700, 1 << 20])
-    def test_units_of_any_size_give_the_same_records(self, path: Path, unit_bytes: int) -> None:
+    def test_units_of_any_size_give_the_same_records(self, path, unit_bytes):
         found = read(Framed(self.form, unit_bytes=unit_bytes), path)
         whole = read(Framed(self.form), path)
         assert found.numbers == whole.numbers == list(range(1, 21))
@@ -75,7 +75,7 @@ class Promises:
             unit_bytes < 1 << 20
         )
 
-    def test_parts_of_a_unit_give_the_same_records_in_any_order(self, path: Path) -> None:
+    def test_parts_of_a_unit_give_the_same_records_in_any_order(self, path):
         form = Framed(self.form)
         schema, whole = types_of(form, path).found(), read(form, path)
         (unit,) = units_of(cut(form, path))
@@ -89,7 +89,7 @@ class Promises:
                 row for _, row in sorted(zip(found.numbers, found.rows, strict=True))
             ] == whole.rows
 
-    def test_only_the_chosen_records_come_out(self, path: Path) -> None:
+    def test_only_the_chosen_records_come_out(self, path):
         whole, found = (
             read(Framed(self.form), path),
             read(Framed(self.form), path, choose=lambda numbers: numbers % 3 == 0),
@@ -98,7 +98,7 @@ class Promises:
         assert found.rows == whole.rows[2::3]
         assert found.digests == whole.digests
 
-    def test_the_digest_is_that_of_every_byte_of_the_records(self, path: Path) -> None:
+    def test_the_digest_is_that_of_every_byte_of_the_records(self, path):
         form, good = Framed(self.form), path.read_bytes()
         units, schema = units_of(cut(form, path)), types_of(form, path).found()
         digests, starts = read(form, path).digests, self.starts(20)
@@ -115,16 +115,14 @@ class Promises:
                 continue
 
     @pytest.mark.parametrize("ending", [".gz", ".zst"])
-    def test_a_compressed_file_has_the_same_records(
-        self, path: Path, tmp_path: Path, ending: str
-    ) -> None:
+    def test_a_compressed_file_has_the_same_records(self, path, tmp_path, ending):
         data = path.read_bytes()
         packed = tmp_path / f"{path.name}{ending}"
         packed.write_bytes(gzip.compress(data) if ending == ".gz" else zstandard.compress(data))
         found, plain = read(Framed(self.form), packed), read(Framed(self.form), path)
         assert (found.numbers, found.rows, found.rejects) == (plain.numbers, plain.rows, [])
 
-    def test_a_file_that_is_cut_off_keeps_the_records_before(self, path: Path) -> None:
+    def test_a_file_that_is_cut_off_keeps_the_records_before(self, path):
         data, starts = path.read_bytes(), self.starts(20)
         schema = types_of(Framed(self.form), path).found()
         for whole, at in self._cuts(starts):
@@ -141,9 +139,7 @@ class Promises:
         for whole, (start, end) in enumerate(pairwise(starts)):
             yield from ((whole, at) for at in {start + 1, (start + end) // 2 + 1} if whole)
 
-    def test_a_compressed_file_that_is_cut_off_keeps_the_records_before(
-        self, path: Path, tmp_path: Path
-    ) -> None:
+    def test_a_compressed_file_that_is_cut_off_keeps_the_records_before(self, path, tmp_path):
         schema = types_of(Framed(self.form), path).found()
         packed = zstandard.ZstdCompressor(level=-100).compress(path.read_bytes())
         stored = tmp_path / f"a{self.suffix}.gz"
@@ -158,7 +154,7 @@ class Promises:
         with suppress(Rejection):  # zstd may have given nothing yet
             assert errors(read(Framed(self.form), stored, schema=schema))[-1][1] == "truncated"
 
-    def test_nothing_is_used_of_a_compressed_file_with_a_wrong_checksum(self, path: Path) -> None:
+    def test_nothing_is_used_of_a_compressed_file_with_a_wrong_checksum(self, path):
         """It is at the very end, behind what the records need."""
         data = bytearray(gzip.compress(path.read_bytes() + bytes(50)))
         data[-5] ^= 1
@@ -167,7 +163,7 @@ class Promises:
             cut(Framed(self.form), path)
         assert caught.value.error == "damaged"
 
-    def test_a_file_of_something_else_is_refused(self, tmp_path: Path) -> None:
+    def test_a_file_of_something_else_is_refused(self, tmp_path):
         path = tmp_path / f"a{self.suffix}"
         for data in (
             b"something else, and long enough to be a header of whatever it may be. " * 20,
@@ -181,7 +177,7 @@ class Promises:
             else:
                 assert [each.fault is not None for each in cuts] == [True]
 
-    def test_flipped_bits_end_in_named_errors(self, path: Path) -> None:
+    def test_flipped_bits_end_in_named_errors(self, path):
         good, form = path.read_bytes(), Framed(self.form)
         random = np.random.default_rng(2)
         for _ in range(60):
@@ -195,9 +191,7 @@ class Promises:
             else:
                 assert len(found.numbers) + len(found.rejects) <= 21
 
-    def test_a_record_over_the_limit_is_a_reject_and_stays_out_of_memory(
-        self, path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_record_over_the_limit_is_a_reject_and_stays_out_of_memory(self, path, monkeypatch):
         sizes = np.diff(self.starts(20))
         self.limit(monkeypatch, int(np.median(sizes)))
         form = Framed(self.form)

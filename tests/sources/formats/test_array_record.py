@@ -36,7 +36,7 @@ def write(path: Path, payloads: list[bytes], options: str = "group_size:1,uncomp
 
 
 @pytest.mark.parametrize("options", ["group_size:1,uncompressed", "group_size:7,zstd:3"])
-def test_examples_come_out_by_number(options: str, tmp_path: Path) -> None:
+def test_examples_come_out_by_number(options, tmp_path):
     path = write(tmp_path / "a.array_record", [example(n) for n in range(100)], options)
     found = read(FORM, path)
     assert found.rows == [{"n": n, "text": f"row {n}"} for n in range(100)]
@@ -46,7 +46,7 @@ def test_examples_come_out_by_number(options: str, tmp_path: Path) -> None:
     assert read(FORM, path, choose=lambda rows: rows % 9 == 0).numbers == list(range(9, 100, 9))
 
 
-def test_what_is_no_example_is_a_reject(tmp_path: Path) -> None:
+def test_what_is_no_example_is_a_reject(tmp_path):
     path = write(tmp_path / "a.array_record", [example(0), b"\xff", example(2), b"0"])
     found = read(FORM, path)
     assert found.numbers == [1, 3]
@@ -56,7 +56,7 @@ def test_what_is_no_example_is_a_reject(tmp_path: Path) -> None:
     ]
 
 
-def test_features_beside_give_their_types(tmp_path: Path) -> None:
+def test_features_beside_give_their_types(tmp_path):
     path = write(tmp_path / "set-train.array_record-00000-of-00001", [example(n) for n in range(3)])
     features = {
         "featuresDict": {
@@ -68,18 +68,18 @@ def test_features_beside_give_their_types(tmp_path: Path) -> None:
     assert types_of(FORM, path).classes == {"n": ("a", "b", "c")}
 
 
-def test_a_file_of_no_records_has_no_units(tmp_path: Path) -> None:
+def test_a_file_of_no_records_has_no_units(tmp_path):
     assert cut(FORM, write(tmp_path / "a.array_record", [])) == []
 
 
-def test_a_file_is_known_by_name_or_content(tmp_path: Path) -> None:
+def test_a_file_is_known_by_name_or_content(tmp_path):
     path = write(tmp_path / "a", [example(0)])
     assert path.read_bytes().startswith(MAGIC)
     assert ending_of("a", str(path)) == ".array_record"
     assert ending_of("a-train.array_record-00000-of-00002", "nowhere") == ".array_record"
 
 
-def test_damage_is_rejected(tmp_path: Path) -> None:
+def test_damage_is_rejected(tmp_path):
     path = write(
         tmp_path / "a.array_record", [example(n) for n in range(10)], "group_size:3,zstd:3"
     )
@@ -99,7 +99,7 @@ def test_damage_is_rejected(tmp_path: Path) -> None:
     assert rejected > 1.5 * len(places)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "array_record.python", None)
     find_format.cache_clear()
     with pytest.raises(

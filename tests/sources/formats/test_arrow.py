@@ -56,13 +56,13 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "a.arrow"
 
 
-def test_all_rows_come_out(path: Path) -> None:
+def test_all_rows_come_out(path):
     found = read(ARROW, path)
     assert found.numbers == list(range(1, 1001))
     assert found.table.equals(TABLE)
 
 
-def test_units_of_a_part_give_the_same_rows_in_any_order(path: Path) -> None:
+def test_units_of_a_part_give_the_same_rows_in_any_order(path):
     [first, *_] = units_of(cut(ARROW, path))
     assert first.records == 1000  # small record batches are a unit together
     parts = [
@@ -77,9 +77,7 @@ def test_units_of_a_part_give_the_same_rows_in_any_order(path: Path) -> None:
 
 @pytest.mark.parametrize("writer", [write_file, write_stream])
 @pytest.mark.parametrize("name", columns_of_all_types())
-def test_values_of_every_type_are_those_of_a_serial_reading(
-    name: str, writer: Callable[[Path, pa.Table], None], tmp_path: Path
-) -> None:
+def test_values_of_every_type_are_those_of_a_serial_reading(name, writer, tmp_path):
     column = columns_of_all_types()[name]
     writer(tmp_path / "a.arrow", pa.table({"column": column}))
     found = read(ARROW, tmp_path / "a.arrow").table[0].to_pylist()
@@ -91,11 +89,11 @@ def test_values_of_every_type_are_those_of_a_serial_reading(
     assert found == column.to_pylist()
 
 
-def test_strings_of_the_label_column_name_classes(path: Path) -> None:
+def test_strings_of_the_label_column_name_classes(path):
     assert types_of(ARROW, path).labels() == ["a", "b"]
 
 
-def test_a_stream_that_ends_early_is_one_sentence(tmp_path: Path) -> None:
+def test_a_stream_that_ends_early_is_one_sentence(tmp_path):
     write_stream(tmp_path / "a.arrow", TABLE)
     data = (tmp_path / "a.arrow").read_bytes()
     (tmp_path / "a.arrow").write_bytes(data[: len(data) // 2])
@@ -106,22 +104,20 @@ def test_a_stream_that_ends_early_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"ARROW1", b"not an Arrow file", b"ARROW1" + bytes(40) + b"ARROW1"]
 )
-def test_a_file_that_is_no_arrow_is_one_sentence(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_arrow_is_one_sentence(data, tmp_path):
     (tmp_path / "a.arrow").write_bytes(data)
     with pytest.raises(Rejection, match="not an Arrow file"):
         cut(ARROW, tmp_path / "a.arrow")
 
 
-def test_feather_of_version_1_is_one_sentence(tmp_path: Path) -> None:
+def test_feather_of_version_1_is_one_sentence(tmp_path):
     (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
     with pytest.raises(Rejection, match="version 1"):
         cut(ARROW, tmp_path / "a.feather")
 
 
 @pytest.mark.parametrize("some", [False, True])
-def test_offsets_that_lead_astray_are_looked_at_before_rows_are_chosen(
-    some: bool, tmp_path: Path
-) -> None:
+def test_offsets_that_lead_astray_are_looked_at_before_rows_are_chosen(some, tmp_path):
     """The process would end where they are followed."""
     text = astray(pa.array([f"row {n}" for n in range(1000)]), 501)
     with pa.ipc.new_file(
@@ -140,7 +136,7 @@ def test_offsets_that_lead_astray_are_looked_at_before_rows_are_chosen(
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_no_damage_ends_in_another_error(name: str, tmp_path: Path) -> None:
+def test_no_damage_ends_in_another_error(name, tmp_path):
     target = tmp_path / "a.arrow"
     WRITERS[name](target, TABLE)
     good = target.read_bytes()

@@ -8,7 +8,6 @@ import io
 import random
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -42,8 +41,8 @@ def strings(*names: str) -> pa.Schema:
 @examples(150)
 @given(parts=PARTS, columns=st.integers(1, 3), cell=st.integers(1, 9), piece=st.integers(5, 60))
 def test_rows_are_those_of_the_csv_module_however_the_file_is_cut(
-    parts: list[str], columns: int, cell: int, piece: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    parts, columns, cell, piece, tmp_path_factory
+):
     path = tmp_path_factory.getbasetemp() / "cut.csv"
     body, names = "".join(parts), "abc"[:columns]
     path.write_bytes(f"{','.join(names)}\n{body}".encode())
@@ -72,7 +71,7 @@ def test_rows_are_those_of_the_csv_module_however_the_file_is_cut(
         assert [number for number, *_ in found.rejects] == bad
 
 
-def test_a_row_with_the_names_of_the_columns_is_a_header_once_more(path: Path) -> None:
+def test_a_row_with_the_names_of_the_columns_is_a_header_once_more(path):
     path.write_text("id,text\n1,id\nid,text\n2,text\n")
     found = read(DelimitedFile(), path)
     assert (found.rows, [(number, error) for number, error, _ in found.rejects]) == (
@@ -84,7 +83,7 @@ def test_a_row_with_the_names_of_the_columns_is_a_header_once_more(path: Path) -
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark: bytes, path: Path) -> None:
+def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark, path):
     path.write_bytes(mark + b"sep=;\r\nid;share\r\n1;0,5\r\n")
     with pytest.raises(Rejection, match="use --delimiter ';'"):
         cut(DelimitedFile(), path)
@@ -99,7 +98,7 @@ def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark: bytes, path
     )
 
 
-def test_blank_lines_are_numbers_but_no_rows_and_quoted_nothing_is_a_row(path: Path) -> None:
+def test_blank_lines_are_numbers_but_no_rows_and_quoted_nothing_is_a_row(path):
     path.write_text('a\n\n1\n""\n\n2\n')
     found = read(DelimitedFile(), path)
     assert found.numbers == [2, 3, 5]
@@ -108,7 +107,7 @@ def test_blank_lines_are_numbers_but_no_rows_and_quoted_nothing_is_a_row(path: P
 
 
 @pytest.mark.parametrize("cell", [3, 1 << 20])
-def test_a_quote_that_is_never_closed_costs_its_line_alone(path: Path, cell: int) -> None:
+def test_a_quote_that_is_never_closed_costs_its_line_alone(path, cell):
     path.write_text('a,b\n1,x\n2,"y\n3,z\n4,w\n')
     found = read(DelimitedFile(cell=cell, piece=8), path)
     assert found.rows == [{"a": 1, "b": "x"}, {"a": 3, "b": "z"}, {"a": 4, "b": "w"}]
@@ -118,12 +117,12 @@ def test_a_quote_that_is_never_closed_costs_its_line_alone(path: Path, cell: int
     assert "at byte 2 of the row" in message
 
 
-def test_nul_characters_and_byte_marks_inside_are_kept(path: Path) -> None:
+def test_nul_characters_and_byte_marks_inside_are_kept(path):
     path.write_bytes(b"\xef\xbb\xbfa,b\n\xef\xbb\xbfx,\0\n")
     assert read(DelimitedFile(), path).rows == [{"a": "\ufeffx", "b": "\0"}]
 
 
-def test_tabs(path: Path) -> None:
+def test_tabs(path):
     path.write_text("a\tb\nx,y\t2\n")
     assert read(DelimitedFile(Delimited("\t")), path).rows == [{"a": "x,y", "b": 2}]
 
@@ -139,7 +138,7 @@ def test_tabs(path: Path) -> None:
         (b"x" * (module.HEAD_BYTES + 1), "no-header"),
     ],
 )
-def test_a_header_that_cannot_be_used_is_one_sentence(data: bytes, error: str, path: Path) -> None:
+def test_a_header_that_cannot_be_used_is_one_sentence(data, error, path):
     path.write_bytes(data)
     with pytest.raises(Rejection) as caught:
         cut(DelimitedFile(), path)
@@ -147,14 +146,12 @@ def test_a_header_that_cannot_be_used_is_one_sentence(data: bytes, error: str, p
 
 
 @pytest.mark.parametrize("data", ["a,b", ""])
-def test_a_header_alone_and_an_empty_file_have_no_records(path: Path, data: str) -> None:
+def test_a_header_alone_and_an_empty_file_have_no_records(path, data):
     path.write_text(data)
     assert cut(DelimitedFile(), path) == []
 
 
-def test_a_row_that_is_too_large_is_named_before_it_is_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_is_too_large_is_named_before_it_is_read(path, monkeypatch):
     monkeypatch.setattr(module, "RECORD_BYTES", 20)
     path.write_text('a\n1\n"' + "x" * 30 + '"\n3\n')
     found = read(DelimitedFile(cell=8), path)
@@ -162,7 +159,7 @@ def test_a_row_that_is_too_large_is_named_before_it_is_read(
     assert [row["a"] for row in found.rows] == [1, 3]
 
 
-def test_units_may_skip_records(path: Path) -> None:
+def test_units_may_skip_records(path):
     path.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 101)))
     [whole] = units_of(cut(DelimitedFile(), path))
     parts = [Unit(whole.offset, whole.size, skip, 1 + skip, 30) for skip in (30, 0, 60)]
@@ -199,8 +196,8 @@ CELLS = [
 @examples(100)
 @given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=8), seed=st.integers(0, 99))
 def test_types_of_units_join_in_any_order_and_a_misfit_is_found_wherever_they_were_not_enough(
-    cells: list[str], seed: int
-) -> None:
+    cells, seed
+):
     form, head = Delimited(), Head(0, ("a", "b"))
     units = [f"{cell},\n".encode() for cell in cells]
     types = [form.types_of(unit, 1, head, Reading()) for unit in units]
@@ -231,9 +228,7 @@ def test_types_of_units_join_in_any_order_and_a_misfit_is_found_wherever_they_we
         (["100000000000000000000", "0.5"], "string", ["100000000000000000000", "0.5"]),
     ],
 )
-def test_numbers_are_those_that_the_docs_say(
-    cells: list[str], type_: str, values: list[Any] | None, path: Path
-) -> None:
+def test_numbers_are_those_that_the_docs_say(cells, type_, values, path):
     path.write_text("a,b\n" + "".join(f"{cell},.\n" for cell in cells))
     found = read(DelimitedFile(cell=3), path)
     assert str(found.table.schema.field("a").type) == type_
@@ -241,7 +236,7 @@ def test_numbers_are_those_that_the_docs_say(
         assert found.table["a"].to_pylist() == values
 
 
-def test_a_type_that_a_person_gives_takes_what_can_be_read_as_it(path: Path) -> None:
+def test_a_type_that_a_person_gives_takes_what_can_be_read_as_it(path):
     path.write_text("a,b,when\n007,1.10,2026-11-21\n1,2.5,\n")
     schema = pa.schema(
         [("a", pa.int32()), ("b", pa.float64()), ("when", pa.date32()), ("c", pa.string())]
@@ -263,7 +258,7 @@ def test_a_type_that_a_person_gives_takes_what_can_be_read_as_it(path: Path) -> 
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["text/ag_news", "text/zh"])
-def test_real_files_are_those_of_the_csv_module(corpus: Path, name: str) -> None:
+def test_real_files_are_those_of_the_csv_module(corpus, name):
     for path in sorted((corpus / name).rglob("*.csv")):
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = list(csv.reader(file))

@@ -80,7 +80,7 @@ def img2dataset(folder: Path, name: str, failed: int) -> None:
     (folder / f"{name}_stats.json").write_text(json.dumps({"count": 3 + failed}))
 
 
-def test_what_img2dataset_could_not_get_is_told(tmp_path: Path) -> None:
+def test_what_img2dataset_could_not_get_is_told(tmp_path):
     img2dataset(tmp_path / "in", "00000", 4)
     img2dataset(tmp_path / "in", "00001", 1)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
@@ -115,9 +115,7 @@ def test_what_img2dataset_could_not_get_is_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_describes_others_by_its_name_and_its_content(
-    name: str, describes: str, is_input: str, tmp_path: Path
-) -> None:
+def test_a_file_describes_others_by_its_name_and_its_content(name, describes, is_input, tmp_path):
     (tmp_path / "a.txt").write_text("x")
     for text, wanted in ((describes, ["a.txt"]), (is_input, ["a.txt", name])):
         (tmp_path / name).write_text(text)
@@ -125,7 +123,7 @@ def test_a_file_describes_others_by_its_name_and_its_content(
 
 
 @pytest.mark.parametrize("name", ["../a.txt", "sub/../a.txt", "", "..", "a\0b"])
-def test_a_list_of_shards_names_files_beside_it(name: str, tmp_path: Path) -> None:
+def test_a_list_of_shards_names_files_beside_it(name, tmp_path):
     (tmp_path / "here.txt").write_text("x")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "index.json").write_text(
@@ -136,9 +134,7 @@ def test_a_list_of_shards_names_files_beside_it(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("source", ["disk", "repository", "repository/data"])
-def test_what_hugging_face_wrote_has_its_splits_classes_and_images(
-    source: str, tmp_path: Path
-) -> None:
+def test_what_hugging_face_wrote_has_its_splits_classes_and_images(source, tmp_path):
     result = shardctl.convert(INTEROP / "huggingface" / source, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (6, 0)
     ds = shardctl.open(tmp_path / "out")
@@ -161,8 +157,8 @@ def test_what_hugging_face_wrote_has_its_splits_classes_and_images(
 
 
 def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_refused(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     data = INTEROP / "huggingface" / "repository" / "data"
     shutil.copytree(data, tmp_path / "in" / "first")
     shardctl.convert(tmp_path / "in", tmp_path / "one", workers=0)
@@ -188,9 +184,7 @@ def labelled(path: Path, numbers: list[int | None], names: object, type_: pa.Dat
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int8(), pa.uint8()])
-def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(
-    type_: pa.DataType, tmp_path: Path
-) -> None:
+def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_path):
     none = None if pa.types.is_unsigned_integer(type_) else -1
     path = labelled(tmp_path / "a.parquet", [1, none, 0, 2, None, 100], ["b", "a"], type_)
     result = shardctl.convert(path, tmp_path / "out", workers=0)
@@ -206,7 +200,7 @@ def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", 3], "ab", {"a": 1}, None, []])
-def test_names_that_are_none_name_no_classes(names: object, tmp_path: Path) -> None:
+def test_names_that_are_none_name_no_classes(names, tmp_path):
     path = labelled(tmp_path / "a.parquet", [0, 5, -1], names, pa.int64())
     shardctl.convert(path, tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
@@ -214,7 +208,7 @@ def test_names_that_are_none_name_no_classes(names: object, tmp_path: Path) -> N
     assert [each["label"] for each in ds] == [0, 5, -1]
 
 
-def test_files_that_say_different_classes_are_refused(tmp_path: Path) -> None:
+def test_files_that_say_different_classes_are_refused(tmp_path):
     (tmp_path / "in").mkdir()
     labelled(tmp_path / "in" / "a.parquet", [0, 1], ["a", "b"], pa.int64())
     labelled(tmp_path / "in" / "b.parquet", [0, 1], ["b", "a"], pa.int64())
@@ -247,9 +241,7 @@ def nested(path: Path, features: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("form", NESTED)
-def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refused(
-    form: str, tmp_path: Path
-) -> None:
+def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refused(form, tmp_path):
     nested(tmp_path / "in" / "train.parquet", NESTED[form])
     out = tmp_path / "out"
     said = shardctl.convert(tmp_path / "in", out, workers=0).notices
@@ -273,7 +265,7 @@ def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refuse
 
 
 @pytest.mark.parametrize("field", ["label", "objects.label"])
-def test_every_folder_is_asked_for_the_names_of_its_classes(field: str, tmp_path: Path) -> None:
+def test_every_folder_is_asked_for_the_names_of_its_classes(field, tmp_path):
     """Types may be found in some of the files, but names of classes never tell that they do not
     fit."""
     for number in range(30):
@@ -287,7 +279,7 @@ def test_every_folder_is_asked_for_the_names_of_its_classes(field: str, tmp_path
         shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
 
 
-def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path: Path) -> None:
+def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path):
     features = {"fine": {"names": ["x", "y"], "_type": "ClassLabel"}}
     schema = pa.schema(
         [("label", pa.string()), ("fine", pa.int64())],
@@ -301,7 +293,7 @@ def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path: P
     assert [(each["label"], each["fine"]) for each in ds] == [(1, 0), (0, None)]
 
 
-def test_a_tar_of_images_is_a_dataset_of_images(tmp_path: Path) -> None:
+def test_a_tar_of_images_is_a_dataset_of_images(tmp_path):
     (tmp_path / "in").mkdir()
     for split, count in (("train", 3), ("val", 2)):
         members = [
@@ -322,7 +314,7 @@ def test_a_tar_of_images_is_a_dataset_of_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("top", ["", "./", "photos/"])
-def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top: str, tmp_path: Path) -> None:
+def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top, tmp_path):
     names = [
         f"{top}{folder}/{number:03}.jpg" for folder in ("cat", "dog", "owl") for number in range(70)
     ]
@@ -342,7 +334,7 @@ def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top: str, tmp_pat
     } == wanted
 
 
-def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
+def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path):
     def convert(names: list[str], out: str, **options: Any) -> tuple[Any, list[str]]:
         (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
         shardctl.convert(tmp_path / "a.tar", tmp_path / out, workers=0, **options)
@@ -372,7 +364,7 @@ def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path: Path) -> None:
         ["cat/notes.txt"],
     ],
 )
-def test_other_members_do_not_take_the_classes_of_a_tar(others: list[str], tmp_path: Path) -> None:
+def test_other_members_do_not_take_the_classes_of_a_tar(others, tmp_path):
     images = [
         (f"{name}/{number:03}.jpg", jpeg(number % 3))
         for name in ("cat", "dog")
@@ -394,8 +386,8 @@ def test_other_members_do_not_take_the_classes_of_a_tar(others: list[str], tmp_p
     [(["a"], {}, "auto"), (["a", "b"], {"cls": b"1"}, "none"), (["a"], {"json": b"{}"}, "folder")],
 )
 def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
-    tars: list[str], beside: dict[str, bytes], labels: str, tmp_path: Path
-) -> None:
+    tars, beside, labels, tmp_path
+):
     """After so many samples of training that none of the others is looked at for the types of
     fields."""
     members = [
@@ -440,7 +432,7 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
         }
 
 
-def test_an_update_asks_about_the_folders_of_new_tars(tmp_path: Path) -> None:
+def test_an_update_asks_about_the_folders_of_new_tars(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.tar").write_bytes(tar([("a.jpg", jpeg(1))]))
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="none")
@@ -449,7 +441,7 @@ def test_an_update_asks_about_the_folders_of_new_tars(tmp_path: Path) -> None:
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="none", update=True)
 
 
-def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_path: Path) -> None:
+def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_path):
     names = ["bullet_train/1", "test_tube/2", "car/3"]
     (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
     shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
@@ -461,7 +453,7 @@ def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_
         shardctl.convert(tmp_path / "b.tar", tmp_path / "other", workers=0, labels="none")
 
 
-def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:
+def test_a_format_is_told_by_name_or_by_content(tmp_path):
     interop = {
         "webdataset/plain-000000.tar": ".tar",
         "webdataset/packed.tar.gz": ".tar",
@@ -489,7 +481,7 @@ def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:
         assert ending_of(name, "/nowhere") not in (".tar", ".tfrecord", ".mds", ".rec"), name
 
 
-def test_what_decides_the_values_of_others_is_in_the_fingerprint(tmp_path: Path) -> None:
+def test_what_decides_the_values_of_others_is_in_the_fingerprint(tmp_path):
     folder = tmp_path / "in"
     shutil.copytree(INTEROP / "tfds", folder)
     assert shardctl.convert(folder, tmp_path / "out", workers=0).status == "created"
@@ -500,7 +492,7 @@ def test_what_decides_the_values_of_others_is_in_the_fingerprint(tmp_path: Path)
         shardctl.convert(folder, tmp_path / "out", workers=0)
 
 
-def test_shards_that_are_missing_by_their_names_are_told(tmp_path: Path) -> None:
+def test_shards_that_are_missing_by_their_names_are_told(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     pq.write_table(pa.table({"a": [1]}), folder / "train-00000-of-00002.parquet")
@@ -511,7 +503,7 @@ def test_shards_that_are_missing_by_their_names_are_told(tmp_path: Path) -> None
     assert [finding.kind for finding in check(folder, 0).findings] == ["missing-shard"]
 
 
-def test_a_pipe_in_the_place_of_a_description_does_not_hold_the_command_up(tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_a_description_does_not_hold_the_command_up(tmp_path):
     folder = tmp_path / "in"
     shutil.copytree(INTEROP / "tfds", folder)
     for name in ("features.json", "dataset_info.json", "label.labels.txt"):

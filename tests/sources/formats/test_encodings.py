@@ -85,8 +85,8 @@ def read(
 @pytest.mark.parametrize(("part_bytes", "chunk_bytes"), [(1 << 20, 1 << 20), (5, 1), (16, 3)])
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_text_in_any_encoding_comes_out_as_it_is(
-    encoding: str, part_bytes: int, chunk_bytes: int, ending: str, tmp_path: Path
-) -> None:
+    encoding, part_bytes, chunk_bytes, ending, tmp_path
+):
     data = TEXTS[encoding].encode(encoding)
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(gzip.compress(data) if ending else data)
@@ -123,15 +123,15 @@ def test_text_in_any_encoding_comes_out_as_it_is(
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize(("part_bytes", "chunk_bytes"), [(1 << 20, 1 << 20), (5, 1), (16, 3)])
 def test_bytes_that_are_no_text_cost_their_record_and_are_named(
-    encoding: str,
-    data: bytes,
-    kept: list[tuple[int, str]],
-    faults: dict[int, int],
-    ending: str,
-    part_bytes: int,
-    chunk_bytes: int,
-    tmp_path: Path,
-) -> None:
+    encoding,
+    data,
+    kept,
+    faults,
+    ending,
+    part_bytes,
+    chunk_bytes,
+    tmp_path,
+):
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(gzip.compress(data) if ending else data)
     found, rejects, own = read(path, encoding, Sequential(Lines(), part_bytes, chunk_bytes))
@@ -163,9 +163,7 @@ def test_bytes_that_are_no_text_cost_their_record_and_are_named(
     sizes=st.lists(st.integers(1, 5), min_size=40, max_size=40),
 )
 @examples(200)
-def test_decoding_in_stretches_is_decoding_at_once(
-    encoding: str, data: bytes, sizes: list[int]
-) -> None:
+def test_decoding_in_stretches_is_decoding_at_once(encoding, data, sizes):
     whole = Transcoder(encoding, 0)
     expected = whole.feed(data, final=True)
     parts = Transcoder(encoding, 0)
@@ -196,9 +194,7 @@ def test_decoding_in_stretches_is_decoding_at_once(
         if not (named.startswith("utf-16") and encoding.startswith("utf-32"))
     ],
 )
-def test_a_byte_order_mark_counts_for_more_than_the_name(
-    encoding: str, named: str, tmp_path: Path
-) -> None:
+def test_a_byte_order_mark_counts_for_more_than_the_name(encoding, named, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(("\ufeff" + CHINESE).encode(encoding))
     found, rejects, own = read(path, named)
@@ -207,7 +203,7 @@ def test_a_byte_order_mark_counts_for_more_than_the_name(
 
 
 @pytest.mark.parametrize("named", ["utf-16", "utf-32"])
-def test_utf16_without_a_mark_is_not_guessed(named: str, tmp_path: Path) -> None:
+def test_utf16_without_a_mark_is_not_guessed(named, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("a\n".encode(f"{named}-le"))
     with pytest.raises(
@@ -216,7 +212,7 @@ def test_utf16_without_a_mark_is_not_guessed(named: str, tmp_path: Path) -> None
         read(path, named)
 
 
-def test_text_in_utf8_names_the_byte() -> None:
+def test_text_in_utf8_names_the_byte():
     assert decode_text(b"\xef\xbb\xbfa", "utf-8") == "a"
     with pytest.raises(Rejection, match="not UTF-8 at byte 4; give --encoding") as caught:
         decode_text(b"\xef\xbb\xbfa\xff", "utf-8")
@@ -226,7 +222,7 @@ def test_text_in_utf8_names_the_byte() -> None:
 @pytest.mark.parametrize(
     "name", ["no-such", "rot13", "hex", "zlib", "idna", "unicode_escape", "", "\x00", "日本"]
 )
-def test_what_is_no_encoding_of_files_is_refused(name: str) -> None:
+def test_what_is_no_encoding_of_files_is_refused(name):
     with pytest.raises(UsageError, match="there is no such encoding"):
         known_encoding(name)
     with pytest.raises(UsageError, match="utf-7 is not read; recode the files"):
@@ -234,8 +230,8 @@ def test_what_is_no_encoding_of_files_is_refused(name: str) -> None:
 
 
 def test_detection_without_its_package_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setitem(sys.modules, "charset_normalizer", None)
     with pytest.raises(InstallError, match=re.escape(f"pip install {to_install('detect')}")):
         detect(b"abc")
@@ -258,9 +254,7 @@ def test_detection_without_its_package_says_how_to_install_it(
     ],
 )
 @pytest.mark.parametrize("before", ["", "plain lines in ASCII\n" * 10_000])
-def test_the_encoding_is_found_and_told(
-    encoding: str, text: str, before: str, tmp_path: Path
-) -> None:
+def test_the_encoding_is_found_and_told(encoding, text, before, tmp_path):
     path = tmp_path / "a.txt.gz"
     data = (before + text).encode(encoding)
     path.write_bytes(gzip.compress(data))
@@ -272,7 +266,7 @@ def test_the_encoding_is_found_and_told(
 
 
 @needs_detection
-def test_what_no_encoding_fits_is_a_reject(tmp_path: Path) -> None:
+def test_what_no_encoding_fits_is_a_reject(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(bytes(range(1, 256)) * 20)
     with pytest.raises(Rejection, match="its encoding could not be found") as caught:
@@ -281,9 +275,7 @@ def test_what_no_encoding_fits_is_a_reject(tmp_path: Path) -> None:
 
 
 @needs_detection
-def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(tmp_path, monkeypatch):
     monkeypatch.setattr(encodings, "DETECTED_BYTES", 301)  # within a character
     monkeypatch.setattr("shardctl.sources.formats.sequential.DETECTED_BYTES", 301)
     path = tmp_path / "a.txt"
@@ -294,7 +286,7 @@ def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(
 
 @pytest.mark.corpus
 @needs_detection
-def test_encodings_of_real_files_are_found(corpus: Path) -> None:
+def test_encodings_of_real_files_are_found(corpus):
     for folder in (
         "utf-8",
         "GB2312",

@@ -78,9 +78,7 @@ ALL = {"plain": PLAIN, "half": HALF, "mirror": MIRROR, "quarter": QUARTER, "squa
     ids=["as it came", "decoded", "moved"],
 )
 @pytest.mark.parametrize("frame", ["stored", "upright"])
-def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(
-    recipe: dict[str, Any], frame: str, tmp_path: Path
-) -> None:
+def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(recipe, frame, tmp_path):
     masks = (ALL, {}) if frame == "stored" else ({}, ALL)
     digests = set()
     for workers in (0, 2):
@@ -100,8 +98,8 @@ def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(
 
 @pytest.mark.parametrize("frame", ["stored", "upright"])
 def test_where_no_size_tells_the_frame_a_note_counts_the_images_and_the_option_decides(
-    frame: str, tmp_path: Path
-) -> None:
+    frame, tmp_path
+):
     unclear = {name: ALL[name] for name in ("plain", "half", "mirror", "square")}
     source = of_tar(tmp_path / "a.tar", *((unclear, {}) if frame == "stored" else ({}, unclear)))
     result = shardctl.convert(source, tmp_path / "auto", recipe=FLIP, workers=0)
@@ -117,7 +115,7 @@ def test_where_no_size_tells_the_frame_a_note_counts_the_images_and_the_option_d
     assert are_aligned(tmp_path / "told") == [True] * 4
 
 
-def test_an_image_that_nothing_tells_the_frame_of_is_a_reject(tmp_path: Path) -> None:
+def test_an_image_that_nothing_tells_the_frame_of_is_a_reject(tmp_path):
     """None of the first records is turned: a later one is, by 180 degrees, and another one so that
     its size tells."""
     shots = {f"s{number:03}": PLAIN for number in range(200)}
@@ -145,9 +143,7 @@ def table(folder: Path, orientation: int, **columns: pa.Array) -> Path:
     ("orientation", "box", "moved"),
     [(3, [4, 0, 3, 4], [1, 0, 3, 4]), (6, [0, 1, 4, 3], [2, 1, 4, 3])],
 )
-def test_objects_of_tables_are_turned_where_a_person_says_so(
-    orientation: int, box: list[int], moved: list[int], tmp_path: Path
-) -> None:
+def test_objects_of_tables_are_turned_where_a_person_says_so(orientation, box, moved, tmp_path):
     source = table(
         tmp_path, orientation, objects=pa.array([BOX, None, {"bbox": [], "category": []}], OBJECTS)
     )

@@ -28,12 +28,12 @@ def rows_of(folder: Path, **sets: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", ">i2", "<u4", ">i8", "f2", "f4", ">f8"])
-def test_numbers_of_every_type_come_out(dtype: str, tmp_path: Path) -> None:
+def test_numbers_of_every_type_come_out(dtype, tmp_path):
     array = np.array([[0, 1], [1, 100]], dtype)
     assert rows_of(tmp_path, x=array) == [{"x": row} for row in array.tolist()]
 
 
-def test_texts_bytes_and_structures_come_out(tmp_path: Path) -> None:
+def test_texts_bytes_and_structures_come_out(tmp_path):
     texts = np.array([["né", "日本"], ["", "x"]], object)
     mixed = np.array([(1, [1, 2]), (2, [3, 4])], [("n", "i2"), ("box", "f4", (2,))])
     fixed = np.array(["né".encode(), b"a"], h5py.string_dtype("utf-8", 4))
@@ -50,21 +50,21 @@ def test_texts_bytes_and_structures_come_out(tmp_path: Path) -> None:
     ]
 
 
-def test_an_enumeration_is_its_numbers(tmp_path: Path) -> None:
+def test_an_enumeration_is_its_numbers(tmp_path):
     kind = h5py.enum_dtype({"cat": 1, "dog": 2}, "i1")
     assert rows_of(tmp_path, x=np.array([1, 2], kind)) == [{"x": 1}, {"x": 2}]
     said = shardctl.convert(tmp_path / "a.h5", tmp_path / "out", workers=0).notices
     assert said == ("left out: the names of the classes of x.enum (2)",)
 
 
-def test_data_sets_may_be_in_one_group(tmp_path: Path) -> None:
+def test_data_sets_may_be_in_one_group(tmp_path):
     assert rows_of(tmp_path, **{"train/x": [1, 2], "train/y": [3, 4]}) == [
         {"x": 1, "y": 3},
         {"x": 2, "y": 4},
     ]
 
 
-def test_units_are_read_apart(tmp_path: Path) -> None:
+def test_units_are_read_apart(tmp_path):
     array = np.random.default_rng(0).normal(size=(30_000, 10))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=array, chunks=(700, 10), compression="gzip", shuffle=True)
@@ -126,7 +126,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_what_is_no_column_is_refused(what: str, tmp_path: Path) -> None:
+def test_what_is_no_column_is_refused(what, tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         odd(file, what, tmp_path)
     with pytest.raises(Rejection) as raised:
@@ -134,7 +134,7 @@ def test_what_is_no_column_is_refused(what: str, tmp_path: Path) -> None:
     assert raised.value.error == ODD[what]
 
 
-def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_cut_are_refused(tmp_path):
     rows_of(tmp_path, x=np.arange(100), y=np.arange(100.0))
     data = (tmp_path / "a.h5").read_bytes()
     for size in [*range(0, len(data), 61), len(data) - 1]:
@@ -143,7 +143,7 @@ def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
             read(HDF5, tmp_path / "a.h5")
 
 
-def test_damage_to_compressed_data_is_rejected(tmp_path: Path) -> None:
+def test_damage_to_compressed_data_is_rejected(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset(
             "x", data=np.arange(1000), chunks=(100,), compression="gzip", fletcher32=True
@@ -158,12 +158,12 @@ def test_damage_to_compressed_data_is_rejected(tmp_path: Path) -> None:
             read(HDF5, tmp_path / "a.h5")
 
 
-def test_a_file_is_known_by_content(tmp_path: Path) -> None:
+def test_a_file_is_known_by_content(tmp_path):
     rows_of(tmp_path, x=[1])
     assert ending_of("a", str(tmp_path / "a.h5")) == ".h5"
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     find_format.cache_clear()
     with pytest.raises(InstallError, match=r"pip install .*h5py"):

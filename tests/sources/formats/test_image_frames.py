@@ -51,7 +51,7 @@ def expected(source: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("store", ["source", "png"])
-def test_each_frame_becomes_a_sample(source: Path, tmp_path: Path, store: str) -> None:
+def test_each_frame_becomes_a_sample(source, tmp_path, store):
     result = shardctl.convert(source, tmp_path / "out", frames="all", store=store, workers=0)
     wanted = expected(source)
     assert len(wanted) == 2 * (4 * FRAMES + 1)
@@ -68,7 +68,7 @@ def test_each_frame_becomes_a_sample(source: Path, tmp_path: Path, store: str) -
     )
 
 
-def test_shares_do_not_divide_the_frames_of_a_file(source: Path, tmp_path: Path) -> None:
+def test_shares_do_not_divide_the_frames_of_a_file(source, tmp_path):
     """They are drawn as the files are where each is one image, and stay there when others come."""
     for number in range(30):
         (source / "a" / f"{number}#x.gif").write_bytes((source / "a" / "x.gif").read_bytes())
@@ -95,7 +95,7 @@ def test_shares_do_not_divide_the_frames_of_a_file(source: Path, tmp_path: Path)
     )
 
 
-def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path: Path) -> None:
+def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path):
     (tmp_path / "in").mkdir()
     pages = [np.full((8, 9), value, np.float32) for value in (-7.5, 0.25, 3000.0)]
     first, *others = map(Image.fromarray, pages)
@@ -114,9 +114,7 @@ def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path: Pa
     assert found == dict(zip(keys, levels, strict=True))
 
 
-def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source, tmp_path):
     (source / "a" / "broken.gif").write_bytes((source / "a" / "x.gif").read_bytes()[:40])
     (source / "a" / "phone.heic").write_bytes(b"\0\0\0\x24ftypheic\0\0\0\0mif1heic" + bytes(40))
     small, large = (Image.new("RGB", size) for size in ((10, 10), (99, 99)))
@@ -133,7 +131,7 @@ def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(
     assert result.samples == 2 * (4 * FRAMES + 1) + 2
 
 
-def test_annotations_of_whole_files_are_refused(source: Path, tmp_path: Path) -> None:
+def test_annotations_of_whole_files_are_refused(source, tmp_path):
     (source / "metadata.jsonl").write_text(
         '{"file_name": "a/x.gif", "objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}\n'
     )

@@ -69,13 +69,13 @@ ROWS = st.lists(
 @examples(30)
 @given(ROWS, st.sampled_from([None, 1]), st.integers(1, 40), st.integers(1, 40), st.booleans())
 def test_elements_come_out_whatever_the_blocks_and_units(
-    tmp_path: Path,
-    rows: list[dict[str, Any]],
-    indent: int | None,
-    block: int,
-    unit: int,
-    mark: bool,
-) -> None:
+    tmp_path,
+    rows,
+    indent,
+    block,
+    unit,
+    mark,
+):
     path = tmp_path / "rows.json"
     form = JsonDocument(unit_bytes=unit, block_bytes=block)
     text = json.dumps(rows, indent=indent, ensure_ascii=False)
@@ -121,7 +121,7 @@ def test_elements_come_out_whatever_the_blocks_and_units(
         )
     )
 )
-def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path: Path, parts: list[str]) -> None:
+def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path, parts):
     path = tmp_path / "rows.json"
     path.write_text("".join(parts), newline="")
     assume(unmarked_wide(path.read_bytes()) is None)  # that is refused as UTF-16
@@ -195,9 +195,7 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path: Path, parts: l
         (" \n", [], []),
     ],
 )
-def test_what_is_broken_is_named(
-    tmp_path: Path, text: str, kept: list[int], rejects: list[tuple[int, str, str]]
-) -> None:
+def test_what_is_broken_is_named(tmp_path, text, kept, rejects):
     path = tmp_path / "rows.json"
     path.write_text(text, newline="")
     for form in (JsonDocument(), JsonDocument(unit_bytes=1, block_bytes=3)):
@@ -211,7 +209,7 @@ def test_what_is_broken_is_named(
             assert "line of JSON" not in message
 
 
-def test_a_record_that_is_too_long_is_a_fault_and_not_read(tmp_path: Path) -> None:
+def test_a_record_that_is_too_long_is_a_fault_and_not_read(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([{"a": "x"}, {"a": "x" * 5000}, {"a": "y"}]))
     records, rejects = read(path, JsonDocument(record_bytes=1000))
@@ -221,7 +219,7 @@ def test_a_record_that_is_too_long_is_a_fault_and_not_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("later", ['[{"n": 1}]', '[{"n": 1}            ,', '["'])
-def test_a_file_that_changed_is_a_rejection(tmp_path: Path, later: str) -> None:
+def test_a_file_that_changed_is_a_rejection(tmp_path, later):
     path = tmp_path / "rows.json"
     path.write_text('[{"n": 1}, {"n": 2}]')
     form = JsonDocument()
@@ -232,7 +230,7 @@ def test_a_file_that_changed_is_a_rejection(tmp_path: Path, later: str) -> None:
     assert (raised.value.stage, raised.value.error) == ("read", "changed")
 
 
-def test_bytes_that_are_not_utf8_cost_one_record(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_cost_one_record(tmp_path):
     path = tmp_path / "rows.json"
     path.write_bytes(b'[{"a":"x"},{"a":"\xff"},{"a":"y"}]')
     records, rejects = read(path, JsonDocument())

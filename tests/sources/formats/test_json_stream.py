@@ -57,9 +57,7 @@ def outcome(form: Any, path: Path, reading: Reading) -> Any:
     st.integers(1, 30),
     st.integers(1, 30),
 )
-def test_a_stream_has_the_records_of_a_plain_file(
-    tmp_path: Path, parts: list[str], valid: bool, block: int, part: int
-) -> None:
+def test_a_stream_has_the_records_of_a_plain_file(tmp_path, parts, valid, block, part):
     text = (
         json.dumps([{"t": each} if len(each) % 2 else {"n": [len(each)]} for each in parts])
         if valid
@@ -76,7 +74,7 @@ def test_a_stream_has_the_records_of_a_plain_file(
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
-def test_a_record_that_is_too_large_is_passed_over(tmp_path: Path, block: int) -> None:
+def test_a_record_that_is_too_large_is_passed_over(tmp_path, block):
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"a": "x"}, {"a": "y" * 50}, {"a": "z"}]))
     found = read(JsonStream(record_bytes=20, block_bytes=block), path)
@@ -84,7 +82,7 @@ def test_a_record_that_is_too_large_is_passed_over(tmp_path: Path, block: int) -
     assert [(number, error) for number, error, _ in found.rejects] == [(2, "too-large")]
 
 
-def test_a_part_of_the_records_is_that_part_of_all(tmp_path: Path) -> None:
+def test_a_part_of_the_records_is_that_part_of_all(tmp_path):
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(json.dumps([{"n": n} for n in range(20)]).encode()))
     (unit,) = units_of(cut(JsonStream(), path))

@@ -231,9 +231,7 @@ GOOD_SCALARS = st.sampled_from(
 @given(LINES, st.sampled_from([b"\n", b"\r\n"]), st.booleans())
 @example([b'{"a":1} null {"a":2}'], b"\n", True)
 @example([b'{"a":[null,null]}', b'{"a":[null]}'], b"\n", True)
-def test_hostile_lines_are_read_as_if_one_by_one(
-    lines: list[bytes], end: bytes, ended: bool
-) -> None:
+def test_hostile_lines_are_read_as_if_one_by_one(lines, end, ended):
     check(end.join(lines) + (end if ended and lines else b""))
 
 
@@ -245,7 +243,7 @@ def test_hostile_lines_are_read_as_if_one_by_one(
         max_size=4,
     )
 )
-def test_plain_lines_are_read_as_if_one_by_one(rows: list[list[tuple[str, str]]]) -> None:
+def test_plain_lines_are_read_as_if_one_by_one(rows):
     check(
         "".join(
             "{" + ",".join(f'"{name}":{value}' for name, value in row) + "}\n" for row in rows
@@ -255,9 +253,7 @@ def test_plain_lines_are_read_as_if_one_by_one(rows: list[list[tuple[str, str]]]
 
 @examples(150)
 @given(LINES, LINES)
-def test_types_of_a_part_are_widened_or_give_the_same_as_types_of_all(
-    one: list[bytes], other: list[bytes]
-) -> None:
+def test_types_of_a_part_are_widened_or_give_the_same_as_types_of_all(one, other):
     sampled, late = b"".join(line + b"\n" for line in one), b"".join(line + b"\n" for line in other)
     part = types_of(sampled)
     everything = part.join(types_of(late))
@@ -278,7 +274,7 @@ def numbers_that_are_odd(numbers: Any) -> Any:
 
 @examples(150)
 @given(LINES)
-def test_chosen_lines_are_those_of_all_lines(lines: list[bytes]) -> None:
+def test_chosen_lines_are_those_of_all_lines(lines):
     data = b"".join(line + b"\n" for line in lines)
     schema = types_of(data).schema()
     every, odd = parse(data, schema), parse(data, schema, numbers_that_are_odd)
@@ -294,7 +290,7 @@ def test_chosen_lines_are_those_of_all_lines(lines: list[bytes]) -> None:
     [jsonl.DEEPEST - 1, jsonl.DEEPEST, jsonl.MOST_LEVELS - 1, jsonl.MOST_LEVELS, 20_000, 300_000],
 )
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
-def test_deeply_nested_lines_end_no_process(levels: int, opening: bytes, closing: bytes) -> None:
+def test_deeply_nested_lines_end_no_process(levels, opening, closing):
     deep = b'{"a":' + opening * levels + b"1" + closing * levels + b"}\n"
     check(deep + b'{"a":1}\n')
     schema = pa.schema([("a", pa.list_(pa.int64()))])
@@ -325,20 +321,20 @@ def test_deeply_nested_lines_end_no_process(levels: int, opening: bytes, closing
         (pa.date32(), '"soon"'),
     ],
 )
-def test_a_value_that_needs_another_type_is_a_misfit(type_: pa.DataType, value: str) -> None:
+def test_a_value_that_needs_another_type_is_a_misfit(type_, value):
     schema = pa.schema([("a", type_), ("b", pa.string())])
     with pytest.raises(Misfit, match="record 3"):
         parse(f'{{"b":"x"}}\nbroken\n{{"a":{value}}}\n'.encode(), schema)
 
 
-def test_a_new_field_is_a_misfit_and_a_broken_line_with_one_is_not() -> None:
+def test_a_new_field_is_a_misfit_and_a_broken_line_with_one_is_not():
     schema = pa.schema([("a", pa.int64())])
     with pytest.raises(Misfit, match="the field b is new"):
         parse(b'{"a":1,"b":2}\n', schema)
     assert [n for n, _ in parse(b'{"a":1,"b":2\n{"a":1}\n', schema).rejects] == [1]
 
 
-def test_times_stay_text() -> None:
+def test_times_stay_text():
     data = (
         b'{"when":"2020-01-01","n":[{"t":"2020-01-01 '
         b'10:00:00"}],"label":"2020-01-01"}\n{"label":"2020-01-02"}\n'
@@ -364,9 +360,7 @@ def test_times_stay_text() -> None:
         (pa.list_(pa.struct([("t", pa.date32())])), '[{"t": "2020-01-01"}]', '[{"t": "x"}]'),
     ],
 )
-def test_given_types_are_the_same_by_both_ways(
-    type_: pa.DataType, good: str, bad: str | None
-) -> None:
+def test_given_types_are_the_same_by_both_ways(type_, good, bad):
     schema = pa.schema([("a", type_)])
     line = f'{{"a":{good}}}\n{{"a":null}}\n'.encode()
     fast, slow = parse(line, schema).batch, parse(line + b"broken\n", schema).batch
@@ -378,7 +372,7 @@ def test_given_types_are_the_same_by_both_ways(
             parse(f'{{"a":{bad}}}\n{after}'.encode(), schema)
 
 
-def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes_do() -> None:
+def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes_do():
     same = [{"id": number, "of": {"name": number}} for number in range(5000)]
     own = [{"id": number, "of": {"name": number, f"name {number}": 1}} for number in range(5000)]
     for records in (own, same[:600] + own):

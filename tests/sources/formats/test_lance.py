@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,14 +48,14 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path / "a.lance"
 
 
-def test_rows_come_out_with_their_types(dataset: Path) -> None:
+def test_rows_come_out_with_their_types(dataset):
     found = read(LANCE, newest(dataset))
     assert found.rows == table(0, 100).to_pylist()
     assert found.table.schema.field("vector").type == pa.list_(pa.float32(), 2)
     assert found.table.schema.field("data").type == pa.binary()
 
 
-def test_units_are_read_apart(tmp_path: Path) -> None:
+def test_units_are_read_apart(tmp_path):
     wide = pa.table(
         {"id": range(3000), "data": [np.random.default_rng(n).bytes(2000) for n in range(3000)]}
     )
@@ -70,9 +69,7 @@ def test_units_are_read_apart(tmp_path: Path) -> None:
     assert len(set(whole.digests)) == len(units)
 
 
-def test_the_newest_version_is_read_without_what_was_deleted(
-    dataset: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_the_newest_version_is_read_without_what_was_deleted(dataset, tmp_path, cli):
     changed = lance.dataset(str(dataset))
     changed.delete("id % 10 = 3")
     changed.insert(table(100, 5))
@@ -94,7 +91,7 @@ def test_the_newest_version_is_read_without_what_was_deleted(
     assert (result.ok, result.shards, result.samples) == (True, 1, len(wanted))
 
 
-def test_manifests_that_are_numbered_upwards_are_known(tmp_path: Path) -> None:
+def test_manifests_that_are_numbered_upwards_are_known(tmp_path):
     path = str(tmp_path / "a.lance")
     lance.write_dataset(table(0, 5), path, enable_v2_manifest_paths=False)
     for _ in range(10):
@@ -103,7 +100,7 @@ def test_manifests_that_are_numbered_upwards_are_known(tmp_path: Path) -> None:
     assert check(tmp_path / "a.lance", 0).samples == 15
 
 
-def test_damaged_and_missing_files_are_named(dataset: Path) -> None:
+def test_damaged_and_missing_files_are_named(dataset):
     manifest = newest(dataset)
     data = min((dataset / "data").glob("*.lance"))
     whole = data.read_bytes()
@@ -118,7 +115,7 @@ def test_damaged_and_missing_files_are_named(dataset: Path) -> None:
         read(LANCE, manifest)
 
 
-def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path: Path, cli: Any) -> None:
+def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path, cli):
     folder = tmp_path / "_mine"
     (folder / "_versions").mkdir(parents=True)
     (folder / "data").mkdir()
@@ -131,13 +128,13 @@ def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path: Path,
     assert sorted(made[n]["n"] for n in range(len(made))) == [1, 2, 3]
 
 
-def test_the_name_of_a_manifest_tells_its_format(dataset: Path) -> None:
+def test_the_name_of_a_manifest_tells_its_format(dataset):
     manifest = newest(dataset)
     assert ending_of(manifest.name, str(manifest)) == ".lance"
     assert ending_of("app.manifest", str(manifest)) != ".lance"
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lance", None)
     find_format.cache_clear()
     with pytest.raises(InstallError, match="Lance needs the package pylance: pip install "):

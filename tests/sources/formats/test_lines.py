@@ -94,8 +94,8 @@ CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"\x00"]), max_
 @example(b"x!", b"", 1, 1, 1)
 @example(b"", b"aaaa\naaaaaaaaaaaa", 4, 1, 8)
 def test_units_are_whole_lines_and_their_records_add_up(
-    tmp_path: Path, head: bytes, content: bytes, cell: int, cells: int, longest: int
-) -> None:
+    tmp_path, head, content, cell, cells, longest
+):
     path = tmp_path / "file"
     data = head + content
     path.write_bytes(data)
@@ -120,9 +120,7 @@ def test_units_are_whole_lines_and_their_records_add_up(
 
 @examples(100)
 @given(CONTENT, st.integers(0, 4), st.integers(0, 4), st.integers(1, 9), st.integers(1, 20))
-def test_records_of_a_unit_are_read_with_their_numbers(
-    tmp_path: Path, content: bytes, skip: int, less: int, cell: int, part: int
-) -> None:
+def test_records_of_a_unit_are_read_with_their_numbers(tmp_path, content, skip, less, cell, part):
     path = tmp_path / "file"
     path.write_bytes(content)
     form = LineFile(Lines(), unit_bytes=cell, part_bytes=part)
@@ -150,7 +148,7 @@ def write_rows(path: Path, count: int) -> None:
     )
 
 
-def test_lines_of_json_are_read_by_units(tmp_path: Path) -> None:
+def test_lines_of_json_are_read_by_units(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows(path, 100)
     form: Format = LineFile(JsonLines(), unit_bytes=256)
@@ -172,7 +170,7 @@ def test_lines_of_json_are_read_by_units(tmp_path: Path) -> None:
         assert pa.Table.from_batches([p.batch for p in parsed]).column("n").to_pylist() == expected
 
 
-def test_a_file_that_became_shorter_is_a_rejection(tmp_path: Path) -> None:
+def test_a_file_that_became_shorter_is_a_rejection(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows(path, 10)
     form = LineFile(JsonLines())
@@ -189,7 +187,7 @@ def test_a_file_that_became_shorter_is_a_rejection(tmp_path: Path) -> None:
         assert (raised.value.stage, raised.value.error) == ("read", "changed")
 
 
-def test_a_line_that_is_too_long_is_a_fault_that_says_so(tmp_path: Path) -> None:
+def test_a_line_that_is_too_long_is_a_fault_that_says_so(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a":1}\n{"a":"' + b"x" * 5000 + b'"}\n{"a":2}\n')
     cuts = cuts_of(path, LineFile(JsonLines(), unit_bytes=64, record_bytes=1024))

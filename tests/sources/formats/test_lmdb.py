@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,9 +35,7 @@ def write(path: Path, entries: dict[bytes, bytes], subdir: bool = False) -> Path
 @given(
     entries=st.dictionaries(st.text(min_size=1, max_size=40), st.binary(max_size=200), max_size=30)
 )
-def test_any_entries_come_out_in_the_order_of_their_keys(
-    entries: dict[str, bytes], tmp_path_factory: Any
-) -> None:
+def test_any_entries_come_out_in_the_order_of_their_keys(entries, tmp_path_factory):
     wanted = {key.encode(): value for key, value in entries.items()}
     found = read(LMDB, write(tmp_path_factory.mktemp("lmdb") / "a.mdb", wanted))
     rows = [
@@ -53,7 +50,7 @@ def test_any_entries_come_out_in_the_order_of_their_keys(
     assert rows == [(key, wanted[key]) for key in sorted(wanted) if key not in refused]
 
 
-def test_units_are_read_apart(tmp_path: Path) -> None:
+def test_units_are_read_apart(tmp_path):
     entries = {b"%05d" % number: bytes([number % 256]) * 5000 for number in range(1000)}
     path = write(tmp_path / "a.mdb", entries)
     units = units_of(cut(LMDB, path))
@@ -63,7 +60,7 @@ def test_units_are_read_apart(tmp_path: Path) -> None:
     assert read(LMDB, path, units=units[::-1]).digests == whole.digests[::-1]
 
 
-def test_databases_inside_are_refused_and_values_of_their_size_are_not(tmp_path: Path) -> None:
+def test_databases_inside_are_refused_and_values_of_their_size_are_not(tmp_path):
     plain = {b"%d" % number: bytes([number]) * 48 for number in range(5)}
     assert len(read(LMDB, write(tmp_path / "plain.mdb", plain)).rows) == 5
     with lmdb.open(str(tmp_path / "a.mdb"), subdir=False, max_dbs=2) as environment:
@@ -74,7 +71,7 @@ def test_databases_inside_are_refused_and_values_of_their_size_are_not(tmp_path:
         read(LMDB, tmp_path / "a.mdb")
 
 
-def test_a_number_of_entries_that_is_too_large_is_damage(tmp_path: Path) -> None:
+def test_a_number_of_entries_that_is_too_large_is_damage(tmp_path):
     path = write(tmp_path / "a.mdb", {b"%03d" % number: b"x" for number in range(100)})
     data = path.read_bytes()
     pages = [page for page in (0, 4096) if (100).to_bytes(8, "little") in data[page : page + 200]]
@@ -86,19 +83,19 @@ def test_a_number_of_entries_that_is_too_large_is_damage(tmp_path: Path) -> None
         read(LMDB, path)
 
 
-def test_a_pickle_is_a_reject(tmp_path: Path) -> None:
+def test_a_pickle_is_a_reject(tmp_path):
     path = write(tmp_path / "a.mdb", {b"a": pickle.dumps([1, "x"]), b"b": b"plain"})
     found = read(LMDB, path)
     assert [row["key"] for row in found.rows] == ["b"]
     assert [reject[:2] for reject in found.rejects] == [(1, "pickle")]
 
 
-def test_keys_that_are_no_text_are_bytes(tmp_path: Path) -> None:
+def test_keys_that_are_no_text_are_bytes(tmp_path):
     found = read(LMDB, write(tmp_path / "a.mdb", {b"\xff\0": b"x", b"\xff\1": b"y"}))
     assert [row["key"] for row in found.rows] == [b"\xff\0", b"\xff\1"]
 
 
-def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_cut_are_refused(tmp_path):
     path = write(tmp_path / "a.mdb", {b"%d" % number: bytes(3000) for number in range(20)})
     data = path.read_bytes()
     for size in [*range(0, len(data), 3001), len(data) - 1]:
@@ -109,16 +106,14 @@ def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
             read(LMDB, path)
 
 
-def test_the_reject_of_a_damaged_file_has_no_path_of_this_machine(tmp_path: Path) -> None:
+def test_the_reject_of_a_damaged_file_has_no_path_of_this_machine(tmp_path):
     path = tmp_path / "a.mdb"
     path.write_bytes(bytes(MAGIC_AT) + MAGIC + bytes(8000))
     with pytest.raises(Rejection, match=r"the file cannot be read \(MDB_INVALID: "):
         read(LMDB, path)
 
 
-def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(
-    photos: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(photos, tmp_path, cli):
     images = sorted(photos.rglob("*.jpg"))
     write(
         tmp_path / "train_lmdb",
@@ -139,7 +134,7 @@ def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(
     assert {path.name: path.read_bytes() for path in (tmp_path / "train_lmdb").iterdir()} == before
 
 
-def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lmdb", None)
     find_format.cache_clear()
     with pytest.raises(InstallError, match=re.escape(f"pip install {to_install('lmdb')}")):

@@ -91,7 +91,7 @@ def decoded(mask: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_mask_is_moved_with_its_image(case: str, tmp_path: Path) -> None:
+def test_a_mask_is_moved_with_its_image(case, tmp_path):
     write, name, dtype = CASES[case]
     source = write(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
@@ -112,7 +112,7 @@ def test_a_mask_is_moved_with_its_image(case: str, tmp_path: Path) -> None:
     assert shown == [np.array_equal(image, PIXELS) for image in batch["image"]]
 
 
-def test_a_mask_stays_on_its_image_in_any_process(tmp_path: Path) -> None:
+def test_a_mask_stays_on_its_image_in_any_process(tmp_path):
     rng, records = np.random.default_rng(0), {}
     for number in range(60):
         pixels = rng.integers(0, 255, (20, 30, 3), np.uint8)
@@ -134,9 +134,7 @@ def test_a_mask_stays_on_its_image_in_any_process(tmp_path: Path) -> None:
         assert np.array_equal(decoded(image)[:, :, 0], decoded(mask))
 
 
-def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(
-    tmp_path: Path, cli: Any
-) -> None:
+def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path, cli):
     source = of_tar(trimap_png=GREY, note_txt=b"cat")(tmp_path)
     told = ["--kind", "image", "--mask-fields", "trimap.png", "--workers", "0"]
     assert cli("convert", source, tmp_path / "out", *told).code == 0
@@ -171,7 +169,7 @@ NO_MASKS = {
 
 
 @pytest.mark.parametrize("case", NO_MASKS)
-def test_what_is_no_plain_mask_is_refused(case: str, tmp_path: Path, cli: Any) -> None:
+def test_what_is_no_plain_mask_is_refused(case, tmp_path, cli):
     write, name = NO_MASKS[case]
     source = write(tmp_path)
     with pytest.raises(
@@ -189,7 +187,7 @@ def test_what_is_no_plain_mask_is_refused(case: str, tmp_path: Path, cli: Any) -
     assert previewed.code == 2
 
 
-def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path: Path) -> None:
+def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path):
     records = {f"s{number:03}": {"png": PHOTO, "seg.png": GREY} for number in range(200)}
     records["s120"]["seg.png"], records["s130"]["seg.png"] = PHOTO, png(NUMBERS[:4])
     records["s140"]["seg.png"] = png(NUMBERS.astype(np.uint16))
@@ -206,7 +204,7 @@ def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path: Path) -> None:
     }
 
 
-def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_path: Path) -> None:
+def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_path):
     struct = {
         name: ({"bytes": data, "path": "b.png"}, ENCODED_IMAGE)
         for name, data in {"seg": PHOTO, "mask": GREY}.items()
@@ -230,7 +228,7 @@ def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_
     assert again.status == "up-to-date"
 
 
-def test_a_mask_whose_format_changes_numbers_is_warned_of(tmp_path: Path) -> None:
+def test_a_mask_whose_format_changes_numbers_is_warned_of(tmp_path):
     target = io.BytesIO()
     Image.fromarray(NUMBERS).save(target, "JPEG")
     result = shardctl.convert(
@@ -273,9 +271,7 @@ SECOND: dict[str, tuple[dict[str, Any], str, Any]] = {
 @pytest.mark.parametrize("kind", ["auto", "image"])
 @pytest.mark.parametrize("name", ["annotation", "label", "depth", "target", "conditioning_image"])
 @pytest.mark.parametrize("second", SECOND)
-def test_the_values_say_whether_another_image_is_a_mask(
-    second: str, name: str, kind: str, tmp_path: Path
-) -> None:
+def test_the_values_say_whether_another_image_is_a_mask(second, name, kind, tmp_path):
     value, role, numbers = SECOND[second]
     photo = encoded(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
     structs = {

@@ -69,7 +69,7 @@ class TestMds(Promises):
 
 
 @pytest.mark.parametrize("name", ["plain", "packed"])
-def test_samples_are_those_that_streaming_reads(name: str) -> None:
+def test_samples_are_those_that_streaming_reads(name):
     wanted = expected("mds")
     for plain, rows in wanted.items():
         path = INTEROP / "mds" / name / (Path(plain).name + (".zstd" if name == "packed" else ""))
@@ -84,7 +84,7 @@ def test_samples_are_those_that_streaming_reads(name: str) -> None:
     assert len(wanted) > 2
 
 
-def test_columns_have_the_types_of_their_encodings() -> None:
+def test_columns_have_the_types_of_their_encodings():
     types = types_of(FORM, INTEROP / "mds" / "plain" / "shard.00000.mds").found()
     found = {f.name: str(f.type) for f in types}
     for name in ("uint8", "uint64", "int8", "int16"):
@@ -106,7 +106,7 @@ def test_columns_have_the_types_of_their_encodings() -> None:
     )
 
 
-def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_path: Path) -> None:
+def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_path):
     source = Path(shutil.copytree(INTEROP / "mds" / "plain", tmp_path / "in"))
     for path in sorted(source.glob("*.mds")):
         (source / f"{path.name}.zstd").write_bytes(zstandard.compress(path.read_bytes()))
@@ -116,7 +116,7 @@ def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_pat
     assert len(shardctl.open(tmp_path / "out")) == 5
 
 
-def test_pickles_are_refused(tmp_path: Path) -> None:
+def test_pickles_are_refused(tmp_path):
     with pytest.raises(Rejection, match="pickle holds pickles, which can run any code"):
         cut(FORM, INTEROP / "mds" / "pickles" / "shard.00000.mds")
 
@@ -146,8 +146,8 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_that_is_not_as_the_columns_say_is_the_reject_of_its_sample(
-    encoding: str, size: int | None, stored: bytes, error: str, tmp_path: Path
-) -> None:
+    encoding, size, stored, error, tmp_path
+):
     found = read_one(encoding, size, stored, path=tmp_path / "a.mds")
     assert errors(found) == [(1, error)]
     assert "its x" in found.rejects[0][2]
@@ -168,9 +168,7 @@ def test_a_value_that_is_not_as_the_columns_say_is_the_reject_of_its_sample(
         {"column_encodings": [["int"]]},
     ],
 )
-def test_columns_that_cannot_be_read_are_one_sentence(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_columns_that_cannot_be_read_are_one_sentence(changes, tmp_path):
     path = tmp_path / "a.mds"
     path.write_bytes(shard({"x": ("int", 8)}, [bytes(8)], **changes))
     with pytest.raises(Rejection, match="its columns cannot be read") as caught:
@@ -179,7 +177,7 @@ def test_columns_that_cannot_be_read_are_one_sentence(
 
 
 @pytest.mark.parametrize("encoding", ["pil", "pkl"])
-def test_a_column_that_is_not_read_can_be_left_out(encoding: str, tmp_path: Path) -> None:
+def test_a_column_that_is_not_read_can_be_left_out(encoding, tmp_path):
     path = tmp_path / "a.mds"
     columns: dict[str, tuple[str, int | None]] = {"x": (encoding, None), "y": ("int", 8)}
     path.write_bytes(shard(columns, [value(b"abc") + struct.pack("<q", 7)]))
@@ -200,7 +198,7 @@ def test_a_column_that_is_not_read_can_be_left_out(encoding: str, tmp_path: Path
         b"\0\0",
     ],
 )
-def test_places_that_no_samples_have_are_no_shard(head: bytes, tmp_path: Path) -> None:
+def test_places_that_no_samples_have_are_no_shard(head, tmp_path):
     path = tmp_path / "a.mds"
     path.write_bytes(head + bytes(40))
     with pytest.raises(Rejection) as caught:
@@ -208,7 +206,7 @@ def test_places_that_no_samples_have_are_no_shard(head: bytes, tmp_path: Path) -
     assert caught.value.error in ("not-mds", "bad-columns")
 
 
-def test_an_index_that_says_something_else_of_a_shard_rejects_it(tmp_path: Path) -> None:
+def test_an_index_that_says_something_else_of_a_shard_rejects_it(tmp_path):
     source = Path(shutil.copytree(INTEROP / "mds" / "plain", tmp_path / "in"))
     index = json.loads((source / "index.json").read_text())
     for change in ({"samples": 9}, {"raw_data": {**index["shards"][0]["raw_data"], "bytes": 1}}):
@@ -223,8 +221,8 @@ def test_an_index_that_says_something_else_of_a_shard_rejects_it(tmp_path: Path)
 
 
 def test_a_shard_that_is_listed_and_missing_is_an_error_and_one_that_is_not_listed_is_left_out(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     source = Path(shutil.copytree(INTEROP / "mds" / "packed", tmp_path / "in"))
     shutil.copy(source / "shard.00000.mds.zstd", source / "shard.00099.mds.zstd")
     result = shardctl.convert(source, tmp_path / "out", workers=0)
@@ -239,7 +237,7 @@ def test_a_shard_that_is_listed_and_missing_is_an_error_and_one_that_is_not_list
         shardctl.convert(source, tmp_path / "again", workers=0)
 
 
-def test_a_shard_that_begins_like_compressed_data_is_read(tmp_path: Path) -> None:
+def test_a_shard_that_begins_like_compressed_data_is_read(tmp_path):
     """Its number of samples is the beginning of zlib data."""
     path = tmp_path / "a.mds"
     path.write_bytes(shard({"x": ("int8", 1)}, [b"\1"] * 0x9C78))

@@ -40,20 +40,20 @@ def write(
 
 
 @pytest.mark.parametrize("dtype", CODES)
-def test_sequences_of_every_type_come_out(dtype: str, tmp_path: Path) -> None:
+def test_sequences_of_every_type_come_out(dtype, tmp_path):
     path = write(tmp_path, [[1, 2, 3], [], [100]], dtype)
     found = read(MEGATRON, path)
     assert [row["tokens"] for row in found.rows] == [[1, 2, 3], [], [100]]
     assert found.table.schema.field("tokens").type == pa.list_(pa.from_numpy_dtype(np.dtype(dtype)))
 
 
-def test_sequences_may_lie_in_any_order(tmp_path: Path) -> None:
+def test_sequences_may_lie_in_any_order(tmp_path):
     path = write(tmp_path, [[1, 2], [3], [4, 5, 6]], places=[8, 0, 2])
     (tmp_path / "a.bin").write_bytes(np.arange(6, dtype="<u2").tobytes())
     assert [row["tokens"] for row in read(MEGATRON, path).rows] == [[4, 5], [0], [1, 2, 3]]
 
 
-def test_units_are_read_apart_and_their_digest_is_of_lengths_and_tokens(tmp_path: Path) -> None:
+def test_units_are_read_apart_and_their_digest_is_of_lengths_and_tokens(tmp_path):
     lengths = np.random.default_rng(0).integers(0, 3000, 900).tolist()
     sequences = [list(range(length)) for length in lengths]
     path = write(tmp_path, sequences)
@@ -71,19 +71,19 @@ def test_units_are_read_apart_and_their_digest_is_of_lengths_and_tokens(tmp_path
     )
 
 
-def test_the_tokens_must_be_beside(tmp_path: Path) -> None:
+def test_the_tokens_must_be_beside(tmp_path):
     path = write(tmp_path, [[1]])
     (tmp_path / "a.bin").unlink()
     with pytest.raises(Rejection, match=r"put a\.bin beside it"):
         types_of(MEGATRON, path)
 
 
-def test_an_index_of_no_sequences_has_no_units(tmp_path: Path) -> None:
+def test_an_index_of_no_sequences_has_no_units(tmp_path):
     assert cut(MEGATRON, write(tmp_path, [])) == []
 
 
 @pytest.mark.parametrize("vocabulary", [500, 200_000])
-def test_an_export_comes_back(vocabulary: int, tmp_path: Path) -> None:
+def test_an_export_comes_back(vocabulary, tmp_path):
     splits = {"train": [[1, 2, 3, 7], [vocabulary - 1, 7]], "val": [[4, 7]]}
     schema = pa.schema([("tokens", pa.list_(pa.uint32()))])
     samples = {
@@ -99,12 +99,12 @@ def test_an_export_comes_back(vocabulary: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("places", [[-2, 0], [0, 3], [2**62, 0]])
-def test_sequences_outside_of_the_tokens_are_refused(places: list[int], tmp_path: Path) -> None:
+def test_sequences_outside_of_the_tokens_are_refused(places, tmp_path):
     with pytest.raises(Rejection, match="is not in the file"):
         read(MEGATRON, write(tmp_path, [[1], [2]], places=places))
 
 
-def test_damage_is_rejected(tmp_path: Path) -> None:
+def test_damage_is_rejected(tmp_path):
     path = write(tmp_path, [[1, 2], [3], [4, 5, 6]])
     data = path.read_bytes()
     rejected = 0

@@ -88,7 +88,7 @@ def ran(package: Path, *command: str | Path) -> str:
     return done.stdout
 
 
-def test_a_format_is_one_file_and_one_row(package: Path, tmp_path: Path) -> None:
+def test_a_format_is_one_file_and_one_row(package, tmp_path):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.pairs").write_text("a=1;b=x\n\na=2;b=y\n")
@@ -117,7 +117,7 @@ def test_a_format_is_one_file_and_one_row(package: Path, tmp_path: Path) -> None
     ]
 
 
-def test_the_help_and_the_written_pages_name_it(package: Path) -> None:
+def test_the_help_and_the_written_pages_name_it(package):
     for option in ("--kind", "--format"):
         words = (
             ran(package, "-m", "shardctl", "convert", "--help")
@@ -136,7 +136,7 @@ print("pairs" in command_page(page, "convert"), "pairs" in str(recipe_schema()))
     assert ran(package, "-c", code, ROOT / "scripts" / "docs").split() == ["True", "True"]
 
 
-def test_the_extra_that_a_message_names_can_be_installed() -> None:
+def test_the_extra_that_a_message_names_can_be_installed():
     project = (ROOT / "pyproject.toml").read_text()
     extras = {row.needs.extra for row in INPUT_FORMATS if row.needs is not None}
     assert {extra for extra in extras if f"\n{extra} = [" in project} == extras

@@ -75,7 +75,7 @@ SCALARS = [
 
 
 @pytest.mark.parametrize("dtype", SCALARS)
-def test_numbers_of_every_type_and_order_of_bytes_come_out(dtype: str, tmp_path: Path) -> None:
+def test_numbers_of_every_type_and_order_of_bytes_come_out(dtype, tmp_path):
     array = np.array([0, 1, 100, 1], dtype)
     found = read(NPY, save(tmp_path, array))
     assert found.table["data"].to_pylist() == array.tolist()
@@ -104,12 +104,12 @@ OTHERS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_values_come_out(name: str, tmp_path: Path) -> None:
+def test_other_values_come_out(name, tmp_path):
     array, expected = OTHERS[name]
     assert read(NPY, save(tmp_path, array)).table["data"].to_pylist() == expected
 
 
-def test_the_bits_of_numbers_do_not_change(tmp_path: Path) -> None:
+def test_the_bits_of_numbers_do_not_change(tmp_path):
     array = (
         np.arange(1, 2**16, 7, dtype=np.uint16).view(np.float16).astype(np.float32).reshape(-1, 1)
     )
@@ -119,7 +119,7 @@ def test_the_bits_of_numbers_do_not_change(tmp_path: Path) -> None:
     assert found.flatten().to_numpy().tobytes() == array.tobytes()
 
 
-def test_fields_of_a_structured_array_are_columns(tmp_path: Path) -> None:
+def test_fields_of_a_structured_array_are_columns(tmp_path):
     array = np.zeros(
         3,
         [("id", ">i8"), ("box", "f4", (2, 2)), ("name", "U3"), ("in", [("x", "i1"), ("y", "S2")])],
@@ -137,13 +137,13 @@ def test_fields_of_a_structured_array_are_columns(tmp_path: Path) -> None:
     assert found.table.schema.field("box").type == pa.list_(pa.list_(pa.float32(), 2), 2)
 
 
-def test_names_of_fields_may_be_any_unicode(tmp_path: Path) -> None:
+def test_names_of_fields_may_be_any_unicode(tmp_path):
     with pytest.warns(UserWarning, match="format 3"):
         path = save(tmp_path, np.zeros(2, [("größe日", "i4")]))
     assert types_of(NPY, path).found().names == ["größe日"]
 
 
-def test_a_text_that_is_no_unicode_is_a_reject_of_its_row_alone(tmp_path: Path) -> None:
+def test_a_text_that_is_no_unicode_is_a_reject_of_its_row_alone(tmp_path):
     path = save(tmp_path, np.array(["aa", "bb", "cc"]))
     data = path.read_bytes()
     path.write_bytes(data[:-8] + b"\x00\xd8\0\0" + data[-4:])
@@ -153,7 +153,7 @@ def test_a_text_that_is_no_unicode_is_a_reject_of_its_row_alone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_units_are_read_apart_and_in_any_order(order: str, tmp_path: Path) -> None:
+def test_units_are_read_apart_and_in_any_order(order, tmp_path):
     array = np.arange(600_000).reshape(-1, 2)
     path = save(tmp_path, np.asarray(array, order=order))
     units = units_of(cut(NPY, path))
@@ -171,12 +171,12 @@ def test_units_are_read_apart_and_in_any_order(order: str, tmp_path: Path) -> No
     )
 
 
-def test_the_digest_is_that_of_the_bytes_of_the_rows(tmp_path: Path) -> None:
+def test_the_digest_is_that_of_the_bytes_of_the_rows(tmp_path):
     array = np.arange(1000)
     assert read(NPY, save(tmp_path, array)).digests == [xxhash.xxh3_64(array.tobytes()).hexdigest()]
 
 
-def test_an_array_without_rows_has_no_units(tmp_path: Path) -> None:
+def test_an_array_without_rows_has_no_units(tmp_path):
     assert cut(NPY, save(tmp_path, np.zeros((0, 3)))) == []
 
 
@@ -249,7 +249,7 @@ LIES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_files_that_lie_are_rejected_and_nothing_is_allocated(name: str, tmp_path: Path) -> None:
+def test_files_that_lie_are_rejected_and_nothing_is_allocated(name, tmp_path):
     data, error = LIES[name]
     (tmp_path / "a.npy").write_bytes(data)
     tracemalloc.start()
@@ -262,13 +262,13 @@ def test_files_that_lie_are_rejected_and_nothing_is_allocated(name: str, tmp_pat
     assert raised.value.error == error
 
 
-def test_pickles_are_not_read(tmp_path: Path) -> None:
+def test_pickles_are_not_read(tmp_path):
     with pytest.raises(Rejection, match="any code"):
         read(NPY, save(tmp_path, np.array([{}, 1], object)))
 
 
 @pytest.mark.filterwarnings("error")
-def test_damage_is_rejected(tmp_path: Path) -> None:
+def test_damage_is_rejected(tmp_path):
     path = save(tmp_path, np.zeros(2, [("a", "i4"), ("b", "U2")]))
     damaged_reads(NPY, path, path.read_bytes(), 144)
 
@@ -279,7 +279,7 @@ SAVE: dict[str, Callable[..., None]] = {"stored": np.savez, "deflated": np.savez
 
 
 @pytest.mark.parametrize("how", SAVE)
-def test_arrays_of_an_archive_are_columns(how: str, tmp_path: Path) -> None:
+def test_arrays_of_an_archive_are_columns(how, tmp_path):
     images = np.random.default_rng(0).integers(0, 255, (1500, 40, 40), np.uint8)
     arrays = {
         "image": images,
@@ -302,9 +302,7 @@ def test_arrays_of_an_archive_are_columns(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", SAVE)
-def test_several_splits_in_one_archive_are_refused_with_what_to_do(
-    how: str, tmp_path: Path
-) -> None:
+def test_several_splits_in_one_archive_are_refused_with_what_to_do(how, tmp_path):
     SAVE[how](
         tmp_path / "a.npz",
         x_train=np.zeros(3),
@@ -316,13 +314,13 @@ def test_several_splits_in_one_archive_are_refused_with_what_to_do(
         read(NPZ, tmp_path / "a.npz")
 
 
-def test_arrays_of_several_lengths_are_refused(tmp_path: Path) -> None:
+def test_arrays_of_several_lengths_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.zeros(3), b=np.ones(4))
     with pytest.raises(Rejection, match=r"the array a has 3 rows and the array b 4"):
         read(NPZ, tmp_path / "a.npz")
 
 
-def test_what_inflates_to_more_than_its_header_says_is_refused(tmp_path: Path) -> None:
+def test_what_inflates_to_more_than_its_header_says_is_refused(tmp_path):
     inside = io.BytesIO()
     npy.write_array(inside, np.zeros(10))
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -332,7 +330,7 @@ def test_what_inflates_to_more_than_its_header_says_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", SAVE)
-def test_damage_to_archives_is_rejected(how: str, tmp_path: Path) -> None:
+def test_damage_to_archives_is_rejected(how, tmp_path):
     path = tmp_path / "a.npz"
     SAVE[how](path, a=np.arange(20), b=np.array(["x", "y"] * 10))
     rejected = damaged_reads(NPZ, path, path.read_bytes(), 200)

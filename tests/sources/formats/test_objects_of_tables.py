@@ -53,7 +53,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize("case", TYPES)
-def test_boxes_of_any_lists_are_moved(case: str, tmp_path: Path) -> None:
+def test_boxes_of_any_lists_are_moved(case, tmp_path):
     category: Any = "cat" if "texts" in case else 1
     source = table(tmp_path, {"bbox": [[1, 2, 3, 4]], "category": [category]}, TYPES[case])
     shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
@@ -63,7 +63,7 @@ def test_boxes_of_any_lists_are_moved(case: str, tmp_path: Path) -> None:
     }
 
 
-def test_places_of_whole_numbers_are_moved_to_parts_of_pixels(tmp_path: Path) -> None:
+def test_places_of_whole_numbers_are_moved_to_parts_of_pixels(tmp_path):
     whole = pa.list_(pa.list_(pa.int64()))
     types = {
         "bbox": whole,
@@ -98,7 +98,7 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path) -> None:
+def test_members_that_would_stay_behind_are_refused(member, tmp_path):
     value, type_ = MEMBERS[member]
     types = {
         "bbox": NUMBERS,
@@ -122,7 +122,7 @@ def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path)
     assert stored(tmp_path / "grey", "objects") == [given] * 3
 
 
-def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
+def test_boxes_that_are_shares_are_refused(tmp_path):
     source = plain(tmp_path, [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
     with pytest.raises(InputError, match=r"from 0 to 1, as shares .*pixels"):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
@@ -139,7 +139,7 @@ def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
     shardctl.convert(folder, tmp_path / "files", workers=0, drop_columns=["objects"])
 
 
-def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path: Path) -> None:
+def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path):
     source = plain(tmp_path, [2, 1, 10, 3], [1, 1, 2, 2])
     result = shardctl.convert(source, tmp_path / "keep", recipe={"kind": "image"}, workers=0)
     assert any(
@@ -159,7 +159,7 @@ def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path: Pa
     assert any("1 box reaches outside" in said for said in result.notices)
 
 
-def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path: Path) -> None:
+def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path):
     source = plain(tmp_path, [1, 2, 3, 4])
     with pytest.raises(UsageError, match="unmoved: there is no field bboxes; fields are "):
         shardctl.convert(
@@ -180,7 +180,7 @@ def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path: P
         shardctl.convert(tmp_path / "exported", tmp_path / "out", recipe=told, workers=0)
 
 
-def test_bytes_that_turn_out_to_be_images_are_found(tmp_path: Path) -> None:
+def test_bytes_that_turn_out_to_be_images_are_found(tmp_path):
     """In the first value that there is, in structs, and in a later record, which is a reject
     then."""
     records = 400

@@ -39,7 +39,7 @@ def numbers(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", columns_of_all_types())
-def test_values_of_every_type_are_those_of_a_serial_reading(name: str, tmp_path: Path) -> None:
+def test_values_of_every_type_are_those_of_a_serial_reading(name, tmp_path):
     path = write(
         tmp_path / "a.parquet", pa.table({"column": columns_of_all_types()[name]}), row_group_size=2
     )
@@ -59,7 +59,7 @@ def test_values_of_every_type_are_those_of_a_serial_reading(name: str, tmp_path:
     assert found == expected
 
 
-def test_a_row_group_is_a_unit_and_its_bytes_are_its_digest(numbers: Path) -> None:
+def test_a_row_group_is_a_unit_and_its_bytes_are_its_digest(numbers):
     cuts = cut(PARQUET, numbers)
     assert [each.records for each in cuts] == [300, 300, 300, 100]
     whole = read(PARQUET, numbers)
@@ -70,7 +70,7 @@ def test_a_row_group_is_a_unit_and_its_bytes_are_its_digest(numbers: Path) -> No
     ]
 
 
-def test_units_of_one_row_group_give_the_same_rows_in_any_order(numbers: Path) -> None:
+def test_units_of_one_row_group_give_the_same_rows_in_any_order(numbers):
     [first, *_] = units_of(cut(PARQUET, numbers))
     parts = [
         Unit(first.offset, first.size, skip, 1 + skip, min(70, 300 - skip))
@@ -82,13 +82,13 @@ def test_units_of_one_row_group_give_the_same_rows_in_any_order(numbers: Path) -
         assert [row["n"] + 1 for row in found.rows] == found.numbers
 
 
-def test_only_chosen_rows_come_out(numbers: Path) -> None:
+def test_only_chosen_rows_come_out(numbers):
     found = read(PARQUET, numbers, choose=lambda rows: rows % 7 == 0)
     assert found.numbers == list(range(7, 1001, 7))
     assert [row["n"] + 1 for row in found.rows] == found.numbers
 
 
-def test_columns_that_were_not_found_are_a_misfit_unless_a_person_chose(numbers: Path) -> None:
+def test_columns_that_were_not_found_are_a_misfit_unless_a_person_chose(numbers):
     with pytest.raises(Misfit, match="text"):
         read(PARQUET, numbers, schema=pa.schema([("n", pa.int64())]))
     found = read(PARQUET, numbers, schema=pa.schema([("n", pa.int64())], {CHOSEN: b""}))
@@ -106,15 +106,13 @@ def test_columns_that_were_not_found_are_a_misfit_unless_a_person_chose(numbers:
         ([{"a": 1}], pa.struct([])),
     ],
 )
-def test_a_value_that_would_change_is_a_misfit(
-    values: list[object], type_: pa.DataType, tmp_path: Path
-) -> None:
+def test_a_value_that_would_change_is_a_misfit(values, type_, tmp_path):
     path = write(tmp_path / "a.parquet", pa.table({"a": values}))
     with pytest.raises(Misfit, match="the column a"):
         read(PARQUET, path, schema=pa.schema([("a", type_)]))
 
 
-def test_mixed_columns_are_json_text(tmp_path: Path) -> None:
+def test_mixed_columns_are_json_text(tmp_path):
     path = write(tmp_path / "a.parquet", pa.table({"a": [[1, 2], None], "b": [1.0, 2.5]}))
     found = read(
         PARQUET, path, schema=pa.schema([("a", pa.string()), ("b", pa.string()), ("c", pa.int8())])
@@ -129,9 +127,7 @@ def test_mixed_columns_are_json_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("units", "finest"), [(["ms", "ns"], "ns"), (["us", "s", "ms"], "us"), (["ns", "us"], "ns")]
 )
-def test_times_of_several_units_have_the_finest(
-    units: list[str], finest: str, zone: str | None, tmp_path: Path
-) -> None:
+def test_times_of_several_units_have_the_finest(units, finest, zone, tmp_path):
     """pandas has written ns, ms and us, by its version and that of the file."""
     times = pa.array([1_600_000_000, None, -1], pa.timestamp("s", zone))
     tables = [
@@ -151,7 +147,7 @@ def test_times_of_several_units_have_the_finest(
     )
 
 
-def test_times_that_the_finest_unit_does_not_hold_are_refused(tmp_path: Path) -> None:
+def test_times_that_the_finest_unit_does_not_hold_are_refused(tmp_path):
     tables = [
         pa.table({"t": pa.array([value], pa.timestamp(unit))})
         for value, unit in ((253402214400000, "ms"), (1, "ns"))
@@ -166,9 +162,7 @@ def test_times_that_the_finest_unit_does_not_hold_are_refused(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("values", "type_"), [([0.0, 1.0, None], pa.int64()), ([0.5, 1.0, None], pa.float64())]
 )
-def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(
-    values: list[float], type_: pa.DataType, tmp_path: Path
-) -> None:
+def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(values, type_, tmp_path):
     tables = [
         pa.table({"label": [2, 1], "tags": [[1], None]}),
         pa.table({"label": values, "tags": [[3.0, None]] * 3}),
@@ -183,14 +177,14 @@ def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(
     assert dataset.schema.field("tags").type == pa.list_(pa.int64())
 
 
-def test_strings_of_the_label_column_name_classes(tmp_path: Path) -> None:
+def test_strings_of_the_label_column_name_classes(tmp_path):
     table = pa.table({"x": range(4), "label": pa.array(["b", "a", "", "b"]).dictionary_encode()})
     path = write(tmp_path / "a.parquet", table, row_group_size=2)
     assert types_of(PARQUET, path).labels() == ["a", "b"]
     assert types_of(PARQUET, path, Reading(label="x")).labels() is None
 
 
-def test_flipped_bytes_of_pages_are_named(numbers: Path) -> None:
+def test_flipped_bytes_of_pages_are_named(numbers):
     data = bytearray(numbers.read_bytes())
     second = cut(PARQUET, numbers)[1]
     data[second.offset + second.size // 2] ^= 0xFF
@@ -203,7 +197,7 @@ def test_flipped_bytes_of_pages_are_named(numbers: Path) -> None:
     assert read(PARQUET, numbers, schema=schema, units=units[2:]).numbers == list(range(601, 1001))
 
 
-def test_text_that_is_no_utf8_is_the_reject_of_its_row(tmp_path: Path) -> None:
+def test_text_that_is_no_utf8_is_the_reject_of_its_row(tmp_path):
     broken = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xff", b"c"]).buffers())
     path = write(tmp_path / "a.parquet", pa.table({"t": broken}), use_dictionary=False)
     found = read(PARQUET, path)
@@ -215,7 +209,7 @@ def test_text_that_is_no_utf8_is_the_reject_of_its_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"PAR1", b"not at all a Parquet file", b"PAR1" + bytes(100) + b"PAR1"]
 )
-def test_a_file_that_is_no_parquet_is_one_sentence(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_one_sentence(data, tmp_path):
     path = tmp_path / "a.parquet"
     path.write_bytes(data)
     with pytest.raises(Rejection, match="not a Parquet file") as caught:
@@ -223,7 +217,7 @@ def test_a_file_that_is_no_parquet_is_one_sentence(data: bytes, tmp_path: Path) 
     assert caught.value.error == "not-parquet"
 
 
-def test_a_file_that_another_one_of_its_size_and_time_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_another_one_of_its_size_and_time_replaced_is_read_anew(tmp_path):
     """A process reads units one after the other, and keeps what it read of the file before."""
     schema = pa.schema([("n", pa.int64())])
     paths = [tmp_path / name for name in ("a.parquet", "b.parquet")]
@@ -243,7 +237,7 @@ def test_a_file_that_another_one_of_its_size_and_time_replaced_is_read_anew(tmp_
     assert found == [0, 1_010_000]
 
 
-def test_no_damage_ends_in_another_error(numbers: Path) -> None:
+def test_no_damage_ends_in_another_error(numbers):
     good = numbers.read_bytes()
     expected = pq.read_table(numbers)
     schema = expected.schema
@@ -264,7 +258,7 @@ def test_no_damage_ends_in_another_error(numbers: Path) -> None:
 
 
 @pytest.mark.corpus
-def test_real_files_are_read_as_pyarrow_reads_them(corpus: Path) -> None:
+def test_real_files_are_read_as_pyarrow_reads_them(corpus):
     compared, rejected = 0, 0
     for path in sorted((corpus / "interop/parquet").rglob("*.parquet")):
         try:
@@ -303,9 +297,7 @@ VIEWS: dict[str, tuple[pa.Array, list[Any]]] = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["file", "stream"])
-def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(
-    form: str, tmp_path: Path
-) -> None:
+def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(form, tmp_path):
     for name, (array, values) in VIEWS.items():
         table = pa.table({"x": array, "n": range(len(array))})
         path = tmp_path / f"{name}.arrow"
@@ -325,9 +317,7 @@ def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
-    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr("shardctl.sources.formats.columns.RECORD_BYTES", 1000)
     texts = ["a" * 400, "b" * 400, "c" * 2000, "d" * 900, "e" * 1001, "f"]
     table = pa.table(
@@ -354,7 +344,7 @@ def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
 
 @pytest.mark.parametrize("permutation", [None, [2, 0, 1]])
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
-def test_tensors_keep_their_shape(form: str, permutation: list[int] | None, tmp_path: Path) -> None:
+def test_tensors_keep_their_shape(form, permutation, tmp_path):
     type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3, 4), permutation=permutation)
     numbers = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(120, dtype=np.float32)), 24)
     some = pa.FixedSizeListArray.from_arrays(
@@ -397,7 +387,7 @@ class OwnKeys(encryption.KmsClient):  # type: ignore[misc]  # pyarrow is untyped
 
 
 @pytest.mark.parametrize("plain_footer", [False, True])
-def test_an_encrypted_file_is_no_damaged_one(plain_footer: bool, tmp_path: Path) -> None:
+def test_an_encrypted_file_is_no_damaged_one(plain_footer, tmp_path):
     """With a plain footer, pyarrow aborts where it is asked for the place of an encrypted
     column."""
     how = encryption.EncryptionConfiguration(

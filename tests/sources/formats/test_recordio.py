@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ class TestRecordIO(Promises):
 
 
 @pytest.mark.parametrize("name", ["plain.rec", "images.rec"])
-def test_records_are_those_that_were_written(name: str) -> None:
+def test_records_are_those_that_were_written(name):
     found = read(FORM, INTEROP / "recordio" / name)
     wanted = expected("recordio")[name]
     if name == "images.rec":  # one label of two numbers: as JSON text beside the others
@@ -50,9 +49,7 @@ def test_records_are_those_that_were_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("kinds", [(3,), (2,), (1, 0), (1, 1), (1, 2, 0), (5,)])
-def test_parts_in_another_order_than_they_can_have_are_damage(
-    kinds: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_parts_in_another_order_than_they_can_have_are_damage(kinds, tmp_path):
     path = tmp_path / "a.rec"
     path.write_bytes(
         part(b"good") + b"".join(part(b"data", kind) for kind in kinds) + part(b"good")
@@ -62,7 +59,7 @@ def test_parts_in_another_order_than_they_can_have_are_damage(
     assert errors(found) == [(2, "damaged")]
 
 
-def test_a_number_of_labels_that_does_not_fit_is_no_image(tmp_path: Path) -> None:
+def test_a_number_of_labels_that_does_not_fit_is_no_image(tmp_path):
     path = tmp_path / "a.rec"
     payload = struct.pack("<IfQQ", 1 << 31, 0, 0, 0) + b"abc"
     path.write_bytes(part(payload))

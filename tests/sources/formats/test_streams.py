@@ -108,20 +108,18 @@ def texts_of(
         ("gz", ("", None)),
     ],
 )
-def test_the_end_of_a_name_tells_the_compression(name: str, parts: tuple[str, str | None]) -> None:
+def test_the_end_of_a_name_tells_the_compression(name, parts):
     assert split_compression(name) == parts
 
 
 @every_compression
-def test_members_are_read_one_after_the_other_to_the_end(
-    ending: str, tmp_path: Path, inflate: None
-) -> None:
+def test_members_are_read_one_after_the_other_to_the_end(ending, tmp_path, inflate):
     compress = COMPRESS[ending]
     data = compress(TEXT) + compress(b"") + compress(b"middle\n") + compress(b"") + compress(TEXT)
     assert read_all(data, ending, tmp_path) == (TEXT + b"middle\n" + TEXT, "whole")
 
 
-def test_zstd_frames_of_all_kinds_are_read(tmp_path: Path) -> None:
+def test_zstd_frames_of_all_kinds_are_read(tmp_path):
     skipped = b"\x51\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"extra"
     large = zstandard.ZstdCompressor(level=19).compress(TEXT)
     data = (
@@ -137,7 +135,7 @@ def test_zstd_frames_of_all_kinds_are_read(tmp_path: Path) -> None:
     assert read_all(data[:-1], "zst", tmp_path) == (3 * TEXT, "truncated")
 
 
-def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path: Path) -> None:
+def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path):
     dictionary = zstandard.train_dictionary(
         1024, [b"sample %d of text" % number for number in range(2000)]
     )
@@ -146,9 +144,7 @@ def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path: Path) -> N
 
 
 @every_compression
-def test_a_file_that_is_cut_anywhere_is_truncated(
-    ending: str, tmp_path: Path, inflate: None
-) -> None:
+def test_a_file_that_is_cut_anywhere_is_truncated(ending, tmp_path, inflate):
     data = COMPRESS[ending](TEXT) + COMPRESS[ending](b"second\n")
     between = len(COMPRESS[ending](TEXT))
     whole = TEXT + b"second\n"
@@ -167,9 +163,7 @@ def test_a_file_that_is_cut_anywhere_is_truncated(
 
 
 @every_compression
-def test_what_is_had_of_a_cut_file_does_not_depend_on_how_it_is_read(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_had_of_a_cut_file_does_not_depend_on_how_it_is_read(ending, tmp_path, monkeypatch):
     data = COMPRESS[ending](TEXT)
     cuts = range(100, len(data), 1009)
     expected = [read_all(data[:cut], ending, tmp_path) for cut in cuts]
@@ -180,7 +174,7 @@ def test_what_is_had_of_a_cut_file_does_not_depend_on_how_it_is_read(
 
 
 @every_compression
-def test_no_flipped_bit_passes_unseen(ending: str, tmp_path: Path, inflate: None) -> None:
+def test_no_flipped_bit_passes_unseen(ending, tmp_path, inflate):
     data = COMPRESS[ending](TEXT)
     rng = random.Random(5)
     places = [
@@ -207,28 +201,26 @@ def test_no_flipped_bit_passes_unseen(ending: str, tmp_path: Path, inflate: None
 
 @every_compression
 @pytest.mark.parametrize("junk", [b"x", b"junk", b"\x00\x00x", b"\n" * 100_000])
-def test_something_else_after_the_end_is_damage(
-    ending: str, junk: bytes, tmp_path: Path, inflate: None
-) -> None:
+def test_something_else_after_the_end_is_damage(ending, junk, tmp_path, inflate):
     assert read_all(COMPRESS[ending](TEXT) + junk, ending, tmp_path)[1] == "damaged"
 
 
 @pytest.mark.parametrize("ending", ["gz", "xz"])
-def test_padding_with_zeros_is_no_damage(ending: str, tmp_path: Path, inflate: None) -> None:
+def test_padding_with_zeros_is_no_damage(ending, tmp_path, inflate):
     member = COMPRESS[ending](TEXT)
     padding = b"\0" * 600_000
     assert read_all(member + padding + member + padding, ending, tmp_path) == (2 * TEXT, "whole")
 
 
 @every_compression
-def test_a_file_that_is_not_what_its_name_says_is_named(ending: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_its_name_says_is_named(ending, tmp_path):
     assert read_all(b"plain text\n", ending, tmp_path) == (b"", "wrong-format")
     assert read_all(b"", ending, tmp_path) == (b"", "empty")
 
 
 @pytest.mark.thorough(after=3)
 @every_compression
-def test_a_bomb_is_read_in_flat_memory(ending: str, tmp_path: Path, inflate: None) -> None:
+def test_a_bomb_is_read_in_flat_memory(ending, tmp_path, inflate):
     size = 24 << 20
     path = tmp_path / f"bomb.{ending}"
     form = Sequential(Lines(), record_bytes=1 << 20)
@@ -248,8 +240,8 @@ def test_a_bomb_is_read_in_flat_memory(ending: str, tmp_path: Path, inflate: Non
 
 @every_compression
 def test_of_a_file_that_is_cut_complete_records_are_kept_and_the_rest_is_one_reject(
-    ending: str, tmp_path: Path
-) -> None:
+    ending, tmp_path
+):
     path = tmp_path / f"a.txt.{ending}"
     compress = COMPRESS[ending]
     path.write_bytes((compress(b"one\ntwo\nthr") + compress(TEXT))[:-10])
@@ -269,7 +261,7 @@ def test_of_a_file_that_is_cut_complete_records_are_kept_and_the_rest_is_one_rej
 
 
 @every_compression
-def test_of_a_damaged_file_nothing_is_used(ending: str, tmp_path: Path) -> None:
+def test_of_a_damaged_file_nothing_is_used(ending, tmp_path):
     path = tmp_path / f"a.txt.{ending}"
     data = bytearray(COMPRESS[ending](TEXT) + COMPRESS[ending](TEXT))
     data[-len(data) // 4] ^= 4
@@ -280,9 +272,7 @@ def test_of_a_damaged_file_nothing_is_used(ending: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(
-    ending: str, tmp_path: Path
-) -> None:
+def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(ending, tmp_path):
     path = tmp_path / f"a.txt{ending}"
     for length in (100, 101, 5000):
         data = b"one\n" * 50 + b"x" * (length - 1) + b"\nlast\n" + b"y" * 200
@@ -316,8 +306,8 @@ def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(
 
 
 def test_a_paragraph_beyond_the_limit_ends_the_file_and_those_before_it_are_kept(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"one\n\n" * 50 + b"x\n" * 500 + b"\nlast\n"))
     for chunk_bytes in (1, 7, 1000):
@@ -338,9 +328,7 @@ class CountedReads(io.FileIO):
         return data
 
 
-def test_units_that_follow_each_other_do_not_begin_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_that_follow_each_other_do_not_begin_anew(tmp_path, monkeypatch):
     path = tmp_path / "a.txt.xz"
     lines = [random.Random(number).randbytes(300).hex() for number in range(3000)]
     path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=0))
@@ -377,13 +365,13 @@ def test_units_that_follow_each_other_do_not_begin_anew(
 @pytest.mark.parametrize("form", [Lines, Paragraphs])
 @examples(60)
 def test_any_range_of_records_is_the_same_however_it_is_read(
-    form: type[Lines] | type[Paragraphs],
-    lines: list[str],
-    part_bytes: int,
-    chunk_bytes: int,
-    data: st.DataObject,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+    form,
+    lines,
+    part_bytes,
+    chunk_bytes,
+    data,
+    tmp_path_factory,
+):
     path = tmp_path_factory.getbasetemp() / "ranges.txt.gz"
     ended = data.draw(st.booleans())
     path.write_bytes(gzip.compress("\n".join(lines).encode() + b"\n" * ended, mtime=0))
@@ -408,9 +396,7 @@ def test_any_range_of_records_is_the_same_however_it_is_read(
 
 @given(text=st.text("ab \n", max_size=60), part_bytes=st.integers(1, 20))
 @examples(60)
-def test_plain_files_of_paragraphs_are_cut_between_them(
-    text: str, part_bytes: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_plain_files_of_paragraphs_are_cut_between_them(text, part_bytes, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "paragraphs.txt"
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     form = Sequential(Paragraphs(), part_bytes=part_bytes, chunk_bytes=3)
@@ -424,7 +410,7 @@ def test_plain_files_of_paragraphs_are_cut_between_them(
     assert found == texts_of(path, Unit(cut.offset, cut.size, 0, 1, cut.records), whole)[0]
 
 
-def test_a_file_that_has_become_shorter_is_a_reject(tmp_path: Path) -> None:
+def test_a_file_that_has_become_shorter_is_a_reject(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"a\nb\n"))
     with pytest.raises(Rejection, match="changed after the files were listed"):

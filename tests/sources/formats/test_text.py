@@ -25,7 +25,7 @@ def records(parsed: Parsed) -> list[tuple[int, str]]:
     return list(zip(parsed.numbers.tolist(), parsed.batch["text"].to_pylist(), strict=True))
 
 
-def test_a_line_loses_its_line_end_and_no_more() -> None:
+def test_a_line_loses_its_line_end_and_no_more():
     data = b"one\ntwo\r\nthree\r\r\n \tfour \n\x00nul\x00\nlone\rcr\n\n\r\nlast\r"
     parsed = parse(Lines(), data)
     assert records(parsed) == [
@@ -41,7 +41,7 @@ def test_a_line_loses_its_line_end_and_no_more() -> None:
     assert Lines().count(data) == 9
 
 
-def test_lines_that_are_not_utf8_are_rejected_alone_and_the_byte_is_named() -> None:
+def test_lines_that_are_not_utf8_are_rejected_alone_and_the_byte_is_named():
     data = (
         "日本\n".encode()
         + b"ab\xff\xfe\n"
@@ -65,7 +65,7 @@ def test_lines_that_are_not_utf8_are_rejected_alone_and_the_byte_is_named() -> N
     st.booleans(),
 )
 @examples(150)
-def test_every_line_is_a_record_or_a_reject_or_empty(lines: list[bytes], ended: bool) -> None:
+def test_every_line_is_a_record_or_a_reject_or_empty(lines, ended):
     data = b"\n".join(lines) + (b"\n" if ended and lines else b"")
     expected, wrong = [], []
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -82,7 +82,7 @@ def test_every_line_is_a_record_or_a_reject_or_empty(lines: list[bytes], ended: 
     assert Lines().count(data) == len(data.split(b"\n")) - (not data or data.endswith(b"\n"))
 
 
-def test_a_paragraph_keeps_its_inner_line_ends() -> None:
+def test_a_paragraph_keeps_its_inner_line_ends():
     data = b"\n \t\none\ntwo\n\n\n  three\r\n four\r\n \r\n\r\nfive\n\t\n\xffsix\n\nseven"
     parsed = parse(Paragraphs(), data)
     assert records(parsed) == [(1, "one\ntwo"), (2, "  three\r\n four"), (3, "five"), (5, "seven")]
@@ -95,7 +95,7 @@ def test_a_paragraph_keeps_its_inner_line_ends() -> None:
 @pytest.mark.parametrize("form", [Lines(), Paragraphs()])
 @given(st.text("ab \t\r\n", max_size=30), st.integers(0, 30))
 @examples(150)
-def test_complete_records_are_the_same_in_parts(form: TextFormat, text: str, cut: int) -> None:
+def test_complete_records_are_the_same_in_parts(form, text, cut):
     data = text.encode()
     at = form.complete(data[:cut])
     assert at <= cut
@@ -104,11 +104,11 @@ def test_complete_records_are_the_same_in_parts(form: TextFormat, text: str, cut
     assert form.count(data[:at]) + form.count(data[at:]) == form.count(data)
 
 
-def test_a_byte_order_mark_is_no_text() -> None:
+def test_a_byte_order_mark_is_no_text():
     assert Lines().head(b"\xef\xbb\xbfa\n", Reading()).size == 3
     assert Paragraphs().head(b"a\n", Reading()).size == 0
 
 
-def test_the_type_of_text_is_a_string_for_any_records() -> None:
+def test_the_type_of_text_is_a_string_for_any_records():
     for data in (b"", b"\n", b"\xff\n", b"12\n"):
         assert Lines().types_of(data, 1, Head(0), Reading()).schema() == SCHEMA

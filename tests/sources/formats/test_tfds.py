@@ -60,13 +60,13 @@ def folder(
 
 
 @pytest.mark.parametrize("split", ["train", "test", "unsupervised"])
-def test_records_are_those_that_tfds_reads(split: str) -> None:
+def test_records_are_those_that_tfds_reads(split):
     found = read(FORM, TOY / f"toy-{split}.tfrecord-00000-of-00001")
     assert found.rejects == []
     assert found.rows == expected("tfds")[split]
 
 
-def test_types_and_classes_are_those_of_the_features() -> None:
+def test_types_and_classes_are_those_of_the_features():
     types = types_of(FORM, TOY / "toy-train.tfrecord-00000-of-00001")
     found = {f.name: str(f.type) for f in types.found()}
     assert found["matrix"] == "list<item: list<item: int32>>"
@@ -82,7 +82,7 @@ def test_types_and_classes_are_those_of_the_features() -> None:
     assert types.classes == {"label": ("zebra", "ant", "a cow")}
 
 
-def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(tmp_path: Path) -> None:
+def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(tmp_path):
     result = shardctl.convert(TOY, tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")
     assert (result.samples, result.rejected) == (7, 0)
@@ -96,7 +96,7 @@ def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(tmp_path: Pa
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
-def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path: Path) -> None:
+def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path):
     (tmp_path / "in").mkdir()
     names = ("validation_matched", "validation_mismatched", "extra")
     for name in names:
@@ -161,9 +161,7 @@ def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path: Path) ->
         (sequence(tensor("int64", -1, 2)), [1, 2], [1, 2], pa.list_(pa.int64())),
     ],
 )
-def test_a_feature_has_its_type(
-    feature: dict[str, Any], stored: list[Any], value: Any, type_: pa.DataType, tmp_path: Path
-) -> None:
+def test_a_feature_has_its_type(feature, stored, value, type_, tmp_path):
     found = read(FORM, folder(tmp_path, features({"x": feature}), {"x": stored}))
     assert found.rejects == []
     assert found.table.schema.field("x").type == type_
@@ -193,9 +191,7 @@ def test_a_feature_has_its_type(
         (sequence(tensor("int8", 2)), [1, 2, 3]),
     ],
 )
-def test_a_value_that_is_not_as_described_is_the_reject_of_its_record(
-    feature: dict[str, Any], stored: list[Any], tmp_path: Path
-) -> None:
+def test_a_value_that_is_not_as_described_is_the_reject_of_its_record(feature, stored, tmp_path):
     tree = features({"x": feature, "n": tensor("int64")})
     found = read(FORM, folder(tmp_path, tree, {"n": [0]}, {"x": stored, "n": [1]}, {"n": [2]}))
     assert errors(found) == [(2, "other-type")]
@@ -208,7 +204,7 @@ def test_a_value_that_is_not_as_described_is_the_reject_of_its_record(
     "lengths",
     [[3], [1, 2], [-1, 3], [2**62, 2**62, 2**62, 2**62 + 2], [], [0.5, 1.5], [b"1", b"1"], None],
 )
-def test_lengths_of_ragged_values_must_be_theirs(lengths: list[Any] | None, tmp_path: Path) -> None:
+def test_lengths_of_ragged_values_must_be_theirs(lengths, tmp_path):
     tree = features({"x": sequence(sequence(tensor("int64")))})
     record: dict[str, list[Any] | None] = {
         "x/ragged_flat_values": [1, 2],
@@ -225,7 +221,7 @@ def test_lengths_of_ragged_values_must_be_theirs(lengths: list[Any] | None, tmp_
     )
 
 
-def test_what_is_inflated_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_inflated_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr("shardctl.sources.formats.tfds.MOST_INFLATED", 1000)
     tree = features({"x": sequence(tensor("int8", 300, encoding="zlib"))})
     item = zlib.compress(bytes(300))
@@ -233,7 +229,7 @@ def test_what_is_inflated_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (found.numbers, errors(found)) == ([1], [(2, "other-type")])
 
 
-def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path: Path) -> None:
+def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path):
     tree = features({"label": {"classLabel": {"numClasses": "2"}}})
     assert types_of(FORM, folder(tmp_path, tree, {"label": [1]})).classes == {}
     with pytest.raises(Rejection, match=re.escape("label.labels.txt has a name twice")) as caught:
@@ -245,8 +241,8 @@ def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path: Path)
 
 
 def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_label(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     tree = features({"label": {"classLabel": {"numClasses": "2"}}})
     (tmp_path / "in").mkdir()
     folder(
@@ -295,7 +291,7 @@ DEEP = "[" * 100_000
         ),
     ],
 )
-def test_features_that_cannot_be_read_are_one_sentence(text: str, tmp_path: Path) -> None:
+def test_features_that_cannot_be_read_are_one_sentence(text, tmp_path):
     try:
         found = read(FORM, folder(tmp_path, text, {"x": [1]}))
     except Rejection as rejection:

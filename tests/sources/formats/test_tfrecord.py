@@ -6,7 +6,6 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -48,7 +47,7 @@ class TestTFRecord(Promises):
     def starts(self, count: int) -> list[int]:
         return [0, *np.cumsum([len(record(number)) for number in range(count)]).tolist()]
 
-    def test_every_flipped_byte_is_noticed(self, path: Path) -> None:
+    def test_every_flipped_byte_is_noticed(self, path):
         """By one of the two checksums of its record: either that record alone is lost, or all from
         there on."""
         path.write_bytes(self.whole(4))
@@ -64,7 +63,7 @@ class TestTFRecord(Promises):
 
 
 @pytest.mark.parametrize("name", ["plain.tfrecord", "gzip.tfrecord.gz", "zlib-00000-of-00001"])
-def test_records_are_those_that_tensorflow_reads(name: str) -> None:
+def test_records_are_those_that_tensorflow_reads(name):
     path = INTEROP / "tfrecord" / name
     found = read(find_format(ending_of(name, str(path)), READING), path)
     assert found.rejects == []
@@ -80,7 +79,7 @@ def test_records_are_those_that_tensorflow_reads(name: str) -> None:
     assert singles == {"id", "score", "name", "data", "mixed", "odd"}
 
 
-def test_lists_of_features_are_lists_in_a_list() -> None:
+def test_lists_of_features_are_lists_in_a_list():
     found = read(FORM, INTEROP / "tfrecord" / "sequence.tfrecord")
     wanted = expected("tfrecord")["sequence.tfrecord"]
     assert [row["steps"] for row in found.rows] == [row["steps"] for row in wanted]
@@ -90,7 +89,7 @@ def test_lists_of_features_are_lists_in_a_list() -> None:
     assert [(row["id"], row["who"]) for row in found.rows] == [(0, "x"), (1, "x"), (2, "x")]
 
 
-def test_a_string_that_a_person_asks_for_is_text(tmp_path: Path) -> None:
+def test_a_string_that_a_person_asks_for_is_text(tmp_path):
     values: list[list[Any] | None] = [[b"x"], [5], None, [], [b"y", b"z"], [1.5]]
     path = write_examples(tmp_path / "a.tfrecord", [{"a": value, "n": [1]} for value in values])
     made = shardctl.convert(path, tmp_path / "out", recipe={"schema": "a:string"}, workers=0)
@@ -98,7 +97,7 @@ def test_a_string_that_a_person_asks_for_is_text(tmp_path: Path) -> None:
     assert made.rejected == 3
 
 
-def test_types_are_those_of_all_records(tmp_path: Path) -> None:
+def test_types_are_those_of_all_records(tmp_path):
     everything = read(FORM, INTEROP / "tfrecord" / "plain.tfrecord")
     types = {f.name: f.type for f in everything.table.schema}
     assert types["id"] == pa.int64()
@@ -112,7 +111,7 @@ def test_types_are_those_of_all_records(tmp_path: Path) -> None:
     assert everything.table["odd"].to_pylist() == [None, -(2**63), None, 2**63 - 1, None]
 
 
-def test_features_of_several_kinds_are_text(tmp_path: Path) -> None:
+def test_features_of_several_kinds_are_text(tmp_path):
     values: list[list[Any]] = [[b"text"], [3], [1.5, 2.0], [], [b"a", b"b"]]
     found = read(FORM, write_examples(tmp_path / "a.tfrecord", [{"x": value} for value in values]))
     assert [row["x"] for row in found.rows] == ["text", "3", "[1.5, 2.0]", None, '["a", "b"]']
@@ -121,13 +120,13 @@ def test_features_of_several_kinds_are_text(tmp_path: Path) -> None:
         read(FORM, path)
 
 
-def test_an_empty_feature_fits_a_list_of_any_type_and_no_feature_is_null(tmp_path: Path) -> None:
+def test_an_empty_feature_fits_a_list_of_any_type_and_no_feature_is_null(tmp_path):
     records: list[dict[str, list[Any] | None]] = [{"x": [b"a", b"b"]}, {"x": []}, {"x": None}, {}]
     found = read(FORM, write_examples(tmp_path / "a.tfrecord", records))
     assert [row["x"] for row in found.rows] == [["a", "b"], [], None, None]
 
 
-def test_what_is_no_example_is_the_reject_of_its_record(tmp_path: Path) -> None:
+def test_what_is_no_example_is_the_reject_of_its_record(tmp_path):
     path = tmp_path / "a.tfrecord"
     path.write_bytes(
         framed(example({"a": [1]}))
@@ -141,7 +140,7 @@ def test_what_is_no_example_is_the_reject_of_its_record(tmp_path: Path) -> None:
     assert [row["a"] for row in found.rows] == [1, None]
 
 
-def test_a_length_beyond_any_file_is_the_end_of_it(tmp_path: Path) -> None:
+def test_a_length_beyond_any_file_is_the_end_of_it(tmp_path):
     length = struct.pack("<Q", 2**64 - 1)
     path = tmp_path / "a.tfrecord"
     path.write_bytes(
@@ -151,7 +150,7 @@ def test_a_length_beyond_any_file_is_the_end_of_it(tmp_path: Path) -> None:
     assert (found.numbers, errors(found)) == ([1], [(2, "truncated")])
 
 
-def test_the_order_of_fields_is_the_same_in_every_process(tmp_path: Path) -> None:
+def test_the_order_of_fields_is_the_same_in_every_process(tmp_path):
     """That of a map of protobuf is not: it is drawn anew in each."""
     path = tmp_path / "a.tfrecord"
     path.write_bytes(b"".join(framed(example({f"f{n}": [n] for n in range(40)})) for _ in range(3)))
@@ -173,9 +172,7 @@ def test_the_order_of_fields_is_the_same_in_every_process(tmp_path: Path) -> Non
     )
 
 
-def test_types_of_later_records_are_found_where_others_were_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path, monkeypatch):
     """Of a large file some units are looked at; a value that does not fit makes the conversion look
     at all of them."""
     monkeypatch.setattr("shardctl.making.convert.discover.TYPED_UNITS", 1)

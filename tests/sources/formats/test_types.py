@@ -60,9 +60,7 @@ def sorted_schema(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 @examples(150)
 @given(st.lists(RECORDS, min_size=2, max_size=5), st.randoms(use_true_random=False))
-def test_any_order_and_grouping_gives_the_same_schema(
-    parts: list[list[dict[str, Any]]], random: Any
-) -> None:
+def test_any_order_and_grouping_gives_the_same_schema(parts, random):
     first, *others = (Types.of_values(records, "a") for records in parts)
     expected = reduce(Types.join, others, first)
     random.shuffle(others)
@@ -78,8 +76,8 @@ def test_any_order_and_grouping_gives_the_same_schema(
 @examples(150)
 @given(st.lists(RECORDS, min_size=1, max_size=4))
 def test_parts_joined_give_the_types_of_all_records_at_once(
-    parts: list[list[dict[str, Any]]],
-) -> None:
+    parts,
+):
     together = Types.of_values([record for part in parts for record in part], "a")
     joined = reduce(Types.join, (Types.of_values(part, "a") for part in parts))
     assert sorted_schema(joined.schema()) == sorted_schema(together.schema())
@@ -88,7 +86,7 @@ def test_parts_joined_give_the_types_of_all_records_at_once(
 
 @examples(100)
 @given(RECORDS)
-def test_types_of_columns_are_those_of_the_values_in_them(records: list[dict[str, Any]]) -> None:
+def test_types_of_columns_are_those_of_the_values_in_them(records):
     types = Types.of_values(records, "a")
     fitting = [name for name in types.schema().names if name not in types.mixed()]
     arrays = {name: pa.array([record.get(name) for record in records]) for name in fitting}
@@ -100,9 +98,7 @@ def test_types_of_columns_are_those_of_the_values_in_them(records: list[dict[str
 
 @examples(100)
 @given(RECORDS, RECORDS)
-def test_types_travel_to_another_process(
-    one: list[dict[str, Any]], other: list[dict[str, Any]]
-) -> None:
+def test_types_travel_to_another_process(one, other):
     types = Types.of_values(one, "a")
     again = Types.unpacked(types.packed())
     more = Types.of_values(other, "a")
@@ -111,7 +107,7 @@ def test_types_travel_to_another_process(
     assert again.join(more).labels() == types.join(more).labels()
 
 
-def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
+def test_fields_of_the_first_part_come_first_then_the_others_by_name():
     first = of(
         m=([1],),
         c=([[{"z": 1, "y": 2}]], pa.list_(pa.struct([("z", pa.int64()), ("y", pa.int64())]))),
@@ -148,15 +144,13 @@ def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
         + (pa.list_(pa.struct([("key", pa.string()), ("value", pa.int8())])),) * 2,
     ],
 )
-def test_widths_join_to_one_that_rounds_nothing(
-    one: pa.DataType, other: pa.DataType, expected: pa.DataType
-) -> None:
+def test_widths_join_to_one_that_rounds_nothing(one, other, expected):
     parts = [of(a=([None], type_)) for type_ in (one, other)]
     assert parts[0].join(parts[1]).schema().field("a").type == expected
     assert parts[1].join(parts[0]).schema().field("a").type == expected
 
 
-def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type() -> None:
+def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type():
     unread = Types.of_schema(
         pa.schema([("a", pa.int64()), ("b", pa.int32()), ("label", pa.string())]), "label"
     )
@@ -175,9 +169,7 @@ def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type() ->
         max_size=4,
     ),
 )
-def test_floats_that_are_whole_numbers_are_so_beside_whole_numbers(
-    whole: list[int | None], floats: list[float | None]
-) -> None:
+def test_floats_that_are_whole_numbers_are_so_beside_whole_numbers(whole, floats):
     """pandas makes floats of a column in which a value is missing."""
     parts = [of(a=(whole, pa.int64())), of(a=(floats, pa.float64()))]
     values = [value for value in floats if value is not None]
@@ -194,7 +186,7 @@ def named(names: range) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("by_arrow", [False, True])
-def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arrow: bool) -> None:
+def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arrow):
     def found(names: range) -> Types:
         records = named(names)
         if not by_arrow:
@@ -231,7 +223,7 @@ def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arro
     "value",
     [b"bytes", decimal.Decimal("1.5"), datetime.datetime(2020, 1, 1), datetime.date(2020, 1, 1)],
 )
-def test_types_that_json_cannot_hold_and_others_are_one_sentence(value: Any) -> None:
+def test_types_that_json_cannot_hold_and_others_are_one_sentence(value):
     rigid = of(a=([value],))
     name = str(rigid.schema().field("a").type)
     for other in (
@@ -247,7 +239,7 @@ def test_types_that_json_cannot_hold_and_others_are_one_sentence(value: Any) -> 
     assert rigid.join(of(a=([None],))).schema().field("a").type == rigid.schema().field("a").type
 
 
-def test_labels_are_the_strings_of_one_field() -> None:
+def test_labels_are_the_strings_of_one_field():
     types = of(label=(["cat", "dog", "", None, "cat"],)).join(
         of(label=(pa.array(["ant"]).dictionary_encode(),))
     )
@@ -257,7 +249,7 @@ def test_labels_are_the_strings_of_one_field() -> None:
     assert of(other=(["a"],)).labels() is None
 
 
-def test_too_many_different_labels_name_no_classes() -> None:
+def test_too_many_different_labels_name_no_classes():
     half = [f"{number}" for number in range(MOST_LABELS)]
     types = of(label=([*half, "", None],))
     assert len(types.labels() or []) == MOST_LABELS
@@ -266,7 +258,7 @@ def test_too_many_different_labels_name_no_classes() -> None:
     assert of(label=([*half, "one more"],)).labels() is None
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
+def test_two_columns_of_one_name_are_refused():
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     with pytest.raises(InputError, match="two columns have the name a"):
         Types.of(batch, "label")
@@ -284,7 +276,7 @@ class Counted(str):
     __hash__ = str.__hash__
 
 
-def test_a_repeated_name_is_found_without_comparing_every_name_with_every_other() -> None:
+def test_a_repeated_name_is_found_without_comparing_every_name_with_every_other():
     names = [Counted(f"field {number}") for number in range(1000)]
     assert first_repeated(names) is None
     assert first_repeated([*names, Counted("field 7"), Counted("field 3")]) == "field 3"

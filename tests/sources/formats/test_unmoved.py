@@ -101,7 +101,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case: str, tmp_path: Path) -> None:
+def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case, tmp_path):
     write, columns = CASES[case]
     source, recipe = (
         write(tmp_path),
@@ -128,9 +128,7 @@ def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case: str, tmp_path: P
     "case", ["boxes of a tar", "a mask in colours", "TensorFlow's object detection"]
 )
 @pytest.mark.parametrize("option", [{"flip": True}, {"crop": 4}, {"resize": 5}], ids=str)
-def test_a_loader_that_moves_pixels_leaves_nothing_behind(
-    case: str, option: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_loader_that_moves_pixels_leaves_nothing_behind(case, option, tmp_path):
     write, columns = CASES[case]
     shardctl.convert(write(tmp_path), tmp_path / "out", recipe={"kind": "image"}, workers=0)
     ds = shardctl.open(tmp_path / "out")
@@ -176,7 +174,7 @@ BY_VALUE: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", BY_VALUE)
-def test_the_first_values_of_records_are_looked_at(name: str, tmp_path: Path) -> None:
+def test_the_first_values_of_records_are_looked_at(name, tmp_path):
     source = of_table(tmp_path, {name: BY_VALUE[name]})
     with pytest.raises(
         UsageError,
@@ -196,7 +194,7 @@ def test_the_first_values_of_records_are_looked_at(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("ending", "data"), [("txt", YOLO), ("ann", VOC)])
-def test_annotations_in_a_tar_are_not_left_behind(ending: str, data: bytes, tmp_path: Path) -> None:
+def test_annotations_in_a_tar_are_not_left_behind(ending, data, tmp_path):
     source = write_tar(tmp_path, {ending: data})
     with pytest.raises(
         UsageError,
@@ -214,7 +212,7 @@ def test_annotations_in_a_tar_are_not_left_behind(ending: str, data: bytes, tmp_
         )
 
 
-def test_ordinary_values_of_records_are_taken(tmp_path: Path, cli: Any) -> None:
+def test_ordinary_values_of_records_are_taken(tmp_path, cli):
     columns = {
         "landmark": ["Eiffel (1889)"] * 3,
         "box": ["large", "1,200 pieces", None],
@@ -247,7 +245,7 @@ NAMED: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_may_be_a_place_is_named(name: str, tmp_path: Path, cli: Any) -> None:
+def test_what_may_be_a_place_is_named(name, tmp_path, cli):
     source = of_table(tmp_path, {name: NAMED[name], "caption": ["a cat", "2 dogs", "3"]})
     result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     said = f"hflip moves the content of the images, and 1 field beside them not: {name}. "
@@ -298,9 +296,7 @@ def written(folder: Path, extra: Extra, roles: dict[str, Any] | None = None) -> 
         ("x1", [1, 2, 3]),
     ],
 )
-def test_a_loader_goes_by_the_first_values_too(
-    name: str, values: list[Any], tmp_path: Path
-) -> None:
+def test_a_loader_goes_by_the_first_values_too(name, values, tmp_path):
     beside: Extra = {key: [1, 2, 3] for key in ("y1", "x2", "y2")} if name == "x1" else {}
     ds = written(tmp_path, {name: values, **beside})
     columns = ["image", name]  # y1 tells what x1 is, and is not read
@@ -314,7 +310,7 @@ def test_a_loader_goes_by_the_first_values_too(
     assert name in batch
 
 
-def test_unmoved_names_columns_that_a_loader_would_leave(tmp_path: Path) -> None:
+def test_unmoved_names_columns_that_a_loader_would_leave(tmp_path):
     boxes = {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [0]}
     extra: Extra = {"mask": [PIXELS[:, :, 0]] * 3, "objects": [boxes] * 3, "bbox": [[1.0]] * 3}
     ds = written(tmp_path, extra, {"mask": "mask", "objects": "objects"})
@@ -347,9 +343,7 @@ def of_labels_file(folder: Path, columns: str, values: str) -> Path:
     ]
     + [("yolo", "0 0.5 0.5 0.2 0.2"), ("bbox", '"[1, 2, 3, 4]"')],
 )
-def test_a_labels_file_is_refused_for_its_names_and_values(
-    columns: str, values: str, tmp_path: Path
-) -> None:
+def test_a_labels_file_is_refused_for_its_names_and_values(columns, values, tmp_path):
     source = of_labels_file(tmp_path, columns, values)
     named = columns.replace("ClassId,", "")
     with pytest.raises(UsageError, match=r"unmoved.*; or leave them out, .* drop_columns"):

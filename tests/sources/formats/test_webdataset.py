@@ -78,7 +78,7 @@ class TestWebDataset(Promises):
 
 
 @pytest.mark.parametrize("name", ["plain-000000.tar", "packed.tar.gz"])
-def test_samples_are_those_that_webdataset_reads(name: str) -> None:
+def test_samples_are_those_that_webdataset_reads(name):
     path = INTEROP / "webdataset" / name
     found = read(find_format(ending_of(name, str(path)), READING), path)
     wanted = expected("webdataset")[name]
@@ -90,7 +90,7 @@ def test_samples_are_those_that_webdataset_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize("start", ["", "./", "d/"])
-def test_what_a_mac_puts_into_a_tar_is_no_member(start: str, tmp_path: Path) -> None:
+def test_what_a_mac_puts_into_a_tar_is_no_member(start, tmp_path):
     double = b"\0\5\x16\7" + bytes(120)  # AppleDouble: before each file that has attributes
     members = [
         (f"{start}{name}", b"%d" % number)
@@ -109,7 +109,7 @@ def test_what_a_mac_puts_into_a_tar_is_no_member(start: str, tmp_path: Path) -> 
     assert (mac.rows, mac.rejects) == (plain.rows, [])
 
 
-def test_names_are_split_as_webdataset_splits_them(tmp_path: Path) -> None:
+def test_names_are_split_as_webdataset_splits_them(tmp_path):
     names: dict[str, Any] = json.loads((INTEROP / "expected" / "webdataset_names.json").read_text())
     assert len(names) > 10
     for name, (key, field) in names.items():
@@ -134,9 +134,7 @@ def test_names_are_split_as_webdataset_splits_them(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_names_that_are_no_fields_are_rejects(
-    name: str, error: str, format_: int, tmp_path: Path
-) -> None:
+def test_names_that_are_no_fields_are_rejects(name, error, format_, tmp_path):
     found = read_bytes(tar([("good.txt", b"a"), (name, b"1"), ("z.txt", b"b")], format_), tmp_path)
     assert errors(found) == [(2, error)]
     assert [row["txt"] for row in found.rows] == ["a", "b"]
@@ -152,9 +150,7 @@ def test_names_that_are_no_fields_are_rejects(
         (tarfile.CHRTYPE, "not-a-file"),
     ],
 )
-def test_links_and_devices_are_rejects_of_their_samples(
-    type_: bytes, error: str, tmp_path: Path
-) -> None:
+def test_links_and_devices_are_rejects_of_their_samples(type_, error, tmp_path):
     parts = [
         tar([("a.txt", b"1")], end=False),
         special("a.json", type_, "/etc/passwd"),
@@ -168,7 +164,7 @@ def test_links_and_devices_are_rejects_of_their_samples(
 
 @pytest.mark.skipif(shutil.which("tar") is None, reason="tar is not installed")
 @pytest.mark.parametrize("format_", ["gnu", "posix"])
-def test_sparse_members_are_rejects_and_what_follows_is_read(format_: str, tmp_path: Path) -> None:
+def test_sparse_members_are_rejects_and_what_follows_is_read(format_, tmp_path):
     """With 60 stretches of data, GNU tar writes more blocks behind the header of its own format."""
     (tmp_path / "in").mkdir()
     with open(tmp_path / "in" / "a.bin", "wb") as file:
@@ -195,7 +191,7 @@ def test_sparse_members_are_rejects_and_what_follows_is_read(format_: str, tmp_p
     assert found.rows == [{"__key__": "b", "txt": "after"}]
 
 
-def test_sizes_in_pax_headers_count(tmp_path: Path) -> None:
+def test_sizes_in_pax_headers_count(tmp_path):
     """A file of 8 GiB or more has its size there alone; here the one in the header is wrong."""
     info = tarfile.TarInfo("a.txt")
     info.size, info.pax_headers = 0, {"size": "5"}
@@ -208,7 +204,7 @@ def test_sizes_in_pax_headers_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["-1", "1e3", "9" * 30, str(2**63), ""])
-def test_a_size_that_no_file_has_is_damage(size: str, tmp_path: Path) -> None:
+def test_a_size_that_no_file_has_is_damage(size, tmp_path):
     record = f" size={size}\n"
     length = next(n for n in range(200) if n == len(str(n)) + len(record))
     pax = special("x", tarfile.XHDTYPE)
@@ -227,7 +223,7 @@ def test_a_size_that_no_file_has_is_damage(size: str, tmp_path: Path) -> None:
         assert errors(found)[-1][1] in ("damaged", "truncated")
 
 
-def test_members_of_a_sample_must_be_beside_each_other(tmp_path: Path) -> None:
+def test_members_of_a_sample_must_be_beside_each_other(tmp_path):
     members = [("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3"), ("c.txt", b"4")]
     for data in (tar(members), gzip.compress(tar(members))):
         found = read_bytes(data, tmp_path)
@@ -236,7 +232,7 @@ def test_members_of_a_sample_must_be_beside_each_other(tmp_path: Path) -> None:
         assert [row["__key__"] for row in found.rows] == ["a", "b", "c"]
 
 
-def test_folders_and_meta_members_are_passed_over(tmp_path: Path) -> None:
+def test_folders_and_meta_members_are_passed_over(tmp_path):
     folder = special("d", tarfile.DIRTYPE)
     parts = [
         folder,
@@ -251,7 +247,7 @@ def test_folders_and_meta_members_are_passed_over(tmp_path: Path) -> None:
         assert found.rejects == []
 
 
-def test_two_members_of_one_field_are_a_reject(tmp_path: Path) -> None:
+def test_two_members_of_one_field_are_a_reject(tmp_path):
     found = read_bytes(tar([("a.jpg", b"1"), ("a.JPG", b"2"), ("b.jpg", b"3")]), tmp_path)
     assert errors(found) == [(1, "repeated-field")]
     assert found.rows == [{"__key__": "b", "jpg": b"3"}]
@@ -277,8 +273,8 @@ def test_two_members_of_one_field_are_a_reject(tmp_path: Path) -> None:
     ],
 )
 def test_a_member_that_is_not_what_its_name_says_is_the_reject_of_its_sample(
-    field: str, data: bytes, error: str, tmp_path: Path
-) -> None:
+    field, data, error, tmp_path
+):
     found = read_bytes(tar([(f"a.{field}", data), ("b.txt", b"1")]), tmp_path)
     assert errors(found) == [(1, error)]
     assert field in found.rejects[0][2]
@@ -287,9 +283,7 @@ def test_a_member_that_is_not_what_its_name_says_is_the_reject_of_its_sample(
 
 @pytest.mark.parametrize("dtype", ["?", "<i2", ">i4", "<u8", "<f2", ">f8"])
 @pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 3), (0, 2), (2, 1, 2)])
-def test_arrays_are_nested_lists_of_their_type(
-    dtype: str, shape: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_arrays_are_nested_lists_of_their_type(dtype, shape, tmp_path):
     array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
     found = read_bytes(tar([("a.npy", npy(array)), ("b.npy", npy(array + array))]), tmp_path)
     assert found.rows[0]["npy"] == array.tolist()
@@ -301,7 +295,7 @@ def test_arrays_are_nested_lists_of_their_type(
     )
 
 
-def test_fields_that_some_samples_lack_are_null(tmp_path: Path) -> None:
+def test_fields_that_some_samples_lack_are_null(tmp_path):
     found = read_bytes(
         tar([("a.txt", b"1"), ("b.json", b"[1]"), ("b.txt", b"2"), ("c.cls", b"7")]), tmp_path
     )
@@ -312,7 +306,7 @@ def test_fields_that_some_samples_lack_are_null(tmp_path: Path) -> None:
     ]
 
 
-def test_a_tar_without_blocks_of_zeros_at_its_end_is_whole(tmp_path: Path) -> None:
+def test_a_tar_without_blocks_of_zeros_at_its_end_is_whole(tmp_path):
     members = [("a.txt", b"1"), ("b.txt", b"x" * 600)]
     whole = tar(members, end=False)
     for data in (whole, whole + bytes(512), whole + bytes(700)):
@@ -322,7 +316,7 @@ def test_a_tar_without_blocks_of_zeros_at_its_end_is_whole(tmp_path: Path) -> No
     assert errors(read_bytes(whole[:-400], tmp_path)) == [(2, "truncated")]
 
 
-def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(tmp_path: Path) -> None:
+def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(tmp_path):
     for format_ in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         start = tar([("a.txt", b"1"), ("b.txt", b"2")], end=False)
         named = tar([("k" * 200 + ".txt", b"2")], format_, end=False)
@@ -333,9 +327,7 @@ def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(tmp_path: Pa
             assert [row["txt"] for row in found.rows] == ["1"]
 
 
-def test_headers_without_end_are_damage_and_take_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_without_end_are_damage_and_take_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("shardctl.sources.formats.webdataset.MOST_HEADERS", 4096)
     pax = tar([("k" * 200 + ".txt", b"")], tarfile.PAX_FORMAT, end=False)[:1024]
     found = read_bytes(
@@ -345,9 +337,7 @@ def test_headers_without_end_are_damage_and_take_no_memory(
     assert "no end of headers" in found.rejects[0][2]
 
 
-def test_a_large_first_member_stays_out_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_first_member_stays_out_of_memory(tmp_path, monkeypatch):
     """Before the member that follows it is looked at."""
     import shardctl.sources.formats.content as content
 
@@ -368,18 +358,18 @@ def test_a_large_first_member_stays_out_of_memory(
 
 
 @pytest.mark.parametrize("name", ["x^2.txt", "BZh91.txt", "BZhang.txt", "x\x9c.txt"])
-def test_a_name_that_looks_like_compressed_data_is_a_name(name: str, tmp_path: Path) -> None:
+def test_a_name_that_looks_like_compressed_data_is_a_name(name, tmp_path):
     assert [row["txt"] for row in read_bytes(tar([(name, b"1")]), tmp_path).rows] == ["1"]
 
 
-def test_only_the_fields_that_are_wanted_are_looked_at(tmp_path: Path) -> None:
+def test_only_the_fields_that_are_wanted_are_looked_at(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(tar([("a.txt", b"1"), ("a.json", b"{"), ("a.pkl", b"")]))
     reading = Reading(only=("txt",))
     assert read(FORM, path, reading).rows == [{"__key__": "a", "txt": "1"}]
 
 
-def test_the_key_comes_first_and_one_key_in_two_files_is_no_fault(tmp_path: Path) -> None:
+def test_the_key_comes_first_and_one_key_in_two_files_is_no_fault(tmp_path):
     for name in ("a.tar", "b.tar"):
         (tmp_path / name).write_bytes(tar([("a.txt", b"1")]))
         assert read(FORM, tmp_path / name).rejects == []
@@ -388,7 +378,7 @@ def test_the_key_comes_first_and_one_key_in_two_files_is_no_fault(tmp_path: Path
 
 @examples(150)
 @given(st.data())
-def test_headers_are_read_as_tarfile_reads_them(data: st.DataObject) -> None:
+def test_headers_are_read_as_tarfile_reads_them(data):
     """Those of all formats, and changed ones; only fields that tarfile is looser about may be
     refused."""
     name = data.draw(
@@ -434,7 +424,7 @@ def test_headers_are_read_as_tarfile_reads_them(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("what", ["hole", "two", "two.gz"])
-def test_a_hole_or_a_second_tar_does_not_end_a_tar_silently(what: str, tmp_path: Path) -> None:
+def test_a_hole_or_a_second_tar_does_not_end_a_tar_silently(what, tmp_path):
     whole = tar([("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
     hole = whole[:1024] + bytes(1024) + whole[2048:]  # in the place of b
     data = {
