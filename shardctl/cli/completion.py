@@ -99,7 +99,7 @@ def _steps(_: Sequence[Path]) -> dict[str, str]:
 
 
 def _recipes(_: Sequence[Path]) -> dict[str, str]:
-    from shardctl.transforms.recipe_files.reading import ready_recipes
+    from shardctl.transforms.recipe_files.ready import ready_recipes
 
     return ready_recipes()
 

@@ -33,7 +33,6 @@ from shardctl.cli.show import (
     without_texts,
 )
 from shardctl.errors import UsageError
-from shardctl.format.manifest import kept_generations
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
@@ -369,7 +368,7 @@ DIGITS = 12
 
 
 def _show_history(place: DatasetLocation, as_json: bool) -> None:
-    from shardctl.format.manifest import Manifest
+    from shardctl.format.manifest import Manifest, kept_generations
 
     manifest, here = Manifest.load(place.folder), place.folder.local
     present, kept = manifest.generation, [] if here is None else kept_generations(here)

@@ -16,7 +16,7 @@ from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe_files.reading import MARK, ready_recipes, ready_text
+from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe

@@ -209,7 +209,7 @@ def _module_digest(target: str, name: str) -> str:
         ) from error
 
 
-class Custom(SampleTransform, name="custom"):
+class Custom(SampleTransform, step="custom"):
     """Calls `function(sample)`, or `function(sample, rng)` where it asks for rng. Anything that can
     be called will do.
 
@@ -310,7 +310,7 @@ MODELS_KEPT = 4
 conversions."""
 
 
-class Model(GroupTransform, name="model"):
+class Model(GroupTransform, step="model"):
     """Makes an object of a class once in each worker, `Class(**arguments)`, and calls it with lists
     of `batch` samples.
 

@@ -312,16 +312,17 @@ C = TypeVar("C", bound="Settings")
 @dataclass_transform(frozen_default=True)
 class Settings:
     """A frozen dataclass whose fields are settings: read from a recipe by `parse`, written by
-    `settings`. A class with a name becomes one: `class Crop(ViewTransform, name="crop")`."""
+    `settings`. A class with a name becomes one: `class Crop(ViewTransform, step="crop")`."""
 
     name: ClassVar[str] = ""
     what: ClassVar[str] = "setting"
     """What a setting is called in messages."""
 
-    def __init_subclass__(cls, name: str = "", **more: Any) -> None:
+    # not called name: before Python 3.11, ABCMeta has an argument of this name
+    def __init_subclass__(cls, step: str = "", **more: Any) -> None:
         super().__init_subclass__(**more)
-        if name:
-            cls.name = name
+        if step:
+            cls.name = step
             dataclass(frozen=True)(cls)
 
     @classmethod

@@ -130,7 +130,7 @@ WRONG = r"""
 3 | convert in out --labels text | it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR
 3 | convert in out --labels coco=bad.json | write coco:bad.json
 3 | convert in out --labels coco:absent.json | absent.json: no such file or folder; write coco:PATH
-3 | convert in out --labels coco:text | text: is a folder; give the file of the annotations
+3 | convert in out --labels coco:text | text: cannot be read (Is a directory)
 2 | convert in out --text-field body | the inputs are images and have no fields; leave it out
 3 | convert in out --format mds | holds no mds
 2 | convert lines.jsonl out --columns text | and lines.jsonl is none; to keep some fields, use --fields A,B
@@ -140,7 +140,7 @@ WRONG = r"""
 2 | export ready out --format parquet | there is no option --format
 2 | convert in out --recipe single.toml | [[transform]] with two brackets
 2 | inspect ready --where 'label == cat' | if it is a text, write it in quotes: 'cat'
-2 | inspect ready --where 'key == '"'"'a=b' | unterminated string literal
+2 | inspect ready --where 'key == '"'"'a=b' | is not a condition
 2 | convert in out --overwrite=yes | --overwrite takes no value; write it alone
 2 | convert in out --update --overwrite | --update and --overwrite contradict each other
 2 | inspect ready --html x.html --head 3 | leave out --head
@@ -157,7 +157,7 @@ WRONG = r"""
 2 | convert lines.jsonl out --encoding gbkk | there is no such encoding; did you mean gbk?
 2 | convert lines.jsonl out --redact phones | pattern 'phones' is not known; did you mean phone?
 2 | convert lines.jsonl out --segment chinese | language must be zh
-2 | convert lines.jsonl out --stop-words english | give one of the 58 codes of two letters
+2 | convert lines.jsonl out --stop-words english | give one of the 58 codes
 2 | convert in out --store jpg:90 | use source, jpeg:QUALITY, png
 2 | convert in out --split train:0.9 | is not of the form train=0.9,val=0.1
 2 | convert in out --engine spark | the engine is local, ray or ray:ADDRESS

@@ -322,7 +322,7 @@ def test_the_page_shows_what_is_marked_in_images(browser, marked_report):
     assert captions[4] == "imagenot annotatedk02.png"
     chips = seen.page.locator(".pictures figcaption i")
     assert (
-        chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 45, 60)"
+        chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 0, 0)"
     )
     record = json.loads(seen.page.locator("script#objects").text_content())
     assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]

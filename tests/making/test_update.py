@@ -778,7 +778,7 @@ def test_an_update_goes_on_wherever_it_is_stopped(source, tmp_path, monkeypatch,
     for change in some_changes(3 * (how == "kill")):
         shutil.copytree(before, out)
         again = partial(update, source, out, keep_generations=1, **options)
-        if not stopped_at(change, how, run, "_make", again, monkeypatch):
+        if not stopped_at(change, how, run, "begin_job", again, monkeypatch):
             assert change > 30
             break
         found.add(len(shardctl.open(out)) if (out / "manifest.json").exists() else 0)

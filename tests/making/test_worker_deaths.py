@@ -310,7 +310,7 @@ def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_pat
         (at / "source").touch()
 
     said = (
-        r"in: the source does not respond: reading 00.png, and then 01.png, took longer than 1 "
+        r"in: the source does not respond: 00.png, then 01.png, took longer than 1 "
         r"s; .* input_timeout\. 0 of 2"
     )
     with pytest.raises(SourceGoneError, match=said):

@@ -146,7 +146,7 @@ def ending(part: int) -> Iterator[Sample]:
             lambda part: [{"key": "same"}],
             2,
             InputError,
-            "sample 1 has the key same, and sample 0 has it too",
+            "the samples 0 and 1 have the key same",
         ),
         (lambda part: [], 2, InputError, "there is no sample to write: no part has one"),
         (lambda part: 5, 0, UsageError, "samples are an iterable of dicts"),

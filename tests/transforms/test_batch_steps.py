@@ -25,7 +25,7 @@ from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 
 
-class Ending(TextTransform, name="ending"):
+class Ending(TextTransform, step="ending"):
     """Adds what a file says to the end of each text."""
 
     file: str = setting(Text())
@@ -51,7 +51,7 @@ class Ending(TextTransform, name="ending"):
         return pc.binary_join_element_wise(texts, pa.scalar(vars(self)["content"].decode()), "")
 
 
-class NoB(TextFilter, name="no_b"):
+class NoB(TextFilter, step="no_b"):
     """Rejects texts that have a b."""
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:

@@ -288,7 +288,7 @@ def test_an_image_is_decoded_once_for_all_its_variants(tmp_path, monkeypatch):
     assert len(decoded) == 2, "once beforehand, to see what it costs, and once for the shard"
 
 
-class Joined(BatchTransform, name="joined"):
+class Joined(BatchTransform, step="joined"):
     """Joins the texts of `size` records, which need not be in the same unit."""
 
     size: int = setting(Whole(1, 100))

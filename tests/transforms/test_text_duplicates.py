@@ -298,14 +298,14 @@ def test_bands_find_almost_all_pairs_at_the_threshold():
 # --- whole conversions ---
 
 
-class Lower(TextTransform, name="lower"):
+class Lower(TextTransform, step="lower"):
     """Makes all letters small."""
 
     def changed(self, texts: pa.Array) -> pa.Array:
         return pc.utf8_lower(texts)
 
 
-class NoB(TextFilter, name="no_b"):
+class NoB(TextFilter, step="no_b"):
     """Rejects texts that have a b."""
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:

@@ -283,7 +283,7 @@ class _Policy(ImageTransform):
         do(self.drawn(picture.size, rng), picture, self.interpolation, self.fill)
 
 
-class RandAugment(_Policy, name="rand_augment"):
+class RandAugment(_Policy, step="rand_augment"):
     """RandAugment: some operations of fourteen, drawn with replacement, all of one strength.
 
     Source: Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, as in torchvision.
@@ -310,7 +310,7 @@ class RandAugment(_Policy, name="rand_augment"):
         return [_draw(rng, RAND_AUGMENT, size, bins, index, index) for _ in range(self.num_ops)]
 
 
-class TrivialAugment(_Policy, name="trivial_augment"):
+class TrivialAugment(_Policy, step="trivial_augment"):
     """TrivialAugment (wide): one operation of fourteen, of any strength.
 
     Source: Müller and Hutter 2021, https://arxiv.org/abs/2103.10158, as torchvision's
@@ -327,7 +327,7 @@ class TrivialAugment(_Policy, name="trivial_augment"):
         return [_draw(rng, TRIVIAL_AUGMENT, size, bins, 0, bins - 1)]
 
 
-class AutoAugment(_Policy, name="auto_augment"):
+class AutoAugment(_Policy, step="auto_augment"):
     """AutoAugment: one of 25 pairs of operations that were found by search on a dataset.
 
     Source: Cubuk et al. 2018, https://arxiv.org/abs/1805.09501, as in torchvision.
@@ -347,7 +347,7 @@ class AutoAugment(_Policy, name="auto_augment"):
         ]
 
 
-class AugMix(ImageTransform, name="aug_mix"):
+class AugMix(ImageTransform, step="aug_mix"):
     """AugMix: the weighted sum of the image and of several chains of operations. It cannot move
     annotations.
 

@@ -33,7 +33,7 @@ class _Adjusted(SometimesPixels):
         return adjust(image, [(self.name.removeprefix("adjust_"), self.factor)], self.backend)
 
 
-class AdjustBrightness(_Adjusted, name="adjust_brightness"):
+class AdjustBrightness(_Adjusted, step="adjust_brightness"):
     """Blend with black."""
 
     factor: float = setting(_FACTOR, help="0: black. 1: the image itself. 2: twice as bright.")
@@ -41,7 +41,7 @@ class AdjustBrightness(_Adjusted, name="adjust_brightness"):
     backend: str = _BACKEND
 
 
-class AdjustContrast(_Adjusted, name="adjust_contrast"):
+class AdjustContrast(_Adjusted, step="adjust_contrast"):
     """Blend with the mean grey of the image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice the contrast.")
@@ -49,7 +49,7 @@ class AdjustContrast(_Adjusted, name="adjust_contrast"):
     backend: str = _BACKEND
 
 
-class AdjustSaturation(_Adjusted, name="adjust_saturation"):
+class AdjustSaturation(_Adjusted, step="adjust_saturation"):
     """Blend with the grey image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice as colourful.")
@@ -57,7 +57,7 @@ class AdjustSaturation(_Adjusted, name="adjust_saturation"):
     backend: str = _BACKEND
 
 
-class AdjustHue(_Adjusted, name="adjust_hue"):
+class AdjustHue(_Adjusted, step="adjust_hue"):
     """Turn the hue."""
 
     factor: float = setting(
@@ -68,7 +68,7 @@ class AdjustHue(_Adjusted, name="adjust_hue"):
     backend: str = _BACKEND
 
 
-class ColorJitter(PixelTransform, name="color_jitter"):
+class ColorJitter(PixelTransform, step="color_jitter"):
     """Change brightness, contrast, saturation and hue by random factors, in random order."""
 
     brightness: tuple[float, float] = setting(
@@ -95,7 +95,7 @@ class ColorJitter(PixelTransform, name="color_jitter"):
         return adjust(image, jitter(rng, used), self.backend)
 
 
-class PhotometricDistort(PixelTransform, name="photometric_distort"):
+class PhotometricDistort(PixelTransform, step="photometric_distort"):
     """Change brightness, contrast, saturation, hue and the order of the channels, each with a
     probability, as SSD does."""
 
@@ -134,7 +134,7 @@ class PhotometricDistort(PixelTransform, name="photometric_distort"):
         return pixels.permute_channels(image, order(rng, 3)) if drawn(self.p, rng) else image
 
 
-class Grayscale(SometimesPixels, name="grayscale"):
+class Grayscale(SometimesPixels, step="grayscale"):
     """Make the image grey (ITU-R 601-2 luma), in three equal channels."""
 
     p: float = _ALWAYS
@@ -142,7 +142,7 @@ class Grayscale(SometimesPixels, name="grayscale"):
     change = staticmethod(pixels.grayscale)
 
 
-class ChannelPermutation(SometimesPixels, name="channel_permutation"):
+class ChannelPermutation(SometimesPixels, step="channel_permutation"):
     """Put red, green and blue into a random order."""
 
     p: float = _ALWAYS
@@ -157,7 +157,7 @@ class ChannelPermutation(SometimesPixels, name="channel_permutation"):
         return pixels.permute_channels(image, order(rng, 3))
 
 
-class ChannelDropout(SometimesPixels, name="channel_dropout"):
+class ChannelDropout(SometimesPixels, step="channel_dropout"):
     """Set one of the three channels, drawn evenly, to one value."""
 
     value: int = setting(Whole(0, 255), 0, "What the channel is set to.")
@@ -173,7 +173,7 @@ class ChannelDropout(SometimesPixels, name="channel_dropout"):
         return pixels.drop_channels(image, (whole(rng, 0, 2),), self.value)
 
 
-class Autocontrast(SometimesPixels, name="autocontrast"):
+class Autocontrast(SometimesPixels, step="autocontrast"):
     """Stretch each channel so that its lowest value becomes 0 and its highest 255."""
 
     p: float = _HALF
@@ -181,7 +181,7 @@ class Autocontrast(SometimesPixels, name="autocontrast"):
     change = staticmethod(pixels.autocontrast)
 
 
-class Equalize(SometimesPixels, name="equalize"):
+class Equalize(SometimesPixels, step="equalize"):
     """Spread the values of each channel evenly over 0 to 255."""
 
     p: float = _HALF
@@ -189,7 +189,7 @@ class Equalize(SometimesPixels, name="equalize"):
     change = staticmethod(pixels.equalize)
 
 
-class Posterize(SometimesPixels, name="posterize"):
+class Posterize(SometimesPixels, step="posterize"):
     """Keep the highest bits of each value."""
 
     bits: int = setting(Whole(0, 8), help="How many bits are kept.")
@@ -198,7 +198,7 @@ class Posterize(SometimesPixels, name="posterize"):
     change = staticmethod(pixels.posterize)
 
 
-class Solarize(SometimesPixels, name="solarize"):
+class Solarize(SometimesPixels, step="solarize"):
     """Invert the values at and above a threshold."""
 
     threshold: float = setting(Number(0.0, 256.0), help="The lowest value that is inverted.")
@@ -207,7 +207,7 @@ class Solarize(SometimesPixels, name="solarize"):
     change = staticmethod(pixels.solarize)
 
 
-class Invert(SometimesPixels, name="invert"):
+class Invert(SometimesPixels, step="invert"):
     """Replace each value v by 255 - v."""
 
     p: float = _HALF

@@ -86,7 +86,7 @@ class Composite(ImageTransform):
         return sizes.pop() if len(sizes) == 1 else None
 
 
-class InOrder(Composite, name="sequence"):
+class InOrder(Composite, step="sequence"):
     """All steps, in order: for a place where one step is expected."""
 
     def chosen(self, rng: Rng) -> Sequence[ImageTransform]:
@@ -100,7 +100,7 @@ class InOrder(Composite, name="sequence"):
         return size
 
 
-class Maybe(Composite, name="maybe"):
+class Maybe(Composite, step="maybe"):
     """All steps together, in order, with a probability; else none of them."""
 
     p: float = setting(PROBABILITY, 0.5, "Probability of the steps.")
@@ -122,7 +122,7 @@ class Maybe(Composite, name="maybe"):
         return after if after == size or self.p >= 1 else None
 
 
-class Choice(Composite, name="choice"):
+class Choice(Composite, step="choice"):
     """One of the steps, drawn with equal probabilities or by `weights`."""
 
     weights: tuple[float, ...] | None = setting(

@@ -42,7 +42,7 @@ def _erased(
     return pixels.erase_with_noise(image, box, rng)
 
 
-class Erase(PixelTransform, name="erase"):
+class Erase(PixelTransform, step="erase"):
     """Paint over a given rectangle."""
 
     left: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the width.")
@@ -70,7 +70,7 @@ class Erase(PixelTransform, name="erase"):
         return _erased(image, (left, top, right - left, bottom - top), self.value, rng)
 
 
-class RandomErasing(SometimesPixels, name="random_erasing"):
+class RandomErasing(SometimesPixels, step="random_erasing"):
     """Paint over a random rectangle, with a probability. Objects that it hides stay marked.
 
     Source: torchvision's RandomErasing: ten tries for a rectangle that is smaller than the image,

@@ -43,7 +43,7 @@ class When(ValueType):
         return {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?$"}
 
 
-class FilterSize(Filter, name="filter_size"):
+class FilterSize(Filter, step="filter_size"):
     """Reject images whose width or height is not within limits, in pixels."""
 
     min_width: int | None = setting(Whole(1, MOST_SIDE), None, "Least width.")
@@ -58,7 +58,7 @@ class FilterSize(Filter, name="filter_size"):
         self._check_limits("height", height, self.min_height, self.max_height)
 
 
-class FilterAspect(Filter, name="filter_aspect"):
+class FilterAspect(Filter, step="filter_aspect"):
     """Reject images whose width divided by their height is not within limits."""
 
     min: float | None = setting(Number(0, above=True), None, "Least width / height.")
@@ -69,7 +69,7 @@ class FilterAspect(Filter, name="filter_aspect"):
         self._check_limits("width / height", opened.size[0] / opened.size[1], self.min, self.max)
 
 
-class FilterArea(Filter, name="filter_area"):
+class FilterArea(Filter, step="filter_area"):
     """Reject images whose area, width x height, is not within limits, in pixels."""
 
     min: int | None = setting(Whole(1, MOST_AREA), None, "Least area.")
@@ -80,7 +80,7 @@ class FilterArea(Filter, name="filter_area"):
         self._check_limits("area", opened.size[0] * opened.size[1], self.min, self.max)
 
 
-class FilterBlur(Filter, name="filter_blur"):
+class FilterBlur(Filter, step="filter_blur"):
     """Reject blurred images: the variance of the Laplacian of their grey values, at a short side of
     256 pixels, is small."""
 
@@ -91,7 +91,7 @@ class FilterBlur(Filter, name="filter_blur"):
         self._check_limits("sharpness", blur_score(decoded()), self.min, None)
 
 
-class FilterUniform(Filter, name="filter_uniform"):
+class FilterUniform(Filter, step="filter_uniform"):
     """Reject images of nearly one brightness: the standard deviation of their grey values, 0 to
     127.5, is small."""
 
@@ -102,7 +102,7 @@ class FilterUniform(Filter, name="filter_uniform"):
         self._check_limits("standard deviation of grey", uniformity(decoded()), self.min, None)
 
 
-class FilterDate(Filter, name="filter_date"):
+class FilterDate(Filter, step="filter_date"):
     """Reject images that were taken too early or too late, as their EXIF block says
     (DateTimeOriginal, else DateTime)."""
 

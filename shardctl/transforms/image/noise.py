@@ -11,7 +11,7 @@ from shardctl.transforms.image.draws import SometimesPixels, whole
 from shardctl.transforms.settings import PROBABILITY, SettingError, Span, WholeSpan
 
 
-class GaussianNoise(PixelTransform, name="gaussian_noise"):
+class GaussianNoise(PixelTransform, step="gaussian_noise"):
     """Add normal noise to each value."""
 
     mean: float = setting(Number(-1.0, 1.0), 0.0, "Mean, as a share of 255.")
@@ -26,7 +26,7 @@ class GaussianNoise(PixelTransform, name="gaussian_noise"):
         return pixels.gaussian_noise(image, rng, self.mean, between(self.sigma, rng))
 
 
-class SaltAndPepper(PixelTransform, name="salt_and_pepper"):
+class SaltAndPepper(PixelTransform, step="salt_and_pepper"):
     """Make some pixels white or black."""
 
     amount: tuple[float, float] = setting(
@@ -41,7 +41,7 @@ class SaltAndPepper(PixelTransform, name="salt_and_pepper"):
         return pixels.salt_and_pepper(image, rng, between(self.amount, rng), self.salt)
 
 
-class Jpeg(PixelTransform, name="jpeg"):
+class Jpeg(PixelTransform, step="jpeg"):
     """Encode as a JPEG (4:2:0) and decode again."""
 
     quality: tuple[int, int] = setting(WholeSpan(1, 100), help="1 to 100, or [lowest, highest].")
@@ -59,7 +59,7 @@ class Jpeg(PixelTransform, name="jpeg"):
         return pixels.jpeg(image, whole(rng, low, high))
 
 
-class GaussianBlur(PixelTransform, name="gaussian_blur"):
+class GaussianBlur(PixelTransform, step="gaussian_blur"):
     """Blur by a Gaussian; at the edges the image is mirrored."""
 
     kernel_size: int | None = setting(
@@ -84,7 +84,7 @@ class GaussianBlur(PixelTransform, name="gaussian_blur"):
         return pixels.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
 
 
-class AdjustSharpness(SometimesPixels, name="adjust_sharpness"):
+class AdjustSharpness(SometimesPixels, step="adjust_sharpness"):
     """Blend with a smoothed image."""
 
     factor: float = setting(

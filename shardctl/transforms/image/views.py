@@ -24,7 +24,7 @@ class _ToSize(ImageTransform):
         return self.size
 
 
-class Resize(ViewTransform, name="resize"):
+class Resize(ViewTransform, step="resize"):
     """One number: a side becomes that long, the shape is kept. Two: exactly that size, the shape is
     not kept."""
 
@@ -53,7 +53,7 @@ class Resize(ViewTransform, name="resize"):
         return None if isinstance(self.size, int) else self.size
 
 
-class Letterbox(_ToSize, name="letterbox"):
+class Letterbox(_ToSize, step="letterbox"):
     """Resize an image, its shape kept, so that it just fits into a size, and fill what is left on
     both sides of it."""
 
@@ -69,7 +69,7 @@ class Letterbox(_ToSize, name="letterbox"):
             picture.pad(Pad(left, top, self.size, self.fill))
 
 
-class Padding(ImageTransform, name="pad"):
+class Padding(ImageTransform, step="pad"):
     """Put an image onto a larger canvas: a margin on every side, or at its centre a canvas of some
     size."""
 
@@ -113,7 +113,7 @@ def _middle(size: Size, part: Size) -> tuple[int, int]:
     return round((size[0] - part[0]) / 2), round((size[1] - part[1]) / 2)
 
 
-class Crop(_ToSize, ViewTransform, name="crop"):
+class Crop(_ToSize, ViewTransform, step="crop"):
     """Keep the centre. An image smaller than the crop is enlarged first, its shape kept, until it
     covers it."""
 
@@ -125,7 +125,7 @@ class Crop(_ToSize, ViewTransform, name="crop"):
         return look.cropped(*_middle(look.size, self.size), *self.size)
 
 
-class RandomCrop(_ToSize, name="random_crop"):
+class RandomCrop(_ToSize, step="random_crop"):
     """Keep a part at a random place. An image smaller than the crop is enlarged first, as with
     `crop`.
 
@@ -157,7 +157,7 @@ class RandomCrop(_ToSize, name="random_crop"):
         picture.look = look.cropped(left, top, *self.size)
 
 
-class RandomResizedCrop(_ToSize, ViewTransform, name="random_resized_crop"):
+class RandomResizedCrop(_ToSize, ViewTransform, step="random_resized_crop"):
     """A random part of the image (its share of the area and its shape drawn), resized to `size`.
 
     Source: the "Inception crop", as in torchvision's RandomResizedCrop: ten tries, then the centre.
@@ -201,7 +201,7 @@ class RandomResizedCrop(_ToSize, ViewTransform, name="random_resized_crop"):
         return look.cropped((width - w) // 2, (height - h) // 2, w, h)
 
 
-class FiveCrop(_ToSize, ViewTransform, name="five_crop"):
+class FiveCrop(_ToSize, ViewTransform, step="five_crop"):
     """Five samples of each: the corners (top left, top right, bottom left, bottom right) and the
     centre."""
 
@@ -227,7 +227,7 @@ class FiveCrop(_ToSize, ViewTransform, name="five_crop"):
         return look.cropped(*places[part % 5], *self.size)
 
 
-class TenCrop(FiveCrop, name="ten_crop"):
+class TenCrop(FiveCrop, step="ten_crop"):
     """Ten samples of each: the five of `five_crop`, then the same of the mirrored image."""
 
     @property
@@ -256,7 +256,7 @@ class _Flip(ViewTransform):
         return self.p > 0
 
 
-class HorizontalFlip(_Flip, name="hflip"):
+class HorizontalFlip(_Flip, step="hflip"):
     """Mirror left to right, with a probability."""
 
     def view(self, look: Look, rng: Rng) -> Look:
@@ -264,7 +264,7 @@ class HorizontalFlip(_Flip, name="hflip"):
         return look.mirrored() if drawn(self.p, rng) else look
 
 
-class VerticalFlip(_Flip, name="vflip"):
+class VerticalFlip(_Flip, step="vflip"):
     """Turn upside down as a mirror does, with a probability."""
 
     def view(self, look: Look, rng: Rng) -> Look:

@@ -116,7 +116,7 @@ def warp_whole(
     )
 
 
-class Rotate(ImageTransform, name="rotate"):
+class Rotate(ImageTransform, step="rotate"):
     """Turn by an angle, counter-clockwise, about the centre."""
 
     angle: float = setting(Number(-360.0, 360.0), help="Degrees, counter-clockwise.")
@@ -134,7 +134,7 @@ class Rotate(ImageTransform, name="rotate"):
         return None if size is None else rotation(size, self.angle, self.expand)[1]
 
 
-class RandomRotation(ImageTransform, name="random_rotation"):
+class RandomRotation(ImageTransform, step="random_rotation"):
     """Turn by a random angle, counter-clockwise, about the centre."""
 
     degrees: tuple[float, float] = _TURN
@@ -154,7 +154,7 @@ class RandomRotation(ImageTransform, name="random_rotation"):
         return None if self.expand else size
 
 
-class Affine(ImageTransform, name="affine"):
+class Affine(ImageTransform, step="affine"):
     """Shear, scale, turn clockwise about the centre, and move."""
 
     angle: float = setting(Number(-360.0, 360.0), 0.0, "Degrees, clockwise.")
@@ -179,7 +179,7 @@ class Affine(ImageTransform, name="affine"):
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
-class RandomAffine(ImageTransform, name="random_affine"):
+class RandomAffine(ImageTransform, step="random_affine"):
     """Shear, scale, turn and move by random amounts, about the centre."""
 
     degrees: tuple[float, float] = _TURN
@@ -212,7 +212,7 @@ class RandomAffine(ImageTransform, name="random_affine"):
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
-class Perspective(ImageTransform, name="perspective"):
+class Perspective(ImageTransform, step="perspective"):
     """Show the image so that its corners lie at four given points."""
 
     corners: tuple[float, ...] = setting(
@@ -230,7 +230,7 @@ class Perspective(ImageTransform, name="perspective"):
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
 
 
-class RandomPerspective(ImageTransform, name="random_perspective"):
+class RandomPerspective(ImageTransform, step="random_perspective"):
     """Move every corner inwards by a random amount, with a probability."""
 
     distortion_scale: float = setting(
@@ -263,7 +263,7 @@ class RandomPerspective(ImageTransform, name="random_perspective"):
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
 
 
-class Shear(ImageTransform, name="shear"):
+class Shear(ImageTransform, step="shear"):
     """Shear along x and y about the top left corner, as the automatic policies do."""
 
     x: float = setting(Number(-8.0, 8.0), 0.0, "Pixels to the right per pixel down.")
@@ -283,7 +283,7 @@ class Shear(ImageTransform, name="shear"):
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
-class Elastic(ImageTransform, name="elastic"):
+class Elastic(ImageTransform, step="elastic"):
     """Move every pixel by a smooth random field. It cannot move boxes, polygons and keypoints.
 
     Source: torchvision's ElasticTransform, on a square image: even numbers from -1 to 1, blurred,

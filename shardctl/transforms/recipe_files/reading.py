@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,25 +13,15 @@ from typing import Any
 
 from shardctl.errors import InputError, UsageError
 from shardctl.system.files import near_path, read_named
-from shardctl.system.text import printable, unknown
+from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.ready import recipe_file
 from shardctl.transforms.settings import SettingError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-import sys
-from bisect import bisect_right
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-
-from shardctl.system.packages import documents
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
@@ -203,48 +194,6 @@ class _Scanner:
         if not self._next(text):
             raise ValueError(f"no {text} at character {self.at}")
         self.at += len(text)
-
-
-MARK = "@"
-"""The first character of the name of a ready recipe. A file with the same name goes before it."""
-
-
-def ready_recipes() -> dict[str, str]:
-    """Return what each ready recipe is for, by its name."""
-    files = sorted((documents() / "recipes").glob("*.toml"))
-    return {
-        f"{MARK}{file.stem}": f"{' '.join(_comment(file)).partition('. ')[0].rstrip('.')}."
-        for file in files
-    }
-
-
-def recipe_file(named: Path) -> Path:
-    """Return the file of a recipe that is named by its path, or by the name of a ready one. Raises
-    UsageError."""
-    name = str(named)
-    if not name.startswith(MARK) or named.suffix or "/" in name or named.is_file():
-        return named
-    if name not in ready_recipes():
-        raise UsageError(unknown("ready recipe", name, ready_recipes()))
-    return documents() / "recipes" / f"{name.removeprefix(MARK)}.toml"
-
-
-def ready_text(name: str) -> str:
-    """Return a ready recipe as a file to be changed. Raises UsageError if there is none of this
-    name."""
-    text = recipe_file(Path(name)).read_text(encoding="utf-8")
-    return "".join(
-        line for line in text.splitlines(keepends=True) if not line.startswith("#:schema")
-    )
-
-
-def _comment(file: Path) -> Iterator[str]:
-    """Yield the lines of the comment at the top of a recipe."""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            return
-        if not line.startswith("#:"):
-            yield line.removeprefix("# ")
 
 
 _PLACE_IN_MESSAGE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")

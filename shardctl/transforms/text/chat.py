@@ -46,7 +46,7 @@ VERSION = 3
 """Which chats get which tokens and masks: a number for each change of that."""
 
 
-class TokenizeChat(TokenStep, name="tokenize_chat"):
+class TokenizeChat(TokenStep, step="tokenize_chat"):
     """Turns chats into the columns tokens and loss_mask, by a chat template.
 
     The template writes a chat as one text, which is encoded whole, with no tokens added to those

@@ -28,7 +28,7 @@ CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x{80}-\x{9f}"
 FORMATS = r"\p{Cf}"
 
 
-class Normalize(TextTransform, name="normalize"):
+class Normalize(TextTransform, step="normalize"):
     """Brings texts into a Unicode normalization form (UAX #15)."""
 
     unicode: str = setting(
@@ -57,7 +57,7 @@ class Normalize(TextTransform, name="normalize"):
         )
 
 
-class LowerCase(TextTransform, name="lower_case"):
+class LowerCase(TextTransform, step="lower_case"):
     """Makes all letters lower case, as `str.lower` does."""
 
     def versions(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class LowerCase(TextTransform, name="lower_case"):
         return pa.array([text.lower() for text in texts.to_pylist()], pa.string())
 
 
-class ControlCharacters(TextTransform, name="control_characters"):
+class ControlCharacters(TextTransform, step="control_characters"):
     """Removes control characters (category Cc) but tabs and newlines; the ends of lines \\r\\n and
     \\r become \\n."""
 
@@ -99,7 +99,7 @@ SPACE = 0x20
 RETURN = 0x0D
 
 
-class Whitespace(TextTransform, name="whitespace"):
+class Whitespace(TextTransform, step="whitespace"):
     """Makes runs of white space one space, removes it at the edges of lines and texts, and limits
     blank lines."""
 
@@ -181,7 +181,7 @@ UNSEEN = [
 which other text is."""
 
 
-class Html(TextTransform, name="html"):
+class Html(TextTransform, step="html"):
     """Takes HTML out of texts: tags, comments, scripts and styles go, character references (&amp;)
     become characters."""
 

@@ -33,7 +33,7 @@ from shardctl.transforms.text.base import require_text, texts_of, with_texts
 EXACT, NEAR = "exact", "near"
 
 
-class Deduplicate(BatchTransform, name="deduplicate"):
+class Deduplicate(BatchTransform, step="deduplicate"):
     """Rejects texts that are the same as others, or nearly; or drops the lines or paragraphs that
     are the same as others."""
 

@@ -105,7 +105,7 @@ class RuleFilter(TextFilter):
 LIMIT = Whole(0, 2**40)
 
 
-class FilterLength(BatchTransform, name="filter_length"):
+class FilterLength(BatchTransform, step="filter_length"):
     """Keeps texts whose number of characters, words or tokens is within limits. A missing text has
     none."""
 
@@ -179,7 +179,7 @@ POLICY = (
 )
 
 
-class FilterC4(TextStep, name="filter_c4"):
+class FilterC4(TextStep, step="filter_c4"):
     """Removes lines, and rejects texts, by the rules of C4 (arXiv:1910.10683, section 2.2).
 
     The lines that are left are joined by newlines. Rules about whole texts look at all of their
@@ -267,7 +267,7 @@ def _flags(values: pa.Array) -> Mask:
     return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-class FilterFineweb(RuleFilter, name="filter_fineweb"):
+class FilterFineweb(RuleFilter, step="filter_fineweb"):
     """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher
     and C4."""
 
@@ -338,7 +338,7 @@ RATIO = Number(0.0)
 ELLIPSES = ("...", "…")
 
 
-class FilterGopher(RuleFilter, name="filter_gopher"):
+class FilterGopher(RuleFilter, step="filter_gopher"):
     """Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)."""
 
     min_words: int = setting(COUNT, 50, "Fewest words.")
@@ -472,7 +472,7 @@ def _quoted(word: str) -> str:
 N_GRAMS = range(2, 11)
 
 
-class FilterGopherRepetition(RuleFilter, name="filter_gopher_repetition"):
+class FilterGopherRepetition(RuleFilter, step="filter_gopher_repetition"):
     """Rejects texts that repeat themselves, by the rules of Gopher (arXiv:2112.11446, table A1).
 
     A line, paragraph or n-gram is a duplicate where it has been in the text before: its first

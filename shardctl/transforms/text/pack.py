@@ -72,7 +72,7 @@ class EndToken(ValueType):
         }
 
 
-class Pack(BatchTransform, name="pack"):
+class Pack(BatchTransform, step="pack"):
     """Packs the tokens of documents into blocks of one length, or cuts them into pieces. It is the
     last step."""
 

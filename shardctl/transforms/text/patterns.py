@@ -77,7 +77,7 @@ PATTERNS_VERSION = 3
 made again."""
 
 
-class Redact(TextTransform, name="redact"):
+class Redact(TextTransform, step="redact"):
     """Replaces what identifies a person or a place in the net by a placeholder: e-mail addresses,
     IP addresses and more."""
 
@@ -126,7 +126,7 @@ def _with_at(texts: pa.Array) -> npt.NDArray[np.int64]:
 ENGINES = ("auto", "re2", "regex")
 
 
-class Replace(TextStep, name="replace"):
+class Replace(TextStep, step="replace"):
     """Replaces what a regular expression finds. RE2 does it where the pattern is valid there, else
     the package `regex`.
 

@@ -27,7 +27,7 @@ INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
 
-class StopWords(TextTransform, name="stop_words"):
+class StopWords(TextTransform, step="stop_words"):
     """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need
     words first: see segment."""
 
@@ -67,7 +67,7 @@ class StopWords(TextTransform, name="stop_words"):
         return texts_of_kept(data, keep, offsets)
 
 
-class FilterStopWords(RuleFilter, name="filter_stop_words"):
+class FilterStopWords(RuleFilter, step="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
@@ -176,7 +176,7 @@ PRIVATE = range(0xF0000, 0xFFFFE)
 looked at."""
 
 
-class Segment(TextTransform, name="segment"):
+class Segment(TextTransform, step="segment"):
     """Puts a space between the words of Chinese texts, as jieba finds them.
 
     Only where a Chinese character is on at least one side, and white space on none: other languages

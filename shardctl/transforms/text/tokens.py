@@ -174,7 +174,7 @@ class TokenStep(BatchTransform):
         return pa.ListArray.from_arrays(starts, numbers)
 
 
-class Tokenize(TokenStep, name="tokenize"):
+class Tokenize(TokenStep, step="tokenize"):
     """Turns texts into the numbers of tokens: the column tokens takes the place of text.
 
     Special tokens are added, and found in texts, as the tokenizer says; the end of a document is
