@@ -687,10 +687,7 @@ def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here):
     for name in ("job.json", "replaced.json", "done/0000000.arrow"):
         os.mkfifo(job / name)
         said = run_commands(here, ["dry run", "repair", "overwrite", "part", "write", "snapshot"])
-        assert (
-            said.count(f"{job / name}: neither a file nor a folder")
-            >= 4
-        )
+        assert said.count(f"{job / name}: neither a file nor a folder") >= 4
         (job / name).unlink()
 
 

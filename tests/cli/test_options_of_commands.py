@@ -114,7 +114,7 @@ def test_a_new_recipe_key_with_an_option_is_one_field(tmp_path):
         Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
     )
     declared = package / "transforms" / "recipe_options.py"
-    before, end, after = declared.read_text(encoding="utf-8").partition("\n\n\nRECIPE_OPTIONS")
+    before, end, after = declared.read_text(encoding="utf-8").partition("\n\n\n_KEYS")
     declared.write_text(before + NEW_KEY + end + after, encoding="utf-8")
     (tmp_path / "in.txt").write_text("one\n")
     (tmp_path / "recipe.toml").write_text('pace = "walk"\n')

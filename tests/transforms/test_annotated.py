@@ -218,7 +218,7 @@ def result_of_function(
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("fewer", "with 2 of bbox and 1 of area; there must be one for each object"),
+        ("fewer", "with 2 of bbox and 1 of area"),
         (
             "without",
             "without area; it must have the lists area, bbox, category, keypoints, segmentation",
@@ -231,7 +231,7 @@ def result_of_function(
         ),
         (
             "beyond",
-            "none beyond float32",
+            "whose bbox[1] is a list of length 4; it must be four finite numbers",
         ),
         (
             "endless",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from shardctl.format.dataset_location import DatasetLocation
@@ -96,7 +97,7 @@ def dataset_page(
     parts = [Html(_STYLE)]
     if origin is not None:
         parts.append(paragraph(f"{origin}, as shardctl converts them", "soft"))
-    parts += map(told, dataset_report(found))
+    parts += map(told, dataset_report(replace(found, location=name)))
     for field, objects in found.objects.items():
         title = f"Where the centres of the boxes of {field} are"
         parts.append(figures(heat_map(title, objects.centres, "boxes")))
