@@ -242,7 +242,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     Raises UsageError for options that are for datasets.
     """
     from shardctl.cli.show import print_foreign, without_bytes
-    from shardctl.interop.foreign import look
+    from shardctl.interop.foreign_shards import look
 
     drawn = given["images"] is not None or given["html"] is not None or given["open"]
     known = ("images", "html", "open", "no_annotations") if drawn else ("head",)

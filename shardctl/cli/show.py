@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shardctl.format.roles import Objects
     from shardctl.inspection.content.blocks import Piece, StoredSample
     from shardctl.inspection.content.differences import Differences
-    from shardctl.interop.foreign import ForeignOverview
+    from shardctl.interop.foreign_shards import ForeignOverview
 
 
 def print_differences(found: Differences, a: str, b: str) -> None:

@@ -83,7 +83,7 @@ def _checked(
         with counting(output.shows_progress, "files", "verifying") as report:
             return check_sums(Path(target), export, report), "file"
     if is_foreign(Path(target)):
-        from shardctl.interop.foreign import check
+        from shardctl.interop.foreign_shards import check
 
         with counting(output.shows_progress, "records", "verifying") as report:
             return check(Path(target), progress=report), "shard"

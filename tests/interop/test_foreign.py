@@ -16,7 +16,8 @@ from tars import write_numbered_tar
 
 import shardctl
 from shardctl.cli import run
-from shardctl.interop.foreign import check, is_foreign, look
+from shardctl.interop.foreign import is_foreign
+from shardctl.interop.foreign_shards import check, look
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from shardctl.benchmark.measure.throughput import Measured, compare_readers, mea
 from shardctl.benchmark.peers.remote import PeerReader, Remote, reader_of
 from shardctl.benchmark.presets import Preset
 from shardctl.errors import InputError, UsageError
-from shardctl.interop.foreign import open_shards
+from shardctl.interop.foreign_shards import open_shards
 from shardctl.making.sampling import convert_some
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.scratch import scratch_folder

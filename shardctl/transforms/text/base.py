@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +20,8 @@ from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch
 
 def version_of(package: str) -> str:
     """Return a package with its version: "regex 2026.11.15"."""
+    from importlib.metadata import version  # 15 ms, for the few steps that ask
+
     return f"{package} {version(package)}"
 
 

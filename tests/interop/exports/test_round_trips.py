@@ -23,7 +23,7 @@ from tars import write_tar
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.interop.foreign import check
+from shardctl.interop.foreign_shards import check
 
 
 def there_and_back(dataset: Path, form: str, folder: Path, **options: Any) -> dict[str, Any]:

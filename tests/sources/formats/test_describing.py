@@ -23,7 +23,7 @@ from tars import tar
 import shardctl
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.tables import read_rejects
-from shardctl.interop.foreign import check
+from shardctl.interop.foreign_shards import check
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import ending_of
 from shardctl.sources.sidecars import inputs_among

@@ -12,7 +12,7 @@ from reading import cut, read, units_of
 
 import shardctl
 from shardctl.errors import InstallError, Rejection
-from shardctl.interop.foreign import check
+from shardctl.interop.foreign_shards import check
 from shardctl.sources.formats import Reading, ending_of, find_format
 
 lance = pytest.importorskip("lance")
