@@ -175,6 +175,7 @@ def test_every_record_is_one_sample_or_one_reject_in_its_split(
                 "shuffle": shuffle,
                 "split": split,
                 "workers": 0,
+                "max_rejects": "100%",
             }
             shardctl.convert(source, out, recipe=settings_of(form), **options)
             assert number or shardctl.verify(out).findings == ()

@@ -97,7 +97,8 @@ def dataset_page(
     parts = [Html(_STYLE)]
     if origin is not None:
         parts.append(paragraph(f"{origin}, as shardctl converts them", "soft"))
-    parts += map(told, dataset_report(replace(found, location=name)))
+    manifest = found.manifest if origin is None else replace(found.manifest, sources=())
+    parts += map(told, dataset_report(replace(found, location=name, manifest=manifest)))
     for field, objects in found.objects.items():
         title = f"Where the centres of the boxes of {field} are"
         parts.append(figures(heat_map(title, objects.centres, "boxes")))
