@@ -86,8 +86,8 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
 
     A source that is a file has its folder as its base: a copy there would replace the file itself.
     """
-    resolved, shown = folder.resolve(), printable(str(folder))
-    local = [Path(root.text).resolve() for root in roots if not root.is_stored]
+    resolved, shown = _real(folder), printable(str(folder))
+    local = [_real(root.text) for root in roots if not root.is_stored]
     bases = [root if root.is_dir() else root.parent for root in local]
     inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
     around = next(
@@ -128,14 +128,11 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
     be one."""
     shown = printable(str(target))
     refuse_half_url(str(target))
-    try:
-        resolved = target.resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
-        raise StorageError(f"{shown}: cannot be a destination ({error})") from error
+    resolved = _real(target)
     for root in roots:
         if root.is_stored:
             continue
-        source = Path(root.text).resolve()
+        source = _real(root.text)
         if resolved == source or resolved.is_relative_to(source):
             raise UsageError(
                 f"{shown}: is inside the source {printable(root.text)}, and would become its own "
@@ -146,11 +143,17 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
                 f"{printable(root.text)}: is inside the destination {shown}; keep them apart"
             )
     with naming_the_path(target):
-        if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
+        if resolved.is_symlink():
             raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
         _refuse_what_is_there(target, shown, roots)
     refuse_generation(resolved)
     return resolved
+
+
+def _real(path: str | Path) -> Path:
+    """Return where a path leads. A link that leads to itself leads to itself: Path.resolve raises an
+    error of its own for it, before Python 3.13."""
+    return Path(os.path.realpath(path))
 
 
 def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options) -> None:

@@ -227,7 +227,12 @@ def near_path(path: Path) -> str:
     without a similar name."""
     with contextlib.suppress(OSError, ValueError):
         names = (entry.name for entry in islice(os.scandir(path.parent), _MOST_NAMES))
-        stems = [name.removesuffix(path.suffix) for name in names if name.endswith(path.suffix)]
+        stems = [
+            name.removesuffix(path.suffix)
+            for name in names
+            # of its own name is a link that leads nowhere
+            if name.endswith(path.suffix) and name != path.name
+        ]
         if near := similar(path.stem, stems):
             return f"; did you mean {printable(str(path.with_name(near[0] + path.suffix)))}?"
     return ""
