@@ -200,7 +200,7 @@ def refused(call: Callable[[Path], Any], here: Path) -> str | None:
     return None
 
 
-@pytest.mark.thorough(after=4)
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_behind_a_link_is_changed(here, place):
     before = state(here / "precious")
@@ -263,7 +263,7 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
 }
 
 
-@pytest.mark.thorough(after=4)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("path", ["link", "real/out/.", "real/out/../out", "beside/../out"])
 @pytest.mark.parametrize("command", WRITERS)
 def test_a_dataset_may_be_named_by_any_path(here, monkeypatch, command, path):
@@ -501,6 +501,7 @@ def without_rights() -> None:
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root as Linux does")
 @pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl"])
 def test_a_check_goes_on_where_another_user_works(here, where):

@@ -33,7 +33,7 @@ one two
 """
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_shows_what_its_commands_print(path, tmp_path):
     page = path.read_text(encoding="utf-8")

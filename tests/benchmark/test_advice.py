@@ -34,6 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
 
 
+@pytest.mark.thorough
 def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=24, batch_size=4, workers=0)
     possible = [choice for choice in found.choices if choice.error is None]

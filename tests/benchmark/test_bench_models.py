@@ -109,6 +109,7 @@ def test_a_language_step_says_what_it_takes(batch):
         models.gpt2(batch)
 
 
+@pytest.mark.thorough
 def test_bench_feeds_blocks_to_a_language_model(tmp_path, monkeypatch):
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
     monkeypatch.setattr(models, "VOCABULARY", 300)

@@ -522,7 +522,7 @@ def test_the_record_tells_what_it_was_measured_on(cli, raw_dataset):
     json.dumps(measured, allow_nan=False)
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", [None, "val"])
 def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, split):
     """The lines of one unit are in both splits: only those of the split that is measured count."""

@@ -211,7 +211,7 @@ CODES = {
 """The exit codes of those whose code is not 3."""
 
 
-@pytest.mark.thorough(after=12)
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_said(world, cli, case):
     command, change = CASES[case]

@@ -375,6 +375,7 @@ def test_the_record_follows_the_order_of_the_rows(records_of_images, tmp_path, s
     assert shardctl.verify(out, "deep").findings == ()
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("older", [False, True], ids=["with a record", "without"])
 @pytest.mark.parametrize("lost", ["shards.arrow", "manifest.json", "train-00001.arrow"])
 def test_repair_gives_back_the_record_that_there_was(odd_images, tmp_path, lost, older):

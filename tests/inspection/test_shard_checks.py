@@ -31,7 +31,7 @@ shards.SHARD_CHECKS = (*shards.SHARD_CHECKS, ShardCheck({level!r}, "made up", ch
 """
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("own", LEVELS)
 def test_a_row_of_the_table_is_checked_from_its_level_on(dataset, tmp_path, monkeypatch, own):
     """The processes that check get the table with one row more."""

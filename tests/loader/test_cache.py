@@ -112,7 +112,7 @@ def results(processes: list[subprocess.Popen[str]]) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_processes_together_bring_each_block_once(plain, bucket, folder, object_server, world_size):
     url = upload(plain, f"{bucket}/out")
@@ -185,7 +185,7 @@ def flip(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(
     "damaged",

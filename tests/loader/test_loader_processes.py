@@ -117,6 +117,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.thorough
 def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made(loader, epochs):
     loader.set_epoch(0)
     kept = [list(loader), list(loader)]

@@ -820,6 +820,7 @@ for steps, samples in (({"resize": 512}, 1), ({"resize": 512, "crop": 512}, 2)):
 """
 
 
+@pytest.mark.thorough
 def test_a_thin_image_takes_no_memory_that_no_pixel_of_a_batch_needs(tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()

@@ -256,6 +256,7 @@ def test_bench_watches_until_it_is_stopped(raw_dataset, tmp_path, cli):
     assert cli("bench", raw_dataset, "--watch", "--html", "x.html").code == 2
 
 
+@pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(raw_dataset, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

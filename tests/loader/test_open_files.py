@@ -45,7 +45,7 @@ print("read")
 """
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [128, 256])
 @pytest.mark.parametrize("options", ["{}", "{'mmap': False}", "{'on_error': 'skip'}"])
 def test_many_datasets_share_the_descriptors_of_a_process(tmp_path, limit, options):

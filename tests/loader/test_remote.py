@@ -68,6 +68,7 @@ def test_batches_are_those_of_a_local_dataset(root, bucket, cache):
     )
 
 
+@pytest.mark.thorough(after=1)
 def test_everything_that_a_dataset_has(root, bucket, cache):
     local, remote = shardctl.open(root), shardctl.open(upload(root, f"{bucket}/out"), cache=cache)
     assert len(remote) == len(local)
@@ -134,6 +135,7 @@ def test_shuffle_true_reads_whole_blocks(plain, bucket):
         remote.load_state_dict(local.state_dict())
 
 
+@pytest.mark.thorough(after=1)
 def test_processes_make_the_same_batches(plain, bucket, cache, object_server):
     local, url = shardctl.open(plain), upload(plain, f"{bucket}/out")
     object_server.clear()

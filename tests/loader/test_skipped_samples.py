@@ -48,6 +48,7 @@ def keys_of(loader: Any) -> list[str]:
     return [key for batch in loader for key in batch["key"]]
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("end", ENDS)
 def test_what_happens_to_a_whole_dataset_is_never_skipped(tmp_path, end, compression):
@@ -79,6 +80,7 @@ def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path):
         keys_of(ds.loader(8))
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", [{"mmap": False}, {}, {"preload": True}])
 def test_a_program_without_a_free_descriptor_is_told_so(tmp_path, options):
     root = photos(tmp_path / "out", 400, (), "zstd" if options else "none")
@@ -114,7 +116,7 @@ def mixture(ds: Any) -> Any:
     return shardctl.mix([ds[::2], ds[1::2]], [1, 1])
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("of", [lambda ds: ds, mixture], ids=["dataset", "mixture"])
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": True, "threads": 3}, {"processes": 2}], ids=str

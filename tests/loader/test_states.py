@@ -133,6 +133,7 @@ def lines(path: Path, begin: int, end: int) -> None:
     )
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shuffle", [False, "global", "window"])
 def test_a_state_follows_the_samples_and_not_where_they_came_from(tmp_path, shuffle):
     source, out = tmp_path / "source", tmp_path / "out"

@@ -219,6 +219,7 @@ def test_a_kept_shard_that_is_gone_is_named(source, url):
     assert manifest_of(store)["base"] == base
 
 
+@pytest.mark.thorough
 def test_parts(photos, url, whole):
     assert convert(photos, url, part="2/3").part.shards_done == 5
     with pytest.raises(
@@ -328,7 +329,7 @@ def test_a_killed_conversion_goes_on(here, url, shards, monkeypatch):
     nothing_is_left(url)
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )
@@ -512,7 +513,7 @@ def other(size: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
     photos,

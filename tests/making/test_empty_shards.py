@@ -66,7 +66,7 @@ def test_a_dataset_without_them_is_whole(cli, tmp_path, pattern, there):
     assert shardctl.convert(source, out, **OPTIONS).status == "up-to-date"
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("pattern", ["..g.g..", "g.g"])
 def test_a_dataset_without_them_is_repaired(cli, tmp_path, pattern):
     out = tmp_path / "out"

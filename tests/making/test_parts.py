@@ -249,7 +249,7 @@ def building(
             process.kill()
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 def test_a_killed_part_is_named_by_merge_and_repeated(here):
     with building(here, "2/2", 28, 2) as process:  # images 20 to 39, in shards 5 to 9
         process.kill()
@@ -315,7 +315,7 @@ def test_while_a_part_is_built_nothing_else_writes(here):
     assert sums(here / "out") == sums(here / "whole")
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )

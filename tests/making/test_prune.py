@@ -186,7 +186,7 @@ def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path, monk
     expect_whole(out)
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
 def test_records_stay_away_while_their_file_grows(name, options, tmp_path):
@@ -410,6 +410,7 @@ def test_what_cannot_be_pruned_is_refused(dataset, tmp_path, cli):
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.thorough
 def test_a_pruned_file_that_was_away_stays_away(source, tmp_path):
     rows = [
         f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it"
@@ -475,7 +476,7 @@ def test_a_sample_that_only_a_kept_generation_has_goes_too(source, tmp_path):
     assert (result.removed, result.generations, in_any_file(out, data)) == (0, (1,), [])
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "name", ["files.arrow", "plan.arrow", "rejects.jsonl", "train-00000.arrow"]
 )

@@ -522,6 +522,7 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module_on_a_node(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path, monkeypatch):
     source = images(tmp_path / "in", "0.png")
     with command("convert", source, tmp_path / "out", "--engine", "ray:127.0.0.1:1") as running:

@@ -144,7 +144,7 @@ def test_a_killed_worker_costs_nothing(here, victims):
     assert sums(here / "out") == sums(here / "whole")
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_says_what_is_done_and_how_to_go_on(here, sent):
     with running(here, 2) as parent:
@@ -392,7 +392,7 @@ def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(
     assert seen == ({"old", "none", "new"} if old else {"none", "new"})
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_folders_are_exchanged_wherever_that_is_stopped(
     replacing,

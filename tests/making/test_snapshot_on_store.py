@@ -128,6 +128,7 @@ def test_of_two_processes_that_begin_at_once_one_makes_it(source, url, tmp_path,
     nothing_is_left(url)
 
 
+@pytest.mark.thorough
 def test_it_follows_its_source_and_says_what_it_may_not_do(source, url, object_server):
     before = snapshot(source, url)
     gone = sorted(path for path in source.rglob("*") if path.is_file())[7]

@@ -364,7 +364,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("to", "workers", "base"), [("webdataset", 2, ""), ("files", 0, BASE)])
 def test_an_export_is_that_of_a_folder(
     bucket,
@@ -583,6 +583,7 @@ def test_a_store_that_refuses_ends_the_check(
     assert f"{bucket}/out" in ran.err
 
 
+@pytest.mark.thorough
 def test_faults_that_pass_change_nothing(bucket, dataset, tmp_path, object_server):
     flip(dataset / SHARD, middle(dataset, SHARD))
     put(dataset, bucket)

@@ -396,7 +396,7 @@ def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path, at):
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["image", "table"])
 def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables, tmp_path, kind):
     """Not after each of the thousand that are tried beforehand has taken all the time that it may

@@ -192,7 +192,7 @@ MAKING = """
 """
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, how):
     """Parts that were done are not made again, but for the first two, of which some samples are

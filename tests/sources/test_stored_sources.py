@@ -186,7 +186,7 @@ def test_files_on_a_store_give_the_same_dataset(make, photos, bucket, tmp_path):
     assert json.loads((from_store / "manifest.json").read_bytes())["sources"] == [f"{bucket}/a/in"]
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("described", [True, False], ids=["described", "not described"])
 @pytest.mark.parametrize(
     "to", ["mds", "tfrecord", "tfds", "webdataset", "array-record", "megatron"]

@@ -23,7 +23,7 @@ def here(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 OTHERS = ("photo.jpg", "out/manifest.json", "out/train-00000.arrow", "link.arrow", "page.html")
 
 
-@pytest.mark.thorough(after=8)
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize(
     "command",
     [

@@ -238,7 +238,7 @@ def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket):
             lease.check()
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["lost", "reset", "503", "conflict"])
 def test_an_answer_that_is_lost_loses_no_lease(object_server, bucket, kind):
     store = open_store(bucket)

@@ -484,7 +484,7 @@ def test_a_store_that_ignores_conditions_is_refused(object_server, bucket):
     assert listed(store) == []
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", ["get('k')", "put('k', b'1')", "children()", "pages().__next__()"])
 def test_a_process_that_stood_still_asks_again(object_server, bucket, call):
     """Stopped for longer than requests are made again: when it goes on, the time for all tries is

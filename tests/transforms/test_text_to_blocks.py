@@ -102,6 +102,7 @@ def test_the_source_of_a_block_is_the_file_of_its_first_document(corpus, tmp_pat
         assert found["source"] == str(corpus / "lines" / found["values"]["key"].partition("#")[0])
 
 
+@pytest.mark.thorough
 def test_the_page_about_text_leads_from_files_to_a_loop(tmp_path, monkeypatch):
     """Its first section, as it stands there, on a small corpus; the recipe makes the same blocks as
     the options."""

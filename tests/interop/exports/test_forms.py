@@ -93,7 +93,7 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], progress=stop, workers=in
 """
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("to", "workers"), [("webdataset", 2), ("mds", 0), ("tfds", 0), ("files", 0)]
 )

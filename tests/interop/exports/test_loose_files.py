@@ -68,6 +68,7 @@ def out(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / whole.name))
 
 
+@pytest.mark.thorough(after=1)
 def test_the_description_has_no_line_for_each_file_and_the_checksums_have(out):
     export = Description.load(out)
     assert export.loose is not None
@@ -168,7 +169,7 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], workers=0, overwrite=True
 """
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(marked, out):
     ran = subprocess.run([sys.executable, "-c", KILLED, marked, out, out.name])
     assert ran.returncode == -signal.SIGKILL

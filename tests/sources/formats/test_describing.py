@@ -381,6 +381,7 @@ def test_other_members_do_not_take_the_classes_of_a_tar(others, tmp_path):
     assert {f"{each['key']}.jpg": int(each["label"]) for each in of_tar} == wanted
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("tars", "beside", "labels"),
     [(["a"], {}, "auto"), (["a", "b"], {"cls": b"1"}, "none"), (["a"], {"json": b"{}"}, "folder")],

@@ -72,6 +72,7 @@ def are_aligned(dataset: Path) -> list[bool]:
 ALL = {"plain": PLAIN, "half": HALF, "mirror": MIRROR, "quarter": QUARTER, "square": (6, SQUARE)}
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     "recipe",
     [MASK_ALONE, {**MASK_ALONE, "store": "png"}, FLIP],

@@ -268,6 +268,7 @@ SECOND: dict[str, tuple[dict[str, Any], str, Any]] = {
 }
 
 
+@pytest.mark.thorough(after=20)
 @pytest.mark.parametrize("kind", ["auto", "image"])
 @pytest.mark.parametrize("name", ["annotation", "label", "depth", "target", "conditioning_image"])
 @pytest.mark.parametrize("second", SECOND)
