@@ -33,7 +33,7 @@ from shardctl.making.shards import builder, scan, task
 from shardctl.making.shards.engines.local import InProcess, OnFound
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
-from shardctl.making.shards.scan import ScanTask, run_task
+from shardctl.making.shards.scan import PrePlanTask, run_task
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
@@ -501,7 +501,7 @@ class LastFirst(InProcess):
     """An engine whose answers come in another order than they were asked for, as those of several
     processes may."""
 
-    def examine(self, tasks: Sequence[ScanTask], on_found: OnFound) -> None:
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         for number in reversed(range(len(tasks))):
             on_found(number, run_task(tasks[number], WorkerProgress(), {}))
 

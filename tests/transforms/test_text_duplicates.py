@@ -624,7 +624,7 @@ def test_records_that_could_not_be_compared_are_told(tmp_path, monkeypatch):
         raise MemoryError
 
     write(tmp_path / "in", DOCUMENTS)
-    monkeypatch.setattr(text_hashes.TextHashTask, "examine", fail)
+    monkeypatch.setattr(text_hashes.TextHashTask, "look", fail)
     made = shardctl.convert(
         tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0
     )

@@ -364,13 +364,13 @@ def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[Planned
 
 
 def requests_of(job: Job, planned: PlannedUnit) -> Sequence[ReadRequest]:
-    """Return the objects that a unit is read from."""
+    """Return what a unit is read from."""
     path, file = job.path_of(planned.file), planned.file
-    if planned.fault is not None or not is_stored(path):
+    if planned.fault is not None:
         return ()
     version = job.version_of(file)
     if job.fields is not None:
         return (ReadRequest(path, file.size, version, False),)
     wanted = ReadRequest(path, planned.unit.size, version, True)
     mask = mask_path(job, planned)
-    return (wanted,) if mask is None or not is_stored(mask) else (wanted, request_beside(mask))
+    return (wanted,) if mask is None else (wanted, request_beside(mask))

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from shardctl.sources.files import REQUESTS, local_copy, read
+from shardctl.system.locations import is_stored
 
 AHEAD_BYTES = 64 << 20
 """Bytes that are asked for ahead, or one object if it has more."""
@@ -61,7 +62,8 @@ def take(url: str, size: int, version: int = 0) -> bytes:
 def prefetched(
     items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]
 ) -> Iterator[T]:
-    """Yield items when what they want is there; that of the following ones is on its way."""
+    """Yield items when what they want of a store is there; that of the following ones is on its
+    way."""
     waiting: deque[tuple[T, list[ReadRequest], list[Future[bytes]]]] = deque()
     ahead, fetched_last = 0, ""
 
@@ -79,7 +81,11 @@ def prefetched(
     try:
         for item in items:
             # Units of one file follow each other: it is fetched once.
-            wants = [each for each in requests_of(item) if each.whole or each.url != fetched_last]
+            wants = [
+                each
+                for each in requests_of(item)
+                if is_stored(each.url) and (each.whole or each.url != fetched_last)
+            ]
             size = sum(each.size for each in wants)
             while waiting and (ahead + size > AHEAD_BYTES or len(waiting) >= AHEAD_ITEMS):
                 yield from arrived()
