@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from operator import add, neg
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,15 +27,10 @@ class WorkDone:
     bytes: int = 0
 
     def __add__(self, other: WorkDone) -> WorkDone:
-        return WorkDone(
-            self.records + other.records,
-            self.samples + other.samples,
-            self.rejected + other.rejected,
-            self.bytes + other.bytes,
-        )
+        return WorkDone(*map(add, astuple(self), astuple(other)))
 
     def __neg__(self) -> WorkDone:
-        return WorkDone(-self.records, -self.samples, -self.rejected, -self.bytes)
+        return WorkDone(*map(neg, astuple(self)))
 
 
 MARKER_SCHEMA = pa.schema(

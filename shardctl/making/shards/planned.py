@@ -4,10 +4,11 @@ what is known of their records beforehand."""
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,31 +159,17 @@ class RetryHints:
         """Return the same hints, and that the records of this unit are to be read one by one."""
         return replace(self, careful=self.careful | {unit})
 
-    def after(self, known: Mapping[RecordUnit, Rejection]) -> RetryHints:
-        """Return the same hints, and that what was `known` before is lost too."""
-        return replace(self, lost={**known, **self.lost})
-
     @cached_property
     def _records(self) -> dict[int, list[int]]:
-        records: dict[int, list[int]] = {}
-        for unit, record in self.lost:
-            if record is not None:
-                records.setdefault(unit, []).append(record)
-        return records
+        ordered = sorted((unit, record) for unit, record in self.lost if record is not None)
+        return {
+            unit: [record for _, record in several]
+            for unit, several in groupby(ordered, itemgetter(0))
+        }
 
     def lost_records(self, unit: int) -> list[int]:
         """Return the numbers of the records of a unit that are lost one by one, sorted."""
-        return sorted(self._records.get(unit, []))
-
-    def loses(self, first: int, end: int) -> bool:
-        """Return whether one of the units from `first` to before `end` is lost, or a record of
-        it."""
-        place = bisect_left(self._units, first)
-        return place < len(self._units) and self._units[place] < end
-
-    @cached_property
-    def _units(self) -> list[int]:
-        return sorted(unit for unit, _ in self.lost)
+        return self._records.get(unit, [])
 
     def without_lost(self, unit: int, choose: Choose | None) -> Choose | None:
         """Return what chooses the same records of a unit, but for those that are lost."""

@@ -32,8 +32,8 @@ from shardctl.making.shards.job import Job
 from shardctl.making.shards.planned import BuildAgain, PlannedShard, PlannedUnit, RetryHints
 from shardctl.making.shards.record_images import TableImages
 from shardctl.making.shards.records import records_of, sample_of
+from shardctl.making.shards.rows import ShardBuild
 from shardctl.making.shards.scan import Probe
-from shardctl.making.shards.shard_build import ShardBuild
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.functions import MadeSample
@@ -83,13 +83,13 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         rejects.append,
         partial(look_at_gray, found=gray),
     )
-    builder, output = ShardBuilder(build), build.output
+    builder = ShardBuilder(build)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
     done = builder.finish()
     rows = done.facts.rows
     finishing = time.monotonic() - started
-    records = max(1, output.inputs)
+    records = max(1, build.inputs)
     # more are padding in the blocks of a few records than in those of a shard
     padding = sum(step.get("padding", 0) for step in done.steps)
     full = rows - padding / _block_length(job.layout)
@@ -105,9 +105,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - output.rejected),
+        samples_per_record=full / max(1, records - build.rejected),
         records=records,
-        rejected=output.rejected,
+        rejected=build.rejected,
         notices=[*first, *beside, *notices],
         warnings=[*warnings, *warnings_on_gray(gray)],
         frames=frames,
@@ -136,7 +136,7 @@ def _seconds(
     read: list[float] = []
     for planned in units[some]:
         if sum(read) < READ_AGAIN_SECONDS:
-            read.append(_timed(partial(builder.records.read_only, planned)))
+            read.append(_timed(partial(builder.read_only, planned)))
     rest = zip(added[some], read, units[some], strict=False)  # strict: some may not be read again
     each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
     return median(each), median(read)
