@@ -49,7 +49,7 @@ from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, SplitPlan, Units, order_units
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import Costs, DatasetJob, Job, Lineage
+from shardctl.making.shards.job import DatasetJob, Job
 from shardctl.making.shards.planned import Root
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.annotations.huggingface import has_objects
@@ -187,7 +187,18 @@ class ConversionPlan:
     ) -> DatasetJob:
         """Return the job in its folder."""
         probe, planner = self.probe, self.planner
-        costs = Costs(
+        return DatasetJob(
+            folder,
+            roots,
+            recipe,
+            probe.layout,
+            self.splits,
+            self.fields,
+            self.labelling.by_field,
+            planner.order.draw,
+            shuffle,
+            parts=parts,
+            beside=self.listing.digest_beside,
             sample_bytes=self.sample_bytes,
             samples_per_record=probe.samples_per_record,
             record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
@@ -195,10 +206,6 @@ class ConversionPlan:
             probed=probe.records,
             probe_rejects=probe.rejected,
         )
-        lineage = Lineage(parts, beside=self.listing.digest_beside)
-        reading = (self.fields, self.labelling.by_field, planner.order.draw)
-        of_job = (folder, roots, recipe, probe.layout, self.splits, *reading, shuffle)
-        return DatasetJob(*of_job, lineage=lineage, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""

@@ -106,8 +106,7 @@ def _following(
         planned.job.shards,
     )
     changes = Changes(*matching.counts, min(old, shards), max(0, shards - old), 0, why)
-    lineage = replace(planned.job.lineage, changes=asdict(changes), updates=before.digest)
-    job = replace(planned.job, lineage=lineage)
+    job = replace(planned.job, changes=asdict(changes), updates=before.digest)
     warnings = tuple(moved_records(job, matching))
     return replace(planned, job=job, warnings=warnings, matching=matching)
 
@@ -194,10 +193,10 @@ def estimate(
 
     So many bytes are `free` there; None: no limit.
     """
-    classes, costs = job.layout.classes, job.costs
-    built = 1 - job.lineage.kept_records / max(1, job.records)
-    rows = round(job.inputs * costs.samples_per_record)
-    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
+    classes = job.layout.classes
+    built = 1 - job.kept_records / max(1, job.records)
+    rows = round(job.inputs * job.samples_per_record)
+    samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
     if job.recipe.batch_transforms:
         rows = round(samples)
     return Estimate(
@@ -211,11 +210,11 @@ def estimate(
         classes=len(classes) if classes is not None else None,
         labelled_by=_origin_of_labels(job, listing),
         annotated=annotated_columns(listing.annotations),
-        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
+        bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free,
-        seconds=built * job.inputs * costs.record_seconds / at_once,
-        probed=costs.probed,
-        probe_rejects=costs.probe_rejects,
+        seconds=built * job.inputs * job.record_seconds / at_once,
+        probed=job.probed,
+        probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
         notices=tuple(listing.notices),
         warnings=tuple(listing.warnings),

@@ -137,7 +137,7 @@ def _decide(
     for name in (made, f"{made}{UPDATING}") if with_jobs else ():
         folder = conversion.staging.path(name)
         if (job := unfinished(folder, inputs.bases, conversion.recipe)) is not None:
-            begun[name] = job.lineage.updates
+            begun[name] = job.updates
     moved = options.moved_from if there is not None else ()
     new = NewDataset(
         shown=conversion.folder.text,
@@ -253,7 +253,7 @@ def begin_job(
         held.check()
         conversion.target.discard(folder)
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
-        return PlannedJob(job, inputs, "resumed", before, job.lineage.warnings)
+        return PlannedJob(job, inputs, "resumed", before, job.warnings)
     return _begin(conversion, plan(conversion, inputs, before, folder, all_types), held)
 
 
@@ -274,10 +274,10 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
         warnings += write_known(
             job, before, None if isinstance(tables, ConversionPlan) else tables.of_old
         )
-    job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
+    job = replace(job, warnings=tuple(dict.fromkeys(warnings)))
     begin(job)
     conversion.target.begun(job)
-    return replace(planned, job=job, warnings=job.lineage.warnings, tables=None)
+    return replace(planned, job=job, warnings=job.warnings, tables=None)
 
 
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
@@ -413,6 +413,6 @@ def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Itera
             )
         elif isinstance(error, DiskFullError) and not job.url:
             samples = (1 - sum(done) / max(1, job.records)) * job.inputs
-            need = samples * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK
+            need = samples * job.samples_per_record * job.sample_bytes * SPARE_DISK
             more = f"; about {format_bytes(need)} more are needed"
         raise type(error)(f"{said}{more}. {state}") from error

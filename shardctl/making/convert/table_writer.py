@@ -242,7 +242,7 @@ def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -
     without_path = {**settings, "labels": Path(str(settings["labels"])).name}
     parts = {
         name: digest
-        for name, digest in job.lineage.parts.items()
+        for name, digest in job.parts.items()
         if name not in ("inputs", "settings", VERSIONS)
     }
     return Making(

@@ -36,7 +36,7 @@ from shardctl.making.plan.plan import (
     write_shards,
 )
 from shardctl.making.plan.splits import Draw, Splitting, look_inside
-from shardctl.making.shards.job import Costs, DatasetJob, Lineage
+from shardctl.making.shards.job import DatasetJob
 from shardctl.making.shards.planned import Root
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
@@ -80,25 +80,29 @@ class UpdatePlan:
         """Return the job in its folder."""
         before, planning = self.planning.before, self.planning
         manifest, known, kept = before.manifest, set(before.table.names), len(self.kept)
-        costs = Costs(
-            sample_bytes=manifest.bytes / max(1, manifest.samples),
-            samples_per_record=manifest.samples / max(1, manifest.inputs),
-            record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
-        )
         names = (shard_name(self.splits[split].name, number) for split, number, _ in self.shards)
         old = sum(name in known for name in names)
         changes = Changes(*self.matching.counts, old - kept, len(self.shards) - old, kept)
         records = zip(self._records.tolist(), self.shards, strict=True)
-        lineage = Lineage(
-            parts,
+        return DatasetJob(
+            folder,
+            roots,
+            planning.recipe,
+            before.layout,
+            self.splits,
+            before.reading.fields,
+            before.reading.by_field,
+            self.draw,
+            planning.rules.shuffle,
+            parts=parts,
             beside=before.state.digest_beside,
             updates=before.digest,
             kept_records=sum(count for count, (*_, kept) in records if kept != NOT_KEPT),
             changes=asdict(changes),
+            sample_bytes=manifest.bytes / max(1, manifest.samples),
+            samples_per_record=manifest.samples / max(1, manifest.inputs),
+            record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
         )
-        reading = (before.reading.fields, before.reading.by_field, self.draw)
-        of_job = (folder, roots, planning.recipe, before.layout, self.splits, *reading)
-        return DatasetJob(*of_job, planning.rules.shuffle, lineage=lineage, costs=costs)
 
     @property
     def _records(self) -> Numbers:

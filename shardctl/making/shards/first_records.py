@@ -123,7 +123,7 @@ def inspect_first_records(
             if (frame := evidence.frame()) is not None:
                 frames[old_names[name]] = frame
     if job.fields is not None and frames:
-        job = job.with_layout(job.layout, with_said(job.fields, FRAME, frames))
+        job = replace(job, fields=with_said(job.fields, FRAME, frames))
     notices += _said_of_boxes(job, look)
     warnings = [
         _said_of_lossy(name, kind) for name in are_masks if (kind := masks[name].lossy) is not None
@@ -318,7 +318,7 @@ def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
         fields = without_masks(
             fields, [name for name in fields.names if job.renames.get(name, name) in none]
         )
-    return job.with_layout(replace(job.layout, roles=Roles(roles)), fields)
+    return replace(job, layout=replace(job.layout, roles=Roles(roles)), fields=fields)
 
 
 def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:

@@ -232,7 +232,7 @@ def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:
     read nothing shows nothing.
     """
     file, size = job.plan["file"].to_numpy(), job.plan["size"].to_numpy()
-    able = (size > 0) & (job.roots_of(file) == planned.file.root)
+    able = (size > 0) & (job.files["root"].to_numpy()[file] == planned.file.root)
     number = job.plan["file"][planned.number].as_py()
     others = np.flatnonzero(able & (file != number))
     if not len(others):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import Field, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,46 +43,6 @@ from shardctl.system.files import naming_the_path, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.transforms.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What records and samples cost, as the probe measured it or as the dataset before shows it.
-
-    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
-    becomes `samples_per_record` and takes `record_seconds`. Of the `probed` records `probe_rejects`
-    were rejected.
-    """
-
-    sample_bytes: float = 0.0
-    samples_per_record: float = 1.0
-    record_seconds: float = 0.0
-    shard_bytes: int = 0
-    probed: int = 0
-    probe_rejects: int = 0
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """What identifies the dataset of a job, and how it differs from the dataset before."""
-
-    parts: dict[str, str]
-    """The parts of the fingerprint."""
-
-    beside: str = ""
-    """The digest of files that decide how other files are read; "" for none."""
-
-    updates: str = ""
-    """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
-
-    kept_records: int = 0
-    """The number of records in the shards that an update keeps."""
-
-    changes: dict[str, Any] | None = None
-    """What an update changes; None for a new dataset."""
-
-    warnings: tuple[str, ...] = ()
-    """Warnings of the plan, which the result has too."""
 
 
 @dataclass(frozen=True)
@@ -177,46 +137,22 @@ class Job:
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come
         before."""
-        JobFolder(self.folder).save(self._record())
-
-    def _record(self) -> dict[str, Any]:
-        """Return the job as the keys of job.json."""
-        own = {f.name: getattr(self, f.name) for f in fields(Job) if f.name != "folder"}
-        return {
-            **own,
-            "roots": [asdict(root) for root in self.roots],
-            "recipe": self.recipe.to_json(),
-            "layout": self.layout.to_json(),
-            "splits": [asdict(split) for split in self.splits],
-            "fields": encode_schema(self.fields),
-            "draw": self.draw.to_json() if self.draw else None,
-        }
-
-    def with_layout(self: J, layout: Layout, fields: pa.Schema | None = None) -> J:
-        """Return the same job with another layout, and where they are given with other marks of its
-        fields."""
-        return replace(self, layout=layout, fields=self.fields if fields is None else fields)
+        JobFolder(self.folder).save(
+            {f.name: _form(f.name)[0](getattr(self, f.name)) for f in _saved(type(self))}
+        )
 
     def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
         """Return the same job with some of its shards, (n,) int64: each has the units from those of
         shard `starts` on, up to those of the next."""
-        table = self._shards.take(pa.array(chosen))
+        table, shards = self._shards.take(pa.array(chosen)), self._shards
+        columns = {name: table[name] for name in table.column_names}
         for name in ("units", "records"):
-            sums = np.add.reduceat(self._shards[name].to_numpy(), starts)
-            table = table.set_column(
-                table.column_names.index(name), table.schema.field(name), pa.array(sums)
-            )
-        first = self._shards["first_unit"].take(pa.array(starts))
-        table = table.set_column(
-            table.column_names.index("first_unit"), table.schema.field("first_unit"), first
-        )
+            columns[name] = np.add.reduceat(shards[name].to_numpy(), starts)
+        columns["first_unit"] = self.first_units[starts]
+        table = pa.table(columns, table.schema)
         counts = np.bincount(table["split"].to_numpy(), minlength=len(self.splits)).tolist()
-        job = replace(
-            self,
-            splits=tuple(
-                replace(split, shards=n) for split, n in zip(self.splits, counts, strict=True)
-            ),
-        )
+        splits = zip(self.splits, counts, strict=True)
+        job = replace(self, splits=tuple(replace(split, shards=n) for split, n in splits))
         vars(job).update(_shards=table)
         return job
 
@@ -245,7 +181,28 @@ class Job:
         it, or for another recipe.
         """
         try:
-            return cls._of_record(JobFolder(folder.root).record(), folder.root, recipe)
+            record = JobFolder(folder.root).record()
+            if unknown := record.keys() - {f.name for f in _saved(DatasetJob)}:
+                raise ValueError(f"it has {', '.join(sorted(unknown))}")
+            if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
+                raise ValueError("it has another recipe")
+            given = {
+                f.name: _form(f.name)[1](record[f.name])
+                for f in _saved(cls)
+                if f.name in record and f.name != "recipe"
+            }
+            recipe = recipe or Recipe.from_json(record["recipe"], folder.root / NEW_FOLDER)
+            job = cls(folder=folder.root, recipe=recipe, **given)
+            base = job.base
+            if (
+                bool(job.url) != bool(base)
+                or not isinstance(job.url, str)
+                or (base and not (is_file_name(base[:-1]) and base[-1] == "/"))
+            ):
+                raise ValueError("its shards would be put outside of the dataset's folder")
+            if not all(is_file_name(split.name) for split in job.splits):
+                raise ValueError("a split has a name that leads out of the dataset's folder")
+            return job
         except (
             OSError,
             ValueError,
@@ -258,58 +215,20 @@ class Job:
                 f"{folder.shown(JOB)}: not a job of this version of shardctl ({error})"
             ) from error
 
-    @classmethod
-    def _of_record(cls: type[J], record: dict[str, Any], folder: Path, recipe: Recipe | None) -> J:
-        """Build the job that `_record` gave, untrusted. Raises what `load` makes a DatasetError
-        of."""
-        if unknown := record.keys() - _KEYS:
-            raise ValueError(f"it has {', '.join(sorted(unknown))}")
-        return cls(**cls._arguments(record, folder, recipe))
-
-    @classmethod
-    def _arguments(
-        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
-    ) -> dict[str, Any]:
-        """Return what the constructor is given for a record."""
-        draw, splits = record["draw"], tuple(SplitPlan(**split) for split in record["splits"])
-        if not all(is_file_name(split.name) for split in splits):
-            raise ValueError("a split has a name that leads out of the dataset's folder")
-        url, base = record.get("url", ""), record.get("base", "")
-        if (
-            bool(url) != bool(base)
-            or not isinstance(url, str)
-            or (base and not (is_file_name(base[:-1]) and base[-1] == "/"))
-        ):
-            raise ValueError("its shards would be put outside of the dataset's folder")
-        if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
-            raise ValueError("it has another recipe")
-        return {
-            **{f.name: record[f.name] for f in fields(Job) if f.name in record},
-            "folder": folder,
-            "roots": tuple(Root(**root) for root in record["roots"]),
-            "recipe": recipe or Recipe.from_json(record["recipe"], folder / NEW_FOLDER),
-            "layout": Layout.loads(record["layout"]),
-            "splits": splits,
-            "fields": decode_schema(record["fields"]),
-            "draw": Draw.from_json(draw) if draw else None,
-        }
-
     @property
     def records_read(self) -> dict[str, Any] | None:
         """How files of many records are read, as plain data that a dataset records; None where a
         file is one record."""
         if self.fields is None:
             return None
-        draw = self.draw.to_json() if self.draw else None
-        joined = {"joined": True} if self.recipe.joins else {}
-        upright = {"upright": True} if self.annotation_rules else {}
-        return {
+        record = {
             "schema": encode_schema(self.fields),
             "by_field": self.by_field,
-            "draw": draw,
-            **upright,
-            **joined,
+            "draw": self.draw and self.draw.to_json(),
         }
+        if self.annotation_rules:
+            record["upright"] = True
+        return {**record, "joined": True} if self.recipe.joins else record
 
     @cached_property
     def main_image(self) -> str | None:
@@ -480,7 +399,7 @@ class Job:
             rows = self.plan.slice(first, int(part[-1]) + 1 - first)
             if rows.num_rows > len(part):
                 rows = rows.take(pa.array(part - first))
-            yield from _planned_units(part.tolist(), rows, self._files_at(rows["file"].to_numpy()))
+            yield from _planned_units(part.tolist(), rows, self._files_at(rows["file"].to_pylist()))
 
     def planned_at(self, number: int) -> PlannedUnit:
         """Return one row of the plan."""
@@ -503,11 +422,6 @@ class Job:
         """Make sure that the source of a file is still there. Raises SourceGoneError."""
         self.roots[file.root].check()
 
-    def roots_of(self, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the number of the root of each of these files."""
-        roots: npt.NDArray[np.int32] = self.files["root"].to_numpy()[files]
-        return roots
-
     def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of
         them.
@@ -521,18 +435,18 @@ class Job:
             return lambda numbers: draw.of_keys(map(planned.key, numbers.tolist())) == split
         return lambda numbers: draw.of_records(hashed, numbers) == split
 
-    def _files_at(self, rows: npt.NDArray[np.int32]) -> list[File]:
+    def _files_at(self, rows: list[int]) -> list[File]:
         """Return rows of the table of files. Batch by batch: a take from the whole table would
         first copy it together."""
+        wanted = np.array(sorted(set(rows)), np.int64)
         starts, batches = self._file_batches
-        batch_of = np.searchsorted(starts, rows, side="right") - 1
-        found: list[File | None] = [None] * len(rows)
-        for number in sorted(set(batch_of.tolist())):
-            here = np.flatnonzero(batch_of == number)
-            taken = rows_at(batches[number], rows[here] - starts[number])
-            for place, file in zip(here.tolist(), self._files_of(taken), strict=True):
-                found[place] = file
-        return found  # type: ignore[return-value]  # every place has been filled
+        batch_of = np.searchsorted(starts, wanted, side="right") - 1
+        found: dict[int, File] = {}
+        for number in set(batch_of.tolist()):
+            here = wanted[batch_of == number]
+            files = self._files_of(rows_at(batches[number], here - starts[number]))
+            found.update(zip(here.tolist(), files, strict=True))
+        return [found[row] for row in rows]
 
     @cached_property
     def _file_batches(self) -> tuple[npt.NDArray[np.int64], list[pa.RecordBatch]]:
@@ -592,30 +506,64 @@ def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
     return name
 
 
-_KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)) - {"folder"}
-"""The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave
-alone."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class DatasetJob(Job):
     """A job with what its planner and its commit need, and no worker does. All of it is in
-    job.json, side by side."""
+    job.json, side by side.
 
-    lineage: Lineage
-    costs: Costs = field(default_factory=Costs)
+    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
+    becomes `samples_per_record` and takes `record_seconds`: as the probe measured it, or as the
+    dataset before shows it. Of the `probed` records `probe_rejects` were rejected.
+    """
 
-    def _record(self) -> dict[str, Any]:
-        return {**super()._record(), **vars(self.lineage), **vars(self.costs)}
+    parts: dict[str, str]
+    """The parts of the fingerprint."""
 
-    @classmethod
-    def _arguments(
-        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
-    ) -> dict[str, Any]:
-        lineage = {f.name: record[f.name] for f in fields(Lineage) if f.name in record}
-        costs = {f.name: record[f.name] for f in fields(Costs) if f.name in record}
-        return {
-            **super()._arguments(record, folder, recipe),
-            "lineage": Lineage(**{**lineage, "warnings": tuple(lineage.get("warnings", ()))}),
-            "costs": Costs(**costs),
-        }
+    beside: str = ""
+    """The digest of files that decide how other files are read; "" for none."""
+
+    updates: str = ""
+    """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
+
+    kept_records: int = 0
+    """The number of records in the shards that an update keeps."""
+
+    changes: dict[str, Any] | None = None
+    """What an update changes; None for a new dataset."""
+
+    warnings: tuple[str, ...] = ()
+    """Warnings of the plan, which the result has too."""
+
+    sample_bytes: float = 0.0
+    samples_per_record: float = 1.0
+    record_seconds: float = 0.0
+    shard_bytes: int = 0
+    probed: int = 0
+    probe_rejects: int = 0
+
+
+def _saved(kind: type[Job]) -> list[Field[Any]]:
+    """Return the fields of a job that are keys of job.json."""
+    return [f for f in fields(kind) if f.name != "folder"]
+
+
+_Form = Callable[[Any], Any]
+
+_FORMS: dict[str, tuple[_Form, _Form]] = {
+    "roots": (lambda roots: list(map(asdict, roots)), lambda said: _each(Root, said)),
+    "splits": (lambda splits: list(map(asdict, splits)), lambda said: _each(SplitPlan, said)),
+    "recipe": (Recipe.to_json, Recipe.from_json),
+    "layout": (Layout.to_json, Layout.loads),
+    "fields": (encode_schema, decode_schema),
+    "draw": (lambda draw: draw and draw.to_json(), lambda said: said and Draw.from_json(said)),
+    "warnings": (list, tuple),
+}
+"""How fields are written into job.json, and read; the others are there as they are."""
+
+
+def _form(name: str) -> tuple[_Form, _Form]:
+    return _FORMS.get(name, (lambda value: value, lambda said: said))
+
+
+def _each(kind: Callable[..., Any], said: list[dict[str, Any]]) -> tuple[Any, ...]:
+    return tuple(kind(**each) for each in said)

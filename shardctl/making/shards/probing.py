@@ -70,7 +70,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         samples, setters, notices = _own_samples(job, units, progress, hints)
         layout = _with_own_fields(job, samples, setters)
         notices += _notices_on_roles(job.layout, layout, setters)
-        job = job.with_layout(layout)
+        job = replace(job, layout=layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
