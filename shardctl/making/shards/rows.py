@@ -341,7 +341,8 @@ class ShardBuild:
             for batch in previous.samples(units, layout.columns):
                 self._count(batch)
                 # `flatten` gives the bytes of the rows of a slice, `field` would give all
-                images = [] if image is None else batch.column(image).flatten()[0]
+                wanted = image is not None and (self.job.keeps_sources or units.shape is None)
+                images = batch.column(image).flatten()[0] if wanted else []
                 self.rows.add_made(
                     batch,
                     objects_of(batch, layout),

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,15 +77,14 @@ class Agent:
     def build(self, order: BuildOrder) -> Iterator[list[Message]]:
         """Build a shard, and yield messages about it, those together that come within a short
         time."""
-        messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._messages = messages
+        messages = self._messages = queue.SimpleQueue[Message]()
         threading.Thread(target=self._answer, args=(order, messages), daemon=True).start()
-        together: list[Message] = []
-        while not together or not _is_last(together[-1]):
-            together = [messages.get()]
-            due = time.monotonic() + order.every
-            while not _is_last(together[-1]) and (message := _next(messages, due)):
-                together.append(message)
+        is_last = False
+        while not is_last:
+            together, due = [messages.get()], time.monotonic() + order.every
+            with suppress(queue.Empty):
+                while not (is_last := not together[-1].keys() & {"progress", "line"}):
+                    together.append(messages.get(timeout=max(0.0, due - time.monotonic())))
             yield together
 
     def _answer(self, order: BuildOrder, messages: queue.SimpleQueue[Message]) -> None:
@@ -110,32 +109,21 @@ class Agent:
                 self._pool.close()
             self._copies.close()
             self._run, self._job = order.run, _job_of(order, self._copies)
-            self._pool = LocalPool(1, Limits(order.memory, order.seconds), self._tell_line)
+            # the pool says which of its workers printed a line, and there is one
+            self._pool = LocalPool(
+                1,
+                Limits(order.memory, order.seconds),
+                lambda line: self._messages.put({"line": line.partition(": ")[2]}),
+            )
         self._pool.run(
             self._job, [order.shard], lambda progress: messages.put({"progress": progress})
         )
-
-    def _tell_line(self, line: str) -> None:
-        # the pool says which of its workers it was, and there is one
-        self._messages.put({"line": line.partition(": ")[2]})
 
     def _end(self) -> None:
         """End the worker process; the next order starts another one."""
         with self._busy:
             if self._pool is not None:
                 self._pool.close()
-
-
-def _is_last(message: Message) -> bool:
-    return "progress" not in message and "line" not in message
-
-
-def _next(messages: queue.SimpleQueue[Message], due: float) -> Message | None:
-    """Return the next message that is there by the time `due`, None if there is none."""
-    try:
-        return messages.get(timeout=max(0.0, due - time.monotonic()))
-    except queue.Empty:
-        return None
 
 
 def _job_of(order: BuildOrder, copies: ExitStack) -> Job:

@@ -95,18 +95,12 @@ class RayCluster(Engine):
     there already is used."""
 
     def __init__(self, address: str, workers: int | str, limits: Limits, on_line: OnLine) -> None:
-        self._address, self._workers, self._limits, self._on_line = (
-            address,
-            workers,
-            limits,
-            on_line,
-        )
+        self._address, self._limits, self._on_line = address, limits, on_line
+        self._workers = None if workers == "auto" else int(workers)
         here = most_workers()
-        self._here = LocalPool(
-            here if workers == "auto" else min(here, int(workers)), limits, on_line
-        )
+        self._here = LocalPool(min(here, self._workers or here), limits, on_line)
         self._ours = False
-        self._run: _Run | None = None
+        self._flights: dict[Any, _Flight] = {}
 
     def prepare(self) -> None:
         """Have the workers' modules imported on this machine, and connect. Raises WorkerError,
@@ -119,7 +113,7 @@ class RayCluster(Engine):
         they are fewer."""
         self._connect()
         cpus = max(1, _cpus())
-        return cpus if self._workers == "auto" else min(cpus, int(self._workers))
+        return min(cpus, self._workers or cpus)
 
     def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at files on this machine."""
@@ -130,18 +124,59 @@ class RayCluster(Engine):
         return self._here.probe(job)
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
-        """Build the shards."""
+        """Build the shards: as many at a time as the cluster has use for."""
+        import ray
+
         self._here.close()
         self._connect()
-        self._run = _Run(
-            job, shards, self._workers, self._limits, report, self._on_line, self._ours
+        self._report, self._waiting = report, deque(shards)
+        self._losses: Counter[int] = Counter()
+        self._nodes: dict[str, _Node] = {}
+        self._cpus, self._cpus_at, self._counted_at = 0, time.monotonic(), 0.0
+        order = BuildOrder(
+            secrets.token_hex(8),
+            str(job.folder),
+            job.url,
+            (job.folder / SIGN).read_text() if job.url else "",
+            -1,
+            deciding_versions(job.recipe),
+            self._limits.memory,
+            self._limits.seconds,
+            max(1, _cpus()) / MESSAGES_PER_SECOND,
         )
+        sent = {
+            **asdict(order),
+            "shardctl": __version__,
+            # where this process finds modules, and users' functions: nodes look there last of all
+            "path": list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)),
+            # where Ray has its processes look first: the folder of the program, the current one
+            "astray": [str(Path(sys.argv[0]).resolve().parent), str(Path.cwd())]
+            if self._ours
+            else [],
+        }
+        build = ray.remote(
+            num_cpus=1, max_retries=0, scheduling_strategy="SPREAD", num_returns="streaming"
+        )(_builder())
+        due = time.monotonic() + NODES_SECONDS
         try:
-            self._run.until_done()
+            while self._waiting or self._flights:
+                most = self._most()
+                while self._waiting and len(self._flights) < most:
+                    shard = self._waiting.popleft()
+                    self._flights[build.remote({**sent, "shard": shard})] = _Flight(shard)
+                flights = list(self._flights)
+                ready, _ = ray.wait(flights, num_returns=1, timeout=LOOK_SECONDS)
+                if ready:
+                    ready, _ = ray.wait(flights, num_returns=len(flights), timeout=0)
+                for each in ready:
+                    self._attend(each)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + NODES_SECONDS
+                    self._tell_nodes()
         except BaseException:
             self.close()
             raise
-        self._run = None
+        self._tell_nodes()
 
     def let_go(self) -> None:
         """Have the processes of this machine end. Those of the cluster end by themselves."""
@@ -150,9 +185,7 @@ class RayCluster(Engine):
     def close(self) -> None:
         """Cancel what is being built, and leave the cluster if this engine has connected to it."""
         try:
-            if self._run is not None:
-                self._run.cancel()
-                self._run = None
+            self._cancel()
         finally:
             self._here.close()
             if self._ours:
@@ -169,9 +202,7 @@ class RayCluster(Engine):
         if not ray.is_initialized():
             # before it is so: what was begun is ended, also where it is interrupted
             self._ours = True
-            _connect(
-                self._address, most_workers() if self._workers == "auto" else int(self._workers)
-            )
+            _connect(self._address, self._workers or most_workers())
         elif self._address and not self._ours:
             there = ray.get_runtime_context().gcs_address
             if there != self._address:
@@ -179,6 +210,107 @@ class RayCluster(Engine):
                     f"this process already uses the Ray cluster at {there}, not the one at "
                     f"{printable(self._address)}; use the engine ray, without an address"
                 )
+
+    def _cancel(self) -> None:
+        """Stop all that is being built, and wait until it has ended, for END_SECONDS at most."""
+        if not self._flights:
+            return
+        import ray
+
+        flights, self._flights = list(self._flights), {}
+        for each in flights:
+            ray.cancel(each, force=True)
+        due = time.monotonic() + END_SECONDS
+        while flights and (left := due - time.monotonic()) > 0:
+            ready, _ = ray.wait(flights, num_returns=1, timeout=left)
+            for each in ready:
+                try:
+                    ray.get(next(each))
+                except (StopIteration, ray.exceptions.RayError):
+                    flights.remove(each)
+
+    def _most(self) -> int:
+        """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing
+        that builds them."""
+        now = time.monotonic()
+        if now >= self._counted_at + CLUSTER_SECONDS:
+            self._counted_at, self._cpus = now, _cpus()
+        if self._cpus:
+            self._cpus_at = now
+        elif now - self._cpus_at > NO_NODE_SECONDS:
+            raise WorkerError(
+                f"the Ray cluster has had no CPU for {NO_NODE_SECONDS:g} s; add a node, run this again"
+            )
+        most = WAITING_PER_CPU * max(1, self._cpus)
+        return min(most, self._workers or most)
+
+    def _attend(self, messages: Any) -> None:
+        """Take in the messages of a task that have arrived, or that it is gone. Raises what stopped
+        its shard."""
+        import ray
+
+        flight = self._flights[messages]
+        try:
+            told = ray.get(next(messages))
+        except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
+            cause = getattr(error, "cause", None)  # without Ray's account of where
+            why = printable(first_line(cause if isinstance(cause, BaseException) else error))
+            raise WorkerError(
+                f"a node of the Ray cluster cannot build shards ({why}); install shardctl "
+                f"{__version__} on all nodes"
+            ) from error
+        except (StopIteration, ray.exceptions.RayError) as error:
+            self._lose(messages, error)
+            return
+        for message in told:
+            if "node" in message:
+                flight.node = message["node"]
+                if flight.node not in self._nodes:
+                    self._nodes[flight.node] = _Node(_name(flight.node), time.monotonic())
+                continue
+            node = self._nodes[flight.node]
+            try:
+                raise_faults(message)
+            except ShardctlError as error:
+                raise type(error)(f"node {node.name}: {error}") from None
+            if "line" in message:
+                self._on_line(f"node {node.name}: {message['line']}")
+            elif "progress" in message:
+                progress: WorkDone = message["progress"]
+                flight.told += progress
+                node.records += progress.records
+                self._report(progress)
+            else:
+                del self._flights[messages]
+                self._losses.pop(flight.shard, None)
+                node.shards += 1
+
+    def _lose(self, messages: Any, error: BaseException) -> None:
+        """Have a shard built again whose process or node is gone. Raises WorkerError if that
+        happens too often."""
+        flight = self._flights.pop(messages)
+        self._report(-flight.told)
+        if flight.node:
+            self._nodes[flight.node].records -= flight.told.records
+        self._losses[flight.shard] += 1
+        where = f"node {self._nodes[flight.node].name}" if flight.node else "a node"
+        what = f"{type(error).__name__}: {printable(first_line(error))}"
+        if self._losses[flight.shard] >= FATAL_LOSSES:
+            raise WorkerError(
+                f"shard {flight.shard} was lost {FATAL_LOSSES} times with what built it, the last time "
+                f"on {where} ({what}); nothing was committed. Try fewer --workers"
+            )
+        self._on_line(f"{where}: shard {flight.shard} is lost and built again ({what})")
+        self._waiting.appendleft(flight.shard)
+
+    def _tell_nodes(self) -> None:
+        """Tell what each node has done."""
+        for node in self._nodes.values():
+            rate = node.records / max(time.monotonic() - node.since, 1e-6)
+            self._on_line(
+                f"node {node.name}: {counted(node.shards, 'shard')}, "
+                f"{counted(node.records, 'input')}, {rate:,.0f} inputs/s"
+            )
 
 
 def _connect(address: str, cpus: int) -> None:
@@ -248,185 +380,6 @@ class _Node:
     shards: int = 0
     records: int = 0
 
-    def __str__(self) -> str:
-        rate = self.records / max(time.monotonic() - self.since, 1e-6)
-        return (
-            f"{self.name}: {counted(self.shards, 'shard')}, {counted(self.records, 'input')}, "
-            f"{rate:,.0f} inputs/s"
-        )
-
-
-class _Run:
-    """Shards on their way through the cluster: as many as it has use for at a time."""
-
-    def __init__(
-        self,
-        job: Job,
-        shards: Sequence[int],
-        workers: int | str,
-        limits: Limits,
-        report: Report,
-        on_line: OnLine,
-        ours: bool,
-    ) -> None:
-        import ray
-
-        self._ray = ray
-        self._shards, self._workers, self._report, self._on_line = shards, workers, report, on_line
-        self._next, self._again = 0, deque[int]()
-        self._flights: dict[Any, _Flight] = {}
-        self._losses: Counter[int] = Counter()
-        self._nodes: dict[str, _Node] = {}
-        self._cpus, self._cpus_at, self._counted_at = 0, time.monotonic(), 0.0
-        self._nodes_due = time.monotonic() + NODES_SECONDS
-        every = max(1, _cpus()) / MESSAGES_PER_SECOND
-        order = BuildOrder(
-            secrets.token_hex(8),
-            str(job.folder),
-            job.url,
-            (job.folder / SIGN).read_text() if job.url else "",
-            -1,
-            deciding_versions(job.recipe),
-            limits.memory,
-            limits.seconds,
-            every,
-        )
-        self._order = {
-            **asdict(order),
-            "shardctl": __version__,
-            "path": _path(),
-            "astray": _astray() if ours else [],
-        }
-        options = {
-            "num_cpus": 1,
-            "max_retries": 0,
-            "scheduling_strategy": "SPREAD",
-            "num_returns": "streaming",
-        }
-        self._build = ray.remote(**options)(_builder())
-
-    def until_done(self) -> None:
-        """Build all shards. Raises WorkerError, or what stopped a shard."""
-        ray = self._ray
-        while self._hand_out():
-            flights = list(self._flights)
-            ready, _ = ray.wait(flights, num_returns=1, timeout=LOOK_SECONDS)
-            if ready:
-                ready, _ = ray.wait(flights, num_returns=len(flights), timeout=0)
-            for each in ready:
-                self._attend(each)
-            if time.monotonic() >= self._nodes_due:
-                self._tell_nodes()
-        self._tell_nodes()
-
-    def cancel(self) -> None:
-        """Stop all that is being built, and wait until it has ended, for END_SECONDS at most."""
-        ray = self._ray
-        flights, self._flights = list(self._flights), {}
-        for each in flights:
-            ray.cancel(each, force=True)
-        due = time.monotonic() + END_SECONDS
-        while flights and (left := due - time.monotonic()) > 0:
-            ready, _ = ray.wait(flights, num_returns=1, timeout=left)
-            for each in ready:
-                try:
-                    ray.get(next(each))
-                except (StopIteration, ray.exceptions.RayError):
-                    flights.remove(each)
-
-    def _hand_out(self) -> bool:
-        """Give Ray as many shards as it has use for, and return whether it has any. Raises
-        WorkerError."""
-        most = self._most()
-        while len(self._flights) < most and (self._again or self._next < len(self._shards)):
-            if self._again:
-                shard = self._again.popleft()
-            else:
-                shard = self._shards[self._next]
-                self._next += 1
-            self._flights[self._build.remote({**self._order, "shard": shard})] = _Flight(shard)
-        return bool(self._flights)
-
-    def _most(self) -> int:
-        """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing
-        that builds them."""
-        now = time.monotonic()
-        if now >= self._counted_at + CLUSTER_SECONDS:
-            self._counted_at, self._cpus = now, _cpus()
-        if self._cpus:
-            self._cpus_at = now
-        elif now - self._cpus_at > NO_NODE_SECONDS:
-            raise WorkerError(
-                f"the Ray cluster has had no CPU for {NO_NODE_SECONDS:g} s; add a node, run this again"
-            )
-        most = WAITING_PER_CPU * max(1, self._cpus)
-        return most if self._workers == "auto" else min(most, int(self._workers))
-
-    def _attend(self, messages: Any) -> None:
-        """Take in the messages of a task that have arrived, or that it is gone."""
-        ray, flight = self._ray, self._flights[messages]
-        try:
-            told = ray.get(next(messages))
-        except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
-            raise WorkerError(
-                f"a node of the Ray cluster cannot build shards ({printable(_cause(error))}); "
-                f"install shardctl {__version__} on"
-                " all nodes"
-            ) from error
-        except (StopIteration, ray.exceptions.RayError) as error:
-            self._lose(messages, error)
-            return
-        for message in told:
-            self._take(message, flight)
-            if "done" in message:
-                del self._flights[messages]
-                self._losses.pop(flight.shard, None)
-                self._nodes[flight.node].shards += 1
-
-    def _take(self, message: dict[str, Any], flight: _Flight) -> None:
-        """Take in one message. Raises what stopped the shard."""
-        if "node" in message:
-            flight.node = message["node"]
-            if flight.node not in self._nodes:
-                self._nodes[flight.node] = _Node(_name(flight.node), time.monotonic())
-            return
-        node = self._nodes[flight.node]
-        try:
-            raise_faults(message)
-        except ShardctlError as error:
-            raise type(error)(f"node {node.name}: {error}") from None
-        if "line" in message:
-            self._on_line(f"node {node.name}: {message['line']}")
-        if "progress" in message:
-            progress: WorkDone = message["progress"]
-            flight.told += progress
-            node.records += progress.records
-            self._report(progress)
-
-    def _lose(self, messages: Any, error: BaseException) -> None:
-        """Have a shard built again whose process or node is gone. Raises WorkerError if that
-        happens too often."""
-        flight = self._flights.pop(messages)
-        self._report(-flight.told)
-        if flight.node:
-            self._nodes[flight.node].records -= flight.told.records
-        self._losses[flight.shard] += 1
-        where = f"node {self._nodes[flight.node].name}" if flight.node else "a node"
-        what = f"{type(error).__name__}: {printable(first_line(error))}"
-        if self._losses[flight.shard] >= FATAL_LOSSES:
-            raise WorkerError(
-                f"shard {flight.shard} was lost {FATAL_LOSSES} times with what built it, the last time "
-                f"on {where} ({what}); nothing was committed. Try fewer --workers"
-            )
-        self._on_line(f"{where}: shard {flight.shard} is lost and built again ({what})")
-        self._again.append(flight.shard)
-
-    def _tell_nodes(self) -> None:
-        """Tell what each node has done."""
-        self._nodes_due = time.monotonic() + NODES_SECONDS
-        for node in self._nodes.values():
-            self._on_line(f"node {node}")
-
 
 def _builder() -> Any:
     """Return the function that nodes run. It is sent to them: they may have another shardctl, or
@@ -458,18 +411,6 @@ def _builder() -> Any:
     return build
 
 
-def _path() -> list[str]:
-    """Return where this process finds modules, and users' functions: nodes look there too, last of
-    all."""
-    return list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path))
-
-
-def _astray() -> list[str]:
-    """Return the folders that Ray has its processes look for modules in first: that of the program,
-    and the current one."""
-    return [str(Path(sys.argv[0]).resolve().parent), str(Path.cwd())]
-
-
 def _cpus() -> int:
     """Return how many CPUs the cluster has."""
     import ray
@@ -484,9 +425,3 @@ def _name(node: str) -> str:
 
     names = {each["NodeID"]: each["NodeName"] for each in ray.nodes()}
     return f"{printable(names.get(node, 'unknown'))} ({node[:8]})"
-
-
-def _cause(error: BaseException) -> str:
-    """Return what a task failed of, without Ray's account of where."""
-    cause = getattr(error, "cause", None)
-    return first_line(cause if isinstance(cause, BaseException) else error)
