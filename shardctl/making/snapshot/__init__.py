@@ -28,7 +28,7 @@ from shardctl.making.convert.run import run
 from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.convert.unchanged import find_unchanged, recipe_if_same
 from shardctl.making.options import convert_options
-from shardctl.making.snapshot.partial_dataset import BuildThread, PartialDataset
+from shardctl.making.snapshot.partial_dataset import PartialDataset, in_background
 from shardctl.system import file_lease
 from shardctl.system.arguments import instance, truth, whole_number
 from shardctl.system.folders import LocalFolder
@@ -114,48 +114,45 @@ def snapshot(
     unfit = next((name for name in NOT_HERE if name in options), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
-    if is_url(dst) and not wait:
+    on_store = is_url(dst)
+    if on_store and not wait:
         raise UsageError("wait=False needs a folder: a dataset on a store must be complete")
     moved_from = options.get("moved_from", ())
     request = ConvertRequest.of(
         source, dst, recipe, {**options, "update": bool(moved_from)}
     ).changed(update=False, moved_from=())
-    if is_url(dst) and request.options.keep_generations is not None:
+    if on_store and request.options.keep_generations is not None:
         raise UsageError(
             "keep_generations= is for folders; on a store the dataset that was replaced last stays"
         )
-    if is_url(dst):
-        cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-    there = dst if is_url(dst) else request.folder.root
-    log = ProgressLog(
-        str(dst) if is_url(dst) else request.folder.text, progress and listener is None
-    )
-    policy = Policy(
-        truth("update", update),
-        truth("overwrite", overwrite),
-        truth("trust", trust),
-        rank_of(rank, world_size),
-        moved_from,
-    )
-
-    def made_in(target: Target, store: StoreTarget | None) -> _Snapshot:
-        given = replace(request, folder=target.folder)
-        return _Snapshot(given, policy, log, listener or log.listener(), target, store)
-
-    if is_url(dst):
+    there = dst if on_store else request.folder.root
+    shown = str(dst) if on_store else request.folder.text
+    log = ProgressLog(shown, progress and listener is None)
+    given: dict[str, Any] = {
+        "may_update": truth("update", update),
+        "may_overwrite": truth("overwrite", overwrite),
+        "trust": truth("trust", trust),
+        "rank": rank_of(rank, world_size),
+        "moved_from": moved_from,
+        "log": log,
+        "listener": listener or log.listener(),
+    }
+    if on_store:
         from shardctl.making.convert.targets.store import on_store_without_jobs  # an extra
 
+        cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
         with on_store_without_jobs(str(dst)) as store:
-            made_in(store, store).settle()
+            request = replace(request, folder=store.folder)
+            _Snapshot(request, target=store, store=store, **given).settle()
     else:
-        made = made_in(Target(LocalFolder(request.folder.root)), None)
-        if wait:
-            made.settle()
-        elif made.manifest() is None:
-            return PartialDataset(request.folder.root, BuildThread(made.settle))
-        else:
-            made.settle()  # one that may have to be brought up to date is not read before it is
-            return PartialDataset(request.folder.root, BuildThread(lambda: None))
+        target = Target(LocalFolder(request.folder.root))
+        request = replace(request, folder=target.folder)
+        made = _Snapshot(request, target=target, store=None, **given)
+        if not wait and made.manifest() is None:
+            return PartialDataset(request.folder.root, in_background(made.settle))
+        made.settle()
+        if not wait:  # one that may have to be brought up to date is not read before it is
+            return PartialDataset(request.folder.root, in_background(lambda: None))
     return open_dataset(there, cache=cache, cache_limit=cache_limit)
 
 
@@ -165,30 +162,24 @@ class _ReplacedError(Exception):
 
 
 @dataclass(frozen=True)
-class Policy:
-    """What `snapshot` may do with a dataset that is not what a conversion would make, and the rank
-    of this process."""
-
-    update: bool
-    overwrite: bool
-    trust: bool
-    rank: int
-    moved_from: Sequence[str | Path]
-
-
-@dataclass(frozen=True)
 class _Snapshot:
     """One call of `snapshot`. `target` is `store` where that is an object store, None: a folder.
 
-    Many processes on many machines may wait for a store: they ask for little, and not often.
+    It may update or overwrite a dataset that is not what a conversion would make; `rank` is that of
+    this process. Many processes on many machines may wait for a store: they ask for little, and not
+    often.
     """
 
     request: ConvertRequest
-    policy: Policy
-    log: ProgressLog
-    listener: Listener
     target: Target
     store: StoreTarget | None
+    may_update: bool
+    may_overwrite: bool
+    trust: bool
+    rank: int
+    moved_from: Sequence[str | Path]
+    log: ProgressLog
+    listener: Listener
 
     @property
     def _staging(self) -> Path:
@@ -218,21 +209,28 @@ class _Snapshot:
 
         Raises DatasetError if what is to be done was not allowed.
         """
-        if self.policy.trust:
+        root = self.target.folder.root
+        if self.trust:
             if recipe_if_same(self.request, manifest) is not None:
                 return "up-to-date"
             verdict: Verdict = "anew"
             parts = "recipe, settings or code"
-        elif self._needs_recovery():
+        # One has begun to take its place; a read-only disk is left alone. On a store, the next
+        # conversion tidies up.
+        elif (
+            self.store is None and publish.needs_recovery(root) and os.access(root.parent, os.W_OK)
+        ):
             return "update"
-        elif self._is_surely_unchanged(manifest):
-            return "up-to-date"
         else:
+            if self.store is not None:
+                self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
+            if find_unchanged(self.request, manifest) is not None:
+                return "up-to-date"
             request = self.request.changed(explain=True, metrics=())
             explanation = run(request, Listener(), self.target).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)
-        allowed = self.policy.overwrite or (verdict == "update" and self.policy.update)
+        allowed = self.may_overwrite or (verdict == "update" and self.may_update)
         if not allowed and verdict != "up-to-date":
             remedy = (
                 "update=True brings it up to date"
@@ -241,20 +239,7 @@ class _Snapshot:
             )
             shown = self.request.folder.shown()
             raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
-        return "anew" if verdict == "update" and not self.policy.update else verdict
-
-    def _needs_recovery(self) -> bool:
-        """Return whether a dataset has begun to take its place; one on a read-only disk is left
-        alone. On a store, the next conversion tidies up."""
-        root = self.target.folder.root
-        return (
-            self.store is None and publish.needs_recovery(root) and os.access(root.parent, os.W_OK)
-        )
-
-    def _is_surely_unchanged(self, manifest: Manifest) -> bool:
-        if self.store is not None:
-            self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
-        return find_unchanged(self.request, manifest) is not None
+        return "anew" if verdict == "update" and not self.may_update else verdict
 
     def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.
@@ -267,7 +252,7 @@ class _Snapshot:
         except StorageError as error:
             what = "is not there" if before is None else "is not up to date with its sources"
             raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
-        if self.policy.rank:
+        if self.rank:
             self._leave_to_first_rank(before)
         try:
             with self._lease() as held:
@@ -313,11 +298,9 @@ class _Snapshot:
         if keep is None and self.store is None:
             keep = max(1, manifest.keep)
         try:
-            return self._run(
-                held, update=True, keep_generations=keep, moved_from=self.policy.moved_from
-            )
+            return self._run(held, update=True, keep_generations=keep, moved_from=self.moved_from)
         except DatasetError:
-            if not self.policy.overwrite:
+            if not self.may_overwrite:
                 raise
             return self._run(held, overwrite=True)
 
@@ -349,26 +332,21 @@ LAUNCHERS = (
 def rank_of(rank: int | None, world_size: int | None) -> int:
     """Return the rank: as given, else as the environment says it, else 0. Raises UsageError for one
     that cannot be."""
-    if rank is None and world_size is not None:
+    if rank is not None:
+        whole_number("rank", rank, 0)
+        ranks = rank + 1 if world_size is None else whole_number("world_size", world_size, 1)
+        if rank >= ranks:
+            raise UsageError(f"rank {rank} must be below world_size ({ranks})")
+        return rank
+    if world_size is not None:
         raise UsageError("world_size needs a rank; give both, or neither")
-    if rank is None:
-        return _of_environment()
-    whole_number("rank", rank, 0)
-    ranks = rank + 1 if world_size is None else whole_number("world_size", world_size, 1)
-    if rank >= ranks:
-        raise UsageError(f"rank {rank} must be below world_size ({ranks})")
-    return rank
-
-
-def _of_environment() -> int:
     for name, size in LAUNCHERS:
-        rank, ranks = os.environ.get(name), os.environ.get(size)
-        if rank is not None and ranks is not None:
-            if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
-                raise UsageError(
-                    f"the environment says {name}={rank!r} and {size}={ranks!r}; give rank="
-                )
-            return int(rank)
+        own, of = os.environ.get(name), os.environ.get(size)
+        if own is None or of is None:
+            continue
+        if not own.isdecimal() or not of.isdecimal() or int(own) >= int(of):
+            raise UsageError(f"the environment says {name}={own!r} and {size}={of!r}; give rank=")
+        return int(own)
     return 0
 
 
@@ -392,7 +370,10 @@ class ProgressLog(ConversionProgress):
 
     def listener(self) -> Listener:
         """Return the callbacks for a conversion in this process."""
-        return replace(super().listener(), resuming=self._resuming)
+        return replace(
+            super().listener(),
+            resuming=lambda done, shards: self._say([narration.resuming_log_line(done, shards)]),
+        )
 
     def waiting(self, owner: str) -> None:
         """Say for whom this process waits."""
@@ -419,9 +400,6 @@ class ProgressLog(ConversionProgress):
         self._printed = narration.notices_of(estimate)
         self._say(narration.estimate_log_lines(estimate))
         self._lines.postpone()
-
-    def _resuming(self, done: int, shards: int) -> None:
-        self._say([narration.resuming_log_line(done, shards)])
 
     def _say(self, lines: Iterable[str]) -> None:
         if self._show:
