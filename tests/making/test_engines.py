@@ -12,7 +12,7 @@ import shardctl
 from shardctl.errors import InstallError, UsageError
 from shardctl.making.shards import inputs
 from shardctl.making.shards.engines import local
-from shardctl.making.shards.engines.local import InProcess
+from shardctl.making.shards.engines.local import Engine
 from shardctl.system.packages import to_install
 
 
@@ -32,7 +32,7 @@ def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, monkeypatch)
         return read(path, size)
 
     monkeypatch.setattr(inputs, "read_file", bad_sector)
-    monkeypatch.setattr(local, "start", lambda *_: InProcess())
+    monkeypatch.setattr(local, "start", lambda *_: Engine())
     steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=steps, workers=0)
     assert (result.samples, result.rejected) == (3, 1)

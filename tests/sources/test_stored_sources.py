@@ -668,7 +668,7 @@ def test_objects_make_room_for_others(bucket, tmp_path, monkeypatch, own_folder)
             sum(path.stat().st_size for path in Path(folder_of_copies(), "s3").rglob("*.jsonl")),
         )
 
-    monkeypatch.setattr("shardctl.making.shards.prefetch.AHEAD_BYTES", size)
+    monkeypatch.setattr("shardctl.making.shards.inputs.AHEAD_BYTES", size)
     url = put(f"{bucket}/in", folder)
     shardctl.convert(
         url,

@@ -26,7 +26,7 @@ from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
 from shardctl.making.convert import Listener
 from shardctl.making.shards import hashes as image_hashes
 from shardctl.making.shards.hashes import hash_image
-from shardctl.making.shards.prefetch import ReadRequest
+from shardctl.making.shards.inputs import ReadRequest
 from shardctl.making.shards.scan import PrePlanTask, run_task
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.duplicates.pictures import (

@@ -19,10 +19,16 @@ from shardctl.format.arrays import bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
-from shardctl.making.shards.inputs import NO_ANSWER, read_file, read_whole, requests_of
+from shardctl.making.shards.inputs import (
+    NO_ANSWER,
+    ReadRequest,
+    read_file,
+    read_whole,
+    requests_of,
+    take,
+)
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.planned import PlannedUnit
-from shardctl.making.shards.prefetch import ReadRequest, take
 from shardctl.making.shards.records import read_fitting, read_unit
 from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.sources.files import changed

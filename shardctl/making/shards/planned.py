@@ -188,3 +188,20 @@ class BuildAgain(Exception):
     def __init__(self, hints: RetryHints, why: str) -> None:
         super().__init__(why)
         self.hints = hints
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to build of the job in a folder; None: the probe.
+
+    The worker tries the unit `trial` before it builds the shard, and with `on` all units after it.
+    So it does not build the shard from its beginning for every record that ends a worker. `suspect`
+    is (unit, attempt) of a unit that could not be read in time.
+    """
+
+    folder: str
+    shard: int | None
+    hints: RetryHints = field(default_factory=RetryHints)
+    trial: int | None = None
+    on: bool = False
+    suspect: tuple[int, int] | None = None

@@ -15,11 +15,15 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import is_list
 from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
-from shardctl.making.shards import prefetch
-from shardctl.making.shards.inputs import digest_of, read_beside, request_beside
+from shardctl.making.shards.inputs import (
+    ReadRequest,
+    digest_of,
+    prefetched,
+    read_beside,
+    request_beside,
+)
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.planned import PlannedUnit
-from shardctl.making.shards.prefetch import ReadRequest
 from shardctl.sources.boxes import holds_image
 from shardctl.sources.files import resolved
 from shardctl.system.locations import follow, parent_of, path_below
@@ -97,7 +101,7 @@ class TableImages:
         fetched meanwhile."""
         if not self._job.roots[planned.file.root].is_stored:
             return records
-        return prefetch.prefetched(records, lambda record: self._requests(record[1], planned))
+        return prefetched(records, lambda record: self._requests(record[1], planned))
 
     def _requests(self, fields: Sample, planned: PlannedUnit) -> list[ReadRequest]:
         requests = []

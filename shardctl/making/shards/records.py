@@ -14,7 +14,7 @@ import xxhash
 from shardctl.errors import Rejection
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
-from shardctl.making.shards.inputs import check_state, read_mask, read_whole, reading, state_of
+from shardctl.making.shards.inputs import changed, read_mask, read_whole, reading, state_of
 from shardctl.making.shards.job import ANY_UNIT, KEY, Job
 from shardctl.making.shards.planned import File, PlannedUnit, RetryHints
 from shardctl.sources.annotations.masks import MASK
@@ -150,7 +150,8 @@ def read_fields(
         with reading(job, planned):
             parsed = next(parts, None)
             if parsed is None:
-                check_state(job, planned, path, before)
+                if state_of(job, planned, path) != before:
+                    raise changed(job, planned)
                 return
         yield parsed
 

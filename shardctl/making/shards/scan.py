@@ -16,7 +16,7 @@ import xxhash
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.tables import Reject
-from shardctl.making.shards.prefetch import ReadRequest, prefetched
+from shardctl.making.shards.inputs import ReadRequest, prefetched
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import (
     Misfit,
@@ -83,6 +83,16 @@ class ByteRange:
 Found = list[Any]
 """What was found in each part: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of
 files {"hash": …}."""
+
+
+@dataclass(frozen=True)
+class ExamineTask:
+    """A task before there is a plan, its place among others, and what is `lost` of it: what ends
+    every process that looks at it."""
+
+    number: int
+    task: PrePlanTask
+    lost: dict[int, Rejection]
 
 
 def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rejection]) -> Found:

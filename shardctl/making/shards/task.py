@@ -1,5 +1,5 @@
-"""The unit of work: build one shard. The same function runs in-process, in a worker process, or
-anywhere else."""
+"""The unit of work: build one shard. The same function runs in-process, in a worker process
+(forkserver.py calls `handle`), or anywhere else."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from PIL import Image
 
 from shardctl.making.shards.builder import ShardBuilder
-from shardctl.making.shards.inputs import prefetched_units
+from shardctl.making.shards.inputs import compare_reads, prefetched_units
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import ShardMarker, WorkDone, write_marker
-from shardctl.making.shards.planned import BuildAgain, RetryHints
+from shardctl.making.shards.planned import BuildAgain, RetryHints, ShardTask
 from shardctl.making.shards.previous_samples import PreviousUnits
+from shardctl.making.shards.probing import probe_records
 from shardctl.making.shards.rows import ShardBuild
+from shardctl.making.shards.scan import ExamineTask, run_task
 from shardctl.making.shards.upload import upload_shard
 from shardctl.system.files import StreamedFile, naming_the_path, replacing
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
+
+# the usual formats: loaded once, before workers are forked, and not by each of them
+Image.preinit()
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a
@@ -181,3 +191,26 @@ class _Reporter:
         """Take back all that was passed on, and begin anew."""
         self._report(-self._told)
         self._told, self._records, self._bytes = WorkDone(), 0, 0
+
+
+def handle(task: ExamineTask | ShardTask, tell: Tell, progress: WorkerProgress) -> Any:
+    """Do a task of an engine, in a worker process."""
+    if isinstance(task, ExamineTask):
+        return run_task(task.task, progress, task.lost)
+    # the folder of a probe may have another job the next time
+    job, hints = (_read if task.shard is None else _job)(task.folder), task.hints
+    if task.suspect is not None:
+        unit, attempt = task.suspect
+        compare_reads(job, unit, attempt, progress, given_up=(unit, None) in hints.lost)
+    if task.shard is None:
+        return probe_records(job, progress, hints)
+    if task.trial is not None:
+        try_units(job, task.shard, task.trial, task.on, progress, hints)
+    return build_shard(job, task.shard, tell, progress, hints)
+
+
+def _read(folder: str) -> Job:
+    return Job.load(LocalFolder(Path(folder)))
+
+
+_job = lru_cache(maxsize=1)(_read)

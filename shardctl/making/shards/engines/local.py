@@ -3,17 +3,16 @@ processes that an input may kill."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.making.shards import WORKER
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import WorkDone
-from shardctl.making.shards.planned import RetryHints
-from shardctl.making.shards.scan import Found, PrePlanTask, Probe, run_task
+from shardctl.making.shards.planned import RetryHints, ShardTask
+from shardctl.making.shards.scan import ExamineTask, Found, PrePlanTask, Probe, run_task
 from shardctl.system.machine import usable_cores
 from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
@@ -32,39 +31,46 @@ Report = Callable[[WorkDone], None]
 OnFound = Callable[[int, Found], None]
 
 
-class Engine(ABC):
-    """Something that builds shards. Most have no processes that run on by themselves."""
+class Engine:
+    """Something that builds shards: by itself, one after the other in this process. That is the
+    easiest to debug, and it dies with the input. It alone imports what workers import."""
 
-    def prepare(self) -> None:  # noqa: B027
+    def prepare(self) -> None:
         """Get ready for work that is coming, beside what this process does meanwhile."""
 
     def at_once(self) -> int:
         """Return how many shards are built at the same time, as far as that is known."""
         return 1
 
-    @abstractmethod
     def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at files before there is a plan. `on_found` gets the place of each task and what it
         found, in any order."""
+        for number, task in enumerate(tasks):
+            on_found(number, run_task(task, WorkerProgress(), {}))
 
-    @abstractmethod
     def probe(self, job: Job) -> Probe:
         """Push all records of the plan of a small job through its recipe, on this machine: its
         folder is one for scratch. Raises InputError."""
+        from shardctl.making.shards.probing import probe_records
 
-    @abstractmethod
+        return probe_records(job, WorkerProgress(), RetryHints())
+
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
 
         The job's folder is in that of the dataset: whatever builds a shard must be able to read and
         to write it.
         """
+        from shardctl.making.shards.task import build_shard
 
-    def let_go(self) -> None:  # noqa: B027
+        for shard in shards:
+            build_shard(job, shard, report, WorkerProgress())
+
+    def let_go(self) -> None:
         """Have idle processes end, and do not wait for them: there is no more work as far as is
         known."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Stop, at once if shards are still being built."""
 
 
@@ -80,57 +86,7 @@ def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda li
     The processes start when there is work. `on_line` gets the lines that workers print. There are
     no limits in this process.
     """
-    return LocalPool(workers, limits, on_line) if workers else InProcess()
-
-
-class InProcess(Engine):
-    """Builds one shard after the other in this process: the easiest to debug, and it dies with the
-    input. It alone imports what workers import."""
-
-    def probe(self, job: Job) -> Probe:
-        """Probe the records."""
-        from shardctl.making.shards.probing import probe_records
-
-        return probe_records(job, WorkerProgress(), RetryHints())
-
-    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
-        """Look at the files."""
-        for number, task in enumerate(tasks):
-            on_found(number, run_task(task, WorkerProgress(), {}))
-
-    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
-        """Build the shards."""
-        from shardctl.making.shards.task import build_shard
-
-        for shard in shards:
-            build_shard(job, shard, report, WorkerProgress())
-
-
-@dataclass(frozen=True)
-class ExamineTask:
-    """A task before there is a plan, its place among others, and what is `lost` of it: what ends
-    every process that looks at it."""
-
-    number: int
-    task: PrePlanTask
-    lost: dict[int, Rejection]
-
-
-@dataclass(frozen=True)
-class ShardTask:
-    """A shard to build of the job in a folder; None: the probe.
-
-    The worker tries the unit `trial` before it builds the shard, and with `on` all units after it.
-    So it does not build the shard from its beginning for every record that ends a worker. `suspect`
-    is (unit, attempt) of a unit that could not be read in time.
-    """
-
-    folder: str
-    shard: int | None
-    hints: RetryHints = field(default_factory=RetryHints)
-    trial: int | None = None
-    on: bool = False
-    suspect: tuple[int, int] | None = None
+    return LocalPool(workers, limits, on_line) if workers else Engine()
 
 
 class LocalPool(Engine):
