@@ -41,12 +41,10 @@ from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.values import (
     UnfitValue,
     array_type,
-    check_fit,
-    column_type,
     describe,
     for_column,
     plain_value,
-    python_value,
+    type_for,
 )
 
 READ_AGAIN_SECONDS = 0.01
@@ -282,47 +280,30 @@ def _own_type(
     for sample in samples:
         try:
             plain = plain_value(sample.fields.get(name))
-            if known is None or not _fits(plain, known):
-                check_fit(plain, column_type(pa.array([plain]).type))
+        except UnfitValue as problem:
+            unfit = problem
+            continue
+        if (known is not None and _fits(plain, known)) or type_for([plain]) is not None:
             values.append(plain)
-        except MemoryError:  # Arrow's own is an ArrowException, too
-            raise
-        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
-            unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
+        else:
+            unfit = UnfitValue(describe(plain))
     if not values:
         raise InputError(f"{who} set {name} to {unfit}; no column can hold that")
     if known is not None and all(_fits(value, known) for value in values):
         return known
-    type_ = _common_type(values)
-    if not all(_fits(value, type_) for value in values):
-        type_ = _common_type(list(map(python_value, values)))
-    odd = next((value for value in values if not _fits(value, type_)), None)
-    if odd is not None:
-        other = next(
-            (value for value in values if value is not None and type(value) is not type(odd)),
-            values[0],
-        )
-        raise InputError(
-            f"{who} set {name} to values of several types, such as {describe(other)} and "
-            f"{describe(odd)}"
-        )
-    return type_
-
-
-def _common_type(values: list[Any]) -> pa.DataType:
-    """Return the type of a column that Arrow finds for these values; null if it finds none."""
-    try:
-        return column_type(pa.array(values).type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        return pa.null()
+    if (type_ := type_for(values)) is not None:
+        return type_
+    given = [value for value in values if value is not None]
+    other = next((value for value in given if type(value) is not type(given[0])), given[-1])
+    raise InputError(
+        f"{who} set {name} to values of several types, such as {describe(other)} and "
+        f"{describe(given[0])}"
+    )
 
 
 def _fits(value: Any, type_: pa.DataType) -> bool:
     try:
-        if isinstance(type_, pa.FixedShapeTensorType):
-            for_column(value, type_)  # which takes lists in the shape of the tensor too
-        else:
-            check_fit(value, type_)
+        for_column(value, type_)
     except UnfitValue:
         return False
     return True

@@ -26,7 +26,6 @@ from shardctl.errors import (
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
-from shardctl.format.roles import Sample
 from shardctl.format.shard import FORMAT_VERSION
 from shardctl.format.tables import MADE_BY
 from shardctl.making.commit import publish
@@ -39,15 +38,16 @@ from shardctl.making.write.fields import Fields, WriteSchema, roles_of
 from shardctl.making.write.parts import Part, PartsJob, make_and_join, workers_for
 from shardctl.making.write.samples import Names, classes_of, elements_of, is_indexed, named
 from shardctl.making.write.writer import (
-    SampleWriter,
+    NumberedSample,
     ShardLimits,
     Splits,
     WrittenSplit,
     finish,
     in_order,
     new_folder,
-    new_keys,
     refuse_bad_names,
+    refuse_repeated,
+    write_samples,
 )
 from shardctl.system import file_lease
 from shardctl.system.arguments import names as names_of
@@ -173,10 +173,8 @@ def write(
         else:
             manifest = _write_at_once(target, calls, names, given, limits, held)
         settle(target)  # none of the dataset before
-    seconds = round(time.monotonic() - began, 3)
-    return WriteResult(
-        manifest.samples, manifest.shards, manifest.bytes, seconds, manifest.fingerprint
-    )
+    sizes = manifest.samples, manifest.shards, manifest.bytes
+    return WriteResult(*sizes, round(time.monotonic() - began, 3), manifest.fingerprint)
 
 
 Make = Callable[[Any], Iterable[Any]]
@@ -188,58 +186,50 @@ Streams = list[tuple[Splits, Any]]
 def _calls(
     samples: Any, parts: Any, split: str | None, workers: int
 ) -> tuple[Make, list[Part]] | Streams:
-    """Return what makes the samples: a function and what it is called with, or streams. Raises UsageError where the arguments do not fit."""
-    if split is not None and (isinstance(samples, Mapping) or isinstance(parts, Mapping)):
-        raise UsageError("split= and a dict of splits contradict each other; use one of them")
-    for given in (samples, parts):
-        if isinstance(given, Mapping):
-            refuse_bad_names(list(given))
-    splits = Splits.parse("train" if split is None else split)
-    several = (
-        list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
-    )
-    if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
-        raise UsageError(
-            "parts= is a list of arguments of the function, or a dict of such lists by split"
-        )
+    """Return what makes the samples: a function and what it is called with, or streams. Raises
+    UsageError where the arguments do not fit."""
+    streams: Streams = [(Splits.parse("train" if split is None else split), samples)]
+    given = samples if parts is None else parts
+    if isinstance(given, Mapping):
+        if split is not None:
+            raise UsageError("split= and a dict of splits contradict each other; use one of them")
+        refuse_bad_names(list(given))
+        streams = [(Splits((name,)), each) for name, each in given.items()]
+    elif parts is not None:
+        streams = [(streams[0][0], parts)]
     if parts is not None:
+        if any(
+            isinstance(each, str | bytes) or not isinstance(each, Iterable) for _, each in streams
+        ):
+            raise UsageError(
+                "parts= is a list of arguments of the function, or a dict of such lists by split"
+            )
         if not callable(samples):
             raise UsageError(
                 "with parts=, samples is a function that yields the samples of a part; it is "
                 f"{describe(samples)}"
             )
-        by_split = (
-            {Splits((name,)): each for name, each in parts.items()}
-            if isinstance(parts, Mapping)
-            else {splits: parts}
-        )
-        made = [Part(given, which) for which, several in by_split.items() for given in several]
+        made = [Part(each, which) for which, several in streams for each in several]
         if not made:
             raise UsageError("parts= is empty; give an argument for each call")
         return samples, made
-    if isinstance(samples, Mapping):
-        if not samples:
-            raise UsageError(
-                "there is no split; give an iterable of samples, or a dict with one for each split"
-            )
-        streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
-    else:
-        streams = [(splits, samples)]
-    if workers and all(is_indexed(each) for _, each in streams):
-        before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
-        stretches = [
-            Part(
-                (place, first, min(first + INDEXED_AT_A_TIME, len(each))),
-                which,
-                before[place] + first,
-            )
-            for place, (which, each) in enumerate(streams)
-            for first in range(0, len(each), INDEXED_AT_A_TIME)
-        ]
-        return Stretches([each for _, each in streams]), stretches
-    if workers:
+    if not streams:
+        raise UsageError(
+            "there is no split; give an iterable of samples, or a dict with one for each split"
+        )
+    if not workers:
+        return streams
+    if not all(is_indexed(each) for _, each in streams):
         raise UsageError("workers= needs parts=: give a function, and its arguments in parts=")
-    return streams
+    before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
+    stretches = [
+        Part(
+            (place, first, min(first + INDEXED_AT_A_TIME, len(each))), which, before[place] + first
+        )
+        for place, (which, each) in enumerate(streams)
+        for first in range(0, len(each), INDEXED_AT_A_TIME)
+    ]
+    return Stretches([each for _, each in streams]), stretches
 
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
@@ -257,32 +247,18 @@ def _write_at_once(
 ) -> Manifest:
     """Write the samples of streams, and put the dataset in its place. Nothing is left where that
     fails."""
-    with new_folder(target) as new:
-        manifest = _write_all(new, streams, names, given, limits)
-        held.check()
-        publish.publish(new, target)
-    return manifest
-
-
-def _write_all(
-    new: Path, streams: Streams, names: Names, given: WriteSchema, limits: ShardLimits
-) -> Manifest:
-    """Write the shards, the tables and the manifest."""
     stream = _stream(streams, names)
     first = list(islice(stream, FIRST_SAMPLES))
     if not first:
         raise InputError("there is no sample to write")
-    fields = Fields([sample for _, sample in first], given)
-    writer = SampleWriter(new, fields, given, limits)
-    try:
-        for number, (splits, sample) in enumerate(chain(first, stream)):
-            writer.add(sample, number, splits)
-        written = list(writer.finish())
-    except BaseException:
-        writer.abandon()
-        raise
-    order = [name for splits, _ in streams for name in splits.names]
-    return _finish(new, fields, in_order(written, order), given, limits)
+    fields = Fields([sample for sample, _, _ in first], given)
+    with new_folder(target) as new:
+        written = write_samples(new, fields, given, limits, chain(first, stream))
+        order = [name for splits, _ in streams for name in splits.names]
+        manifest = _finish(new, fields, in_order(written, order), given, limits)
+        held.check()
+        publish.publish(new, target)
+    return manifest
 
 
 def _finish(
@@ -291,10 +267,11 @@ def _finish(
     """Write the tables and the manifest of shards that are there. Raises InputError if two samples
     have the same key."""
     entries = [entry for each in written for entry in each.entries]
-    keys = new_keys(fields)
-    for each in written:
-        keys.extend(each.hashes)
-    keys.refuse_repeated([new / entry.path for entry in entries])
+    refuse_repeated(
+        np.concatenate([each.hashes for each in written]),
+        [new / entry.path for entry in entries],
+        [name for name in fields.layout.columns.names if name == "variant"],
+    )
     class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
     settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
     return finish(
@@ -302,15 +279,14 @@ def _finish(
     )
 
 
-def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
-    """Yield the samples of all streams, each with its splits. Raises InputError if one of several
-    has none."""
+def _stream(streams: Streams, names: Names) -> Iterator[NumberedSample]:
+    """Yield the samples of all streams. Raises InputError if one of several has none."""
     count = 0
     for splits, samples in streams:
         before = count
         for sample in named(elements_of(samples), names, before):
+            yield sample, count, splits
             count += 1
-            yield splits, sample
         if count == before and len(streams) > 1:
             raise InputError(
                 f"the split {splits.names[0]} has no sample; leave it out, or give it some"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +36,6 @@ from shardctl.transforms.pipeline.deferred_objects import (
 from shardctl.transforms.values import (
     UnfitValue,
     check_fit,
-    column_type,
     describe,
     for_column,
     holds_narrow_floats,
@@ -45,6 +43,7 @@ from shardctl.transforms.values import (
     plain_value,
     python_value,
     rounded,
+    type_for,
 )
 
 Size = tuple[int, int]
@@ -486,26 +485,18 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
                 f"sample {number:,}: the field {printable(name)} is {problem}, which no column "
                 "holds"
             ) from problem
-    for several in (plain, list(map(python_value, plain))):
-        with contextlib.suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
-            type_ = column_type(pa.array(several).type)
-            for value in plain:
-                check_fit(value, type_)
-            return type_
+    if (type_ := type_for(plain)) is not None:
+        return type_
     kinds: dict[str, str] = {}
-    for number, value in enumerate(values):
-        try:
-            one = plain_value(value)
-            type_ = column_type(pa.array([one]).type)
-            check_fit(one, type_)
-        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
+    for number, value in enumerate(plain):
+        if (own := type_for([value])) is None:
             raise InputError(
-                f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no "
-                "column holds without a schema"
-            ) from None
+                f"sample {number:,}: the field {printable(name)} is {describe(values[number])}, "
+                "which no column holds without a schema"
+            )
         if value is not None:
-            here = f"{describe(value)} in sample {number:,}"
-            kinds.setdefault(f"{type(value)} {type_}", here)
+            here = f"{describe(values[number])} in sample {number:,}"
+            kinds.setdefault(f"{type(values[number])} {own}", here)
     which = " and ".join(list(kinds.values())[:2])
     raise InputError(
         f"the field {printable(name)} has values of several types, {which}; give a schema, or make "

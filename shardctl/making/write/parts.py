@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,13 @@ from shardctl.format.tables import ShardEntry
 from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, WriteSchema
 from shardctl.making.write.samples import Names, named, part_of
-from shardctl.making.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit
+from shardctl.making.write.writer import (
+    NumberedSample,
+    ShardLimits,
+    Splits,
+    WrittenSplit,
+    write_samples,
+)
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
@@ -50,11 +56,6 @@ class Part:
     """The number of its first sample, where samples are numbered through all parts; else each part
     has numbers of its own."""
 
-    def key(self, number: int, place: int) -> str:
-        """Return the key of a sample that has none, the `place`-th of this part, which is the
-        `number`-th."""
-        return f"{number:05d}-{place:09d}" if self.first is None else f"{self.first + place:09d}"
-
     def where(self, number: int) -> str:
         """Return what messages about it begin with."""
         if self.first is not None:
@@ -69,13 +70,16 @@ class Part:
 
 def samples_of_part(
     make: Callable[[Any], Iterable[Any]], number: int, part: Part, names: Names
-) -> Iterator[Any]:
+) -> Iterator[NumberedSample]:
     """Yield the samples of a part. One without a key gets one that does not depend on other parts.
     Raises InputError."""
-    for place, sample in enumerate(
-        named(part_of(make, part.given), names, part.first or 0, part.where(number))
-    ):
-        yield {"key": part.key(number, place), **sample} if isinstance(sample, dict) else sample
+    first = part.first or 0
+    made = named(part_of(make, part.given), names, first, part.where(number))
+    for place, sample in enumerate(made, first):
+        if isinstance(sample, dict):
+            key = f"{number:05d}-{place:09d}" if part.first is None else f"{place:09d}"
+            sample = {"key": key, **sample}
+        yield sample, place, part.splits
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class PartsJob:
             samples_of_part(self.make, number, part, self.names)
             for number, part in enumerate(self.parts)
         )
-        first = list(islice(chain.from_iterable(samples), count))
+        first = [sample for sample, _, _ in islice(chain.from_iterable(samples), count)]
         if not first:
             raise InputError("there is no sample to write: no part has one")
         return Fields(first, self.given)
@@ -107,18 +111,10 @@ class PartsJob:
             if folder.exists():
                 remove_tree(folder, self.folder.path)  # of a process that was killed
             folder.mkdir(parents=True)
-        writer = SampleWriter(folder, fields, self.given, self.limits)
         part = self.parts[number]
-        try:
-            for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
-                try:
-                    writer.add(sample, (part.first or 0) + place, part.splits)
-                except InputError as error:
-                    raise InputError(f"{part.where(number)}{error}") from error
-            written = list(writer.finish())
-        except BaseException:
-            writer.abandon()
-            raise
+        samples = samples_of_part(self.make, number, part, self.names)
+        where = part.where(number)
+        written = write_samples(folder, fields, self.given, self.limits, samples, where)
         for each in written:
             write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
         record = {
@@ -209,7 +205,7 @@ def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
     if not workers:
         yield lambda method, tasks: [method(job, *task) for task in tasks]
         return
-    pool = ForkedPool(partial(_call, job), workers)
+    pool = ForkedPool(lambda task: task[0](job, *task[1:]), workers)
 
     def do(method: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         try:
@@ -226,12 +222,6 @@ def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
         pool.close()
 
 
-def _call(job: PartsJob, task: tuple[Any, ...]) -> Any:
-    """Call a method of a job, in a process that was forked for that."""
-    method, *arguments = task
-    return method(job, *arguments)
-
-
 def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[WrittenSplit]:
     """Make the parts that are not done, put them together in the folder for the dataset, and return
     its shards.
@@ -240,13 +230,22 @@ def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[
     `goes_on` with them.
     """
     left = [(fields, number) for number in range(len(job.parts)) if not job.is_done(number)]
-    with _telling_what_is_done(job, goes_on):
+    try:
         do(PartsJob.make_part, left)
+    except (KeyboardInterrupt, ShardctlError) as error:
+        done = sum(map(job.is_done, range(len(job.parts))))
+        said = "the same call begins anew: nothing tells whether its code is the same"
+        if goes_on:
+            parts = counted(len(job.parts), "part")
+            said = f"{done:,} of {parts} done; the same call goes on with the others"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {said}") from error
+        raise type(error)(f"{error} ({said})") from error
     by_split: dict[str, list[WrittenSplit]] = {}
     for number in range(len(job.parts)):
         for each in job.written(fields, number):
             by_split.setdefault(each.split, []).append(each)
-    copies = {split: _copies(job, written) for split, written in by_split.items()}
+    copies = {split: list(_copies(job, written)) for split, written in by_split.items()}
     tasks = [
         (fields, split, number, runs)
         for split, several in copies.items()
@@ -264,51 +263,24 @@ def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[
     ]
 
 
-@contextmanager
-def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
-    """Add to an error or an interrupt how many parts are done, where the same call goes on with the
-    others."""
-    try:
-        yield
-    except (KeyboardInterrupt, ShardctlError) as error:
-        done = sum(job.is_done(number) for number in range(len(job.parts)))
-        said = (
-            f"{done:,} of {counted(len(job.parts), 'part')} done; the same call goes on with "
-            "the others"
-        )
-        if not goes_on:
-            said = "the same call begins anew: nothing tells whether its code is the same"
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; {said}") from error
-        raise type(error)(f"{error} ({said})") from error
-
-
-def _copies(job: PartsJob, written: list[WrittenSplit]) -> list[list[Run]]:
+def _copies(job: PartsJob, written: list[WrittenSplit]) -> Iterator[list[Run]]:
     """Put the shards of the parts together: full ones stay, and what is left over of parts is
     joined until a shard is full."""
-    copies: list[list[Run]] = []
-    held: list[Run] = []
-    rows = size = 0
-
-    def flush() -> None:
-        nonlocal rows, size
-        if held:
-            copies.append(held.copy())
-        held.clear()
-        rows = size = 0
-
+    held, rows, size = list[Run](), 0, 0
     for entry in (entry for each in written for entry in each.entries):
         first, left = 0, entry.rows
         if size + entry.bytes > job.limits.bytes:
-            flush()
+            if held:
+                yield held
+            held, rows, size = [], 0, 0
         while left:
             count = min(left, job.limits.samples - rows)
-            held.append(
-                Run(LocalFolder(job.folder.path), entry.path, entry.block_rows, first, count)
-            )
+            folder = LocalFolder(job.folder.path)
+            held.append(Run(folder, entry.path, entry.block_rows, first, count))
             first, left, rows = first + count, left - count, rows + count
             if rows == job.limits.samples:
-                flush()
+                yield held
+                held, rows, size = [], 0, 0
         size += entry.bytes
-    flush()
-    return copies
+    if held:
+        yield held

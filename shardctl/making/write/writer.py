@@ -98,57 +98,6 @@ def refuse_bad_names(names: Sequence[object]) -> None:
         raise UsageError(f"split name {bad[0]!r} must be made of letters, digits, _ and .")
 
 
-class SampleWriter:
-    """Writes samples into a folder: each split has shards of its own, and one block in memory."""
-
-    def __init__(
-        self,
-        folder: Path,
-        fields: Fields,
-        given: WriteSchema,
-        limits: ShardLimits,
-    ) -> None:
-        self._folder, self._fields, self._limits = folder, fields, limits
-        self._compression = given.compression_of(fields)
-        self._classes = len(given.classes or ())
-        self._series: dict[str, ShardSeries] = {}
-        self._keys: dict[str, Keys] = {}
-        self._labels: dict[str, npt.NDArray[np.int64]] = {}
-
-    def add(self, sample: Sample, number: int, splits: Splits) -> None:
-        """Write a sample, the `number`-th of the caller's. Raises InputError, StorageError."""
-        values = self._fields.values(sample, number)
-        split = splits.of(values[0])
-        if split not in self._series:
-            self._begin(split)
-        self._keys[split].add(values)
-        self._series[split].add(values, row_size(values))
-        if self._classes and (label := values[self._fields.label]) is not None:
-            self._labels[split][label] += 1
-
-    def _begin(self, split: str) -> None:
-        layout = self._fields.layout
-        self._series[split] = ShardSeries(
-            self._folder, layout, split, self._compression, self._limits
-        )
-        self._keys[split] = new_keys(self._fields)
-        self._labels[split] = np.zeros(self._classes, np.int64)
-
-    def finish(self) -> Iterator[WrittenSplit]:
-        """End the shards, and yield what was written of each split, in the order in which they
-        came. Raises StorageError."""
-        for split, series in self._series.items():
-            series.close()
-            yield WrittenSplit(
-                split, tuple(series.entries), self._keys[split].hashes, self._labels[split]
-            )
-
-    def abandon(self) -> None:
-        """Close the files, which are of no use."""
-        for series in self._series.values():
-            series.abandon()
-
-
 @dataclass(frozen=True)
 class WrittenSplit:
     """The shards of one split, a hash of each key (samples,) uint64, and the samples of each class
@@ -165,9 +114,52 @@ def in_order(written: Iterable[WrittenSplit], names: Sequence[str]) -> list[Writ
     return sorted(written, key=lambda each: list(names).index(each.split))
 
 
-def new_keys(fields: Fields) -> Keys:
-    """Return what takes the keys of samples with these fields."""
-    return Keys(fields.layout.columns.get_field_index("variant"))
+NumberedSample = tuple[Sample, int, Splits]
+"""A sample with its number, which messages name, and the splits that it may be in."""
+
+
+def write_samples(
+    folder: Path,
+    fields: Fields,
+    given: WriteSchema,
+    limits: ShardLimits,
+    samples: Iterable[NumberedSample],
+    where: str = "",
+) -> list[WrittenSplit]:
+    """Write samples into a folder: each split has shards of its own, and one block in memory.
+    Messages about a sample begin with `where` it is from.
+
+    Return what was written of each split, in the order in which they came. Raises InputError,
+    StorageError.
+    """
+    compression, classes = given.compression_of(fields), len(given.classes or ())
+    variant = fields.layout.columns.get_field_index("variant")
+    writing: dict[str, tuple[ShardSeries, array[int], npt.NDArray[np.int64]]] = {}
+    try:
+        for sample, number, splits in samples:
+            try:
+                values = fields.values(sample, number)
+            except InputError as error:
+                raise InputError(f"{where}{error}") from error
+            split = splits.of(values[0])
+            if split not in writing:
+                series = ShardSeries(folder, fields.layout, split, compression, limits)
+                writing[split] = series, array("Q"), np.zeros(classes, np.int64)
+            series, hashes, labels = writing[split]
+            name = _name_of(values[0], values[variant : variant + 1] if variant > 0 else ())
+            hashes.append(xxhash.xxh3_64_intdigest(name))
+            series.add(values, row_size(values))
+            if classes and (label := values[fields.label]) is not None:
+                labels[label] += 1
+        for series, _, _ in writing.values():
+            series.close()
+    finally:
+        for series, _, _ in writing.values():
+            series.abandon()
+    return [
+        WrittenSplit(split, tuple(series.entries), np.frombuffer(hashes, np.uint64), labels)
+        for split, (series, hashes, labels) in writing.items()
+    ]
 
 
 # --- the keys of samples that are written: none may come twice ---
@@ -176,65 +168,39 @@ _FEW = 1000
 """Hashes of several samples whose keys are compared at a time."""
 
 
-class Keys:
-    """The keys of all samples, 8 bytes each: ten million are 80 MB. `variant` is the place of that
-    column in a row, or -1.
+def _name_of(key: str, variant: Sequence[Any]) -> bytes:
+    """Return what no two samples have in common: their key, after their variant where they have
+    such a field. Samples that are variants of one record have the same key."""
+    return " ".join([*map(repr, variant), key]).encode("utf-8", "surrogatepass")
 
-    Samples that are variants of one record have the same key.
+
+def refuse_repeated(
+    hashes: npt.NDArray[np.uint64], shards: Sequence[Path], variants: Sequence[str]
+) -> None:
+    """Raise InputError if two samples of some shards have the same key, given a hash for each,
+    (samples,): ten million are 80 MB. `variants` is the name of that column, if there is one.
+
+    Equal hashes prove nothing: such keys are read from the shards and compared.
     """
-
-    def __init__(self, variant: int) -> None:
-        self._variant = variant
-        self._hashes = array("Q")
-
-    def add(self, values: tuple[Any, ...]) -> None:
-        """Take the key of the next sample, whose row is `values`."""
-        self._hashes.append(xxhash.xxh3_64_intdigest(self._name(values[0], values[self._variant])))
-
-    @property
-    def hashes(self) -> npt.NDArray[np.uint64]:
-        """A hash of every key, (samples,) uint64."""
-        return np.frombuffer(self._hashes, np.uint64)
-
-    def extend(self, hashes: npt.NDArray[np.uint64]) -> None:
-        """Take keys that come after these, given what `hashes` gave of them."""
-        self._hashes.frombytes(hashes.tobytes())
-
-    def _name(self, key: str, variant: Any) -> bytes:
-        name = key if self._variant < 0 else f"{variant!r} {key}"
-        return name.encode("utf-8", "surrogatepass")
-
-    def refuse_repeated(self, shards: Sequence[Path]) -> None:
-        """Raise InputError if two samples have the same key.
-
-        Equal hashes prove nothing: such keys are read from the shards and compared.
-        """
-        ordered = np.sort(self.hashes)
-        again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-        for start in range(0, len(again), _FEW):
-            self._compare(shards, again[start : start + _FEW])
-
-    def _compare(self, shards: Sequence[Path], wanted: npt.NDArray[np.uint64]) -> None:
-        """Compare the keys that have some hashes; the rows of the shards are in the order of the
-        samples."""
-        hashes, first = self.hashes, 0
-        seen: dict[bytes, int] = {}
+    ordered = np.sort(hashes)
+    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    for start in range(0, len(again), _FEW):
+        wanted = np.flatnonzero(np.isin(hashes, again[start : start + _FEW]))
+        first, seen = 0, dict[bytes, int]()
         for block in chain.from_iterable(
             ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards
         ):
-            for row in np.flatnonzero(
-                np.isin(hashes[first : first + block.num_rows], wanted)
-            ).tolist():
-                key = block.column("key")[row].as_py()
-                name = self._name(
-                    key, None if self._variant < 0 else block.column("variant")[row].as_py()
-                )
+            here = wanted[(wanted >= first) & (wanted < first + block.num_rows)]
+            for row in here.tolist():
+                of_row = block.slice(row - first, 1)
+                key = of_row.column("key")[0].as_py()
+                name = _name_of(key, [of_row.column(each)[0].as_py() for each in variants])
                 if name in seen:
                     raise InputError(
-                        f"the samples {seen[name]:,} and {first + row:,} have the key "
-                        f"{printable(key)}; give each a key of its own"
+                        f"the samples {seen[name]:,} and {row:,} have the key {printable(key)}; "
+                        "give each a key of its own"
                     )
-                seen[name] = first + row
+                seen[name] = row
             first += block.num_rows
 
 
