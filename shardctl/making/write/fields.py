@@ -268,12 +268,10 @@ class Fields:
         for number, sample in enumerate(first):
             _refuse_no_sample(sample, number)
         self._schema, self._classes, self._roles = given.schema, given.classes, given.roles
-        names = (
-            list(given.schema.names)
-            if given.schema is not None
-            else list(dict.fromkeys(chain.from_iterable(first)))
+        names = dict.fromkeys(
+            chain.from_iterable(first) if given.schema is None else given.schema.names
         )
-        names = [name for name in names if name != "key"]
+        names.pop("key", None)
         self._names = frozenset((*names, "key"))
         self._narrow = frozenset(f.name for f in given.schema or () if holds_narrow_floats(f.type))
         self._store: ImageEncoding | None = None
@@ -281,30 +279,50 @@ class Fields:
         columns = [pa.field("key", pa.string())]
         for name in names:
             values = [sample.get(name) for sample in first]
+            role, said = given.roles.get(name), None
+            if given.schema is not None:
+                said = given.schema.field(name).type
             if name == "image":
-                columns.append(pa.field(name, self._image_type(values, given.store)))
-            elif isinstance(given.roles.get(name), Objects | Mask):
-                columns.append(pa.field(name, self._marked_type(name, values, given.roles[name])))
+                type_ = self._image_type(values, given.store, said)
+            elif isinstance(role, Objects):
+                type_ = objects_column(name, values, said, role)
+            elif isinstance(role, Mask):
+                type_ = ENCODED_IMAGE
+                if said not in (None, type_):
+                    raise UsageError(
+                        f"roles: {printable(name)} is a mask, of type {type_}; the schema says {said}"
+                    )
             elif name == "label" and given.classes:
-                columns.append(pa.field(name, pa.int64()))
+                type_ = pa.int64()
             else:
-                columns.append(
-                    given.schema.field(name)
-                    if given.schema is not None
-                    else pa.field(name, _found(name, values))
-                )
-                if name in given.roles:
-                    _refuse_no_tokens(columns[-1])
+                type_ = _found(name, values) if said is None else said
+                if role is not None and not is_list_of_whole_numbers(type_):
+                    raise UsageError(
+                        f"roles: {printable(name)} is of type {type_}, and no list of whole numbers"
+                    )
+                if given.schema is not None:
+                    columns.append(given.schema.field(name))
+                    continue
+            columns.append(pa.field(name, type_))
         if given.classes and "label" not in names:
             raise UsageError("classes name the values of label, but the samples have no label")
         if given.store and self._store is None:
             raise UsageError(f"store {given.store} is for images, but the samples have none")
-        self._refuse_roles(names)
-        self._shapes: set[tuple[int, int, int]] = set()
+        if missing := [name for name in given.roles if name not in names]:
+            raise UsageError(
+                f"roles: the samples have no field {printable(missing[0])}; they have "
+                f"{', '.join(names)}"
+            )
+        if self._store is None and any(
+            isinstance(role, Objects | Mask) for role in given.roles.values()
+        ):
+            raise UsageError("roles: objects and masks need an image, and the samples have none")
+        self.shapes: set[tuple[int, int, int]] = set()
+        """The first two shapes of images that differ."""
         kind = "image" if self._store else "text"
-        role = Image(str(self._store), self._shape) if self._store else None
+        image_role = Image(str(self._store), self._shape) if self._store else None
         self.layout = Layout.by_name(
-            kind, pa.schema(columns), role, given.classes, annotated=given.roles
+            kind, pa.schema(columns), image_role, given.classes, annotated=given.roles
         )
         self.label = self.layout.columns.get_field_index("label")
 
@@ -313,10 +331,11 @@ class Fields:
         """The layout with the decoded shape that all images turned out to share."""
         if self._store is None:
             return self.layout
-        return self.layout.with_shape(next(iter(self._shapes)) if len(self._shapes) == 1 else None)
+        return self.layout.with_shape(next(iter(self.shapes)) if len(self.shapes) == 1 else None)
 
-    def _image_type(self, values: list[Any], store: str | None) -> pa.DataType:
-        type_ = self._schema.field("image").type if self._schema is not None else None
+    def _image_type(
+        self, values: list[Any], store: str | None, type_: pa.DataType | None
+    ) -> pa.DataType:
         value = next((value for value in values if value is not None), None)
         raw = isinstance(type_, pa.FixedShapeTensorType)
         kept = isinstance(value, bytes)
@@ -334,28 +353,6 @@ class Fields:
         self._shape = tuple(type_.shape) if raw else value.shape  # type: ignore[union-attr]  # raw: it is a tensor
         assert self._shape is not None, "of pixels"
         return image_tensor(self._shape)
-
-    def _marked_type(self, name: str, values: list[Any], role: Role) -> pa.DataType:
-        given = self._schema.field(name).type if self._schema is not None else None
-        if isinstance(role, Objects):
-            return objects_column(name, values, given, role)
-        if given is not None and not given.equals(ENCODED_IMAGE):
-            raise UsageError(
-                f"roles: {printable(name)} is a mask, of type {ENCODED_IMAGE}; the schema says {given}"
-            )
-        return ENCODED_IMAGE
-
-    def _refuse_roles(self, names: list[str]) -> None:
-        missing = next((name for name in self._roles if name not in names), None)
-        if missing is not None:
-            raise UsageError(
-                f"roles: the samples have no field {printable(missing)}; they have "
-                f"{', '.join(names)}"
-            )
-        if self._store is None and any(
-            isinstance(role, Objects | Mask) for role in self._roles.values()
-        ):
-            raise UsageError("roles: objects and masks need an image, and the samples have none")
 
     def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
         """Return the row of a sample. Raises InputError."""
@@ -422,15 +419,10 @@ class Fields:
             return value
         return self._store.encode(value), (key.rpartition(".")[0] or key) + self._store.suffix
 
-    @property
-    def shapes(self) -> set[tuple[int, int, int]]:
-        """The first two shapes of images that differ."""
-        return self._shapes
-
     def remember(self, shape: tuple[int, int, int]) -> None:
         """Take note of the shape of an image."""
-        if len(self._shapes) < 2:
-            self._shapes.add(shape)
+        if len(self.shapes) < 2:
+            self.shapes.add(shape)
 
     def _class_of(self, value: Any) -> int | None:
         assert self._classes is not None, "labels are numbers of classes"
@@ -463,13 +455,6 @@ def _refuse_no_pixels(value: Any, who: str) -> None:
         raise InputError(
             f"{who}: its image is {describe(value)}; it must be a uint8 array (height, width, 3), "
             "or in all samples the bytes of an image file"
-        )
-
-
-def _refuse_no_tokens(field: pa.Field) -> None:
-    if not is_list_of_whole_numbers(field.type):
-        raise UsageError(
-            f"roles: {printable(field.name)} is of type {field.type}, and no list of whole numbers"
         )
 
 
