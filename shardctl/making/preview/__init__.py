@@ -7,9 +7,10 @@ scratch. So an input that ends its process is a reject here too.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,6 +89,11 @@ class Tried:
     cut_off: int
     reject: Reject | None
 
+    @property
+    def records(self) -> list[StoredSample]:
+        """Its samples, and behind them it before the recipe."""
+        return [*self.samples, *([] if self.source is None else [self.source])]
+
 
 @dataclass(frozen=True)
 class Preview:
@@ -141,16 +147,18 @@ def make_preview(
         rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
         notices = settle_kind(given, roots, engine, labels)
-        checked = _checked_recipe(given)
-        if checked.store is not None and checked.store.name == "none":
-            steps = tuple(
-                step for step in checked.transforms if step not in checked.sample_transforms
+        # inputs are compared for no duplicates: that takes a look at all of them
+        checked = replace(Recipe.from_json(given), duplicates=KEEP_ALL)
+        if checked.kind != "image":
+            raise UsageError(
+                f"a preview is for images, and the kind of these inputs is {checked.kind}; convert "
+                "and inspect them"
             )
+        if checked.store is not None and checked.store.name == "none":
+            functions = checked.sample_transforms
+            steps = tuple(step for step in checked.transforms if step not in functions)
             checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
-            notices = [
-                *notices,
-                "store none: the images are shown as your functions get them",
-            ]
+            notices = [*notices, "store none: the images are shown as your functions get them"]
         variants = (
             VARIANTS if given.get("variants") is None and checked.random else checked.variants
         )
@@ -181,18 +189,6 @@ def make_preview(
         engine.close()
 
 
-def _checked_recipe(given: dict[str, Any]) -> Recipe:
-    """Return the recipe, which compares no inputs for duplicates: that takes a look at all of them.
-    Raises UsageError."""
-    recipe = replace(Recipe.from_json(given), duplicates=KEEP_ALL)
-    if recipe.kind != "image":
-        raise UsageError(
-            f"a preview is for images, and the kind of these inputs is {recipe.kind}; convert and "
-            "inspect them"
-        )
-    return recipe
-
-
 @dataclass(frozen=True)
 class _Trial:
     """One attempt to make a preview."""
@@ -213,8 +209,9 @@ class _Trial:
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        tries = bool(self.recipe.sample_transforms)
-        engine = self.engine if tries else cast("Engine", _Unprobed(self.engine))
+        engine = self.engine
+        if not self.recipe.sample_transforms:
+            engine = cast("Engine", _Unprobed(engine))
         told = ConversionProgress(self.shown).listener()
         material = Material(
             self.listing,
@@ -235,43 +232,22 @@ class _Trial:
             if keys
             else evenly_spaced(total, inputs)
         )
-        job = replace(draft.job(Path(), self.bases, self.recipe, {}, None), draw=None)
-        made = self._build(
-            job, draft, places, self.scratch / f"samples-{all_types}", range(len(places))
-        )
+        job: Job = replace(draft.job(Path(), self.bases, self.recipe, {}, None), draw=None)
+        build = partial(self._build, draft, places)
+        made = build(job, range(len(places)))
         if self.variants > self.recipe.variants:
-            further = self._build(
-                self._with_variants(job),
-                draft,
-                places,
-                self.scratch / f"further-{all_types}",
-                range(len(places)),
-            )
-            made = [_with_further(*each) for each in zip(made, further, strict=True)]
+            further = build(self._with_variants(job), range(len(places)))
+            made = list(map(_with_further, made, further))
         shown = [
             place
-            for place, result in enumerate(made)
-            if result.reject is None or result.reject.stage not in UNREAD
+            for place, each in enumerate(made)
+            if each.reject is None or each.reject.stage not in UNREAD
         ]
-        sources = self._build(
-            self._as_they_are(job, draft),
-            draft,
-            places,
-            self.scratch / f"sources-{all_types}",
-            shown,
-        )
-        before = {
-            place: next(iter(source.samples), None)
-            for place, source in zip(shown, sources, strict=True)
-        }
-        tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
-        return Preview(
-            self.recipe,
-            self.variants,
-            tried,
-            total,
-            (*self.listing.warnings, *self.listing.notices),
-        )
+        sources = build(self._as_they_are(job, draft), shown)
+        for place, source in zip(shown, sources, strict=True):
+            made[place] = replace(made[place], source=next(iter(source.samples), None))
+        notices = (*self.listing.warnings, *self.listing.notices)
+        return Preview(self.recipe, self.variants, tuple(made), total, notices)
 
     def _place_of(self, key: str, draft: ConversionPlan) -> int:
         """Return the place of a record in the plan. Raises InputError."""
@@ -311,15 +287,10 @@ class _Trial:
         content = self.listing.kind.columns
         if draft.fields is not None:
             content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
-        roles = {
-            name: role
-            for name, role in job.layout.roles.by_name.items()
-            if isinstance(role, Mask | Objects)
-        }
         of_records = {
             name: role
-            for name, role in roles.items()
-            if content is not None and name in content.names
+            for name, role in job.layout.roles.by_name.items()
+            if isinstance(role, Mask | Objects) and content is not None and name in content.names
         }
         layout = known_layout(
             recipe, draft.labelling, self.listing, content, job.kept_images, of_records
@@ -327,16 +298,11 @@ class _Trial:
         return replace(job, recipe=recipe, layout=layout)
 
     def _build(
-        self,
-        job: Job,
-        draft: ConversionPlan,
-        places: Sequence[int],
-        folder: Path,
-        shards: Sequence[int],
+        self, draft: ConversionPlan, places: Sequence[int], job: Job, shards: Sequence[int]
     ) -> list[Tried]:
         """Do a job on the records in these places of the plan, and return what became of those of
         some `shards`."""
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(dir=self.scratch))
         files = draft.planner.write_each(folder, places)
         write_files(folder / FILES, self.listing, draft.labelling, files)
         job = replace(job, folder=folder)
@@ -365,16 +331,15 @@ class _Unprobed:
         place."""
         if marked_masks(job.fields) or job.annotation_rules or columns_beside(job):
             return self._engine.probe(job)
-        return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
+        return Probe(job.layout)
 
 
 def _tried(job: Job, shard: int) -> Tried:
     """Return what became of the one record of a shard."""
     planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
-    path = job.rejects_path(shard)
-    reject = (
-        next(read_rejects(LocalFolder(path.parent), path.name), None) if done.rejected else None
-    )
+    path, reject = job.rejects_path(shard), None
+    if done.rejected:
+        reject = next(read_rejects(LocalFolder(path.parent), path.name), None)
     size = planned.unit.size if job.fields is None else None
     records = tuple(_records(job.shard_path(shard)))
     return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)

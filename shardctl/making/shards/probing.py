@@ -97,9 +97,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     return Probe(
         layout=job.layout,
         sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
-        record_bytes=sum(planned.unit.size for planned in units) / len(units)
-        if job.fields is None
-        else 0.0,
+        record_bytes=0.0
+        if job.fields is not None
+        else mean(planned.unit.size for planned in units),
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,

@@ -236,14 +236,14 @@ class Probe:
     """
 
     layout: Layout
-    sample_bytes: float
-    record_bytes: float
-    shard_bytes: int
-    record_seconds: float
-    unit_seconds: float
-    samples_per_record: float
-    records: int
-    rejected: int
+    sample_bytes: float = 0.0
+    record_bytes: float = 0.0
+    shard_bytes: int = 0
+    record_seconds: float = 0.0
+    unit_seconds: float = 0.0
+    samples_per_record: float = 1.0
+    records: int = 0
+    rejected: int = 0
     notices: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     frames: dict[str, str] = field(default_factory=dict)
