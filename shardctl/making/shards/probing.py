@@ -99,7 +99,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
         record_bytes=0.0
         if job.fields is not None
-        else mean(planned.unit.size for planned in units),
+        else fmean(planned.unit.size for planned in units),
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
