@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,16 @@ def inspect_first_records(
         job.renames.get(name, name): _Masks(_is_called_mask(job, name))
         for name in marked_masks(job.fields)
     }
-    wanted = [planned for planned in units if masks or _may_have_boxes(job, planned)]
+    wanted = [
+        planned
+        for planned in units
+        if masks
+        or (
+            _unsized(planned.file.columns) is not None
+            if job.fields is None
+            else OBJECTS in job.annotation_rules
+        )
+    ]
     if not wanted or (job.recipe.store is None and not masks):
         return job, {}, [], []
     look = _Look(job, masks, progress)
@@ -126,7 +135,10 @@ def inspect_first_records(
         job = replace(job, fields=with_said(job.fields, FRAME, frames))
     notices += _said_of_boxes(job, look)
     warnings = [
-        _said_of_lossy(name, kind) for name in are_masks if (kind := masks[name].lossy) is not None
+        f"{printable(name)}: its masks are {masks[name].lossy}, which changes numbers near borders; "
+        "write them as PNG and convert again"
+        for name in are_masks
+        if masks[name].lossy is not None
     ]
     return job, frames, notices, warnings
 
@@ -240,7 +252,7 @@ class _Look:
 
 
 def _records(
-    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+    job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
 ) -> Iterator[tuple[PlannedUnit, str, Sample]]:
     for planned in units:
         progress.begin(planned.number)
@@ -256,35 +268,18 @@ def _frames_of(opened: Opened) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _size_of_runs(objects: dict[str, Any]) -> tuple[int, int] | None:
     """Return the size that the first RLE of objects says, None if there is none."""
-    for runs in objects.get("rle") or ():
-        if isinstance(runs, dict) and len(runs.get("size") or ()) == 2:
-            height, width = runs["size"]
-            return width, height
-    return None
+    sizes = (runs.get("size") for runs in objects.get("rle") or () if isinstance(runs, dict))
+    size = next((size for size in sizes if size and len(size) == 2), None)
+    return size and (size[1], size[0])
 
 
 def _unsized(columns: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return what a labels file says of an image if that has objects in pixels, of an image whose
     size it does not say."""
     how, objects = (columns or {}).get(ANNOTATED), (columns or {}).get(OBJECTS)
-    if (
-        how is None
-        or not objects
-        or not objects.get("bbox")
-        or how["relative"]
-        or how["width"] is not None
-    ):
-        return None
-    return columns
-
-
-def _may_have_boxes(job: Job, planned: PlannedUnit) -> bool:
-    """Return whether a unit may have boxes in pixels of images whose size nothing says."""
-    return (
-        OBJECTS in job.annotation_rules
-        if job.fields is not None
-        else _unsized(planned.file.columns) is not None
-    )
+    boxes = objects and objects.get("bbox")
+    in_pixels = how is not None and not how["relative"] and how["width"] is None
+    return columns if boxes and in_pixels else None
 
 
 def _is_called_mask(job: Job, old: str) -> bool:
@@ -343,13 +338,6 @@ def _lossy(data: bytes) -> str | None:
     return "lossy WebP" if data[:4] == b"RIFF" and data[12:16] == b"VP8 " else None
 
 
-def _said_of_lossy(name: str, kind: str) -> str:
-    return (
-        f"{printable(name)}: its masks are {kind}, which changes numbers near borders; write them as "
-        "PNG and convert again"
-    )
-
-
 def refuse_unmoved(
     job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
 ) -> list[str]:
@@ -365,7 +353,9 @@ def refuse_unmoved(
     if wrong:
         names = [f.name for f in columns]
         stay = dict.fromkeys(column_of(place, names) or OBJECTS for place in wrong)
-        of_records = [name for name in stay if name in _names_of_records(job)]
+        old_names = [] if job.fields is None else job.fields.names
+        ours = {job.renames.get(name, name) for name in old_names}
+        of_records = [name for name in stay if name in ours]
         of_labels = [name for name in stay if name not in of_records]
         raise UsageError(f"{why_wrong(step, wrong)}. {ways_out(step, of_records, of_labels)}")
     return [said_of_unknown(step, unknown, "--unmoved")] if unknown else []
@@ -392,12 +382,6 @@ def _members_beside(job: Job) -> list[pa.Field]:
     return [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
 
 
-def _names_of_records(job: Job) -> set[str]:
-    return (
-        set() if job.fields is None else {job.renames.get(name, name) for name in job.fields.names}
-    )
-
-
 def _first_kinds(
     job: Job,
     names: list[str],
@@ -411,25 +395,15 @@ def _first_kinds(
     it; more are looked at only while no value of a column says anything.
     """
     found: dict[str, set[Kind]] = {name: set() for name in names}
-    for planned in units:
-        if all(found.values()):
+    looked_at: Counter[int] = Counter()
+    for planned, _, fields in _records(job, units, progress, hints):
+        if all(found.values()) and not looked_at[planned.number]:
             break
-        progress.begin(planned.number)
-        with suppress(Rejection, MemoryError):
-            for fields in _first_values(job, planned, progress, hints):
-                progress.enter("decode")
-                for name in names:
-                    found[name] |= kinds_of(fields.get(name))
+        looked_at[planned.number] += 1
+        if looked_at[planned.number] <= LOOKED_AT:
+            progress.enter("decode")
+            values = {**fields, **(planned.file.columns or {})}
+            for name in names:
+                found[name] |= kinds_of(values.get(name))
     progress.leave()
     return found
-
-
-def _first_values(
-    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
-) -> Iterator[Sample]:
-    known = planned.file.columns or {}
-    if job.fields is None:
-        yield known
-        return
-    for _, fields in islice(records_of(job, planned, progress, hints), LOOKED_AT):
-        yield {**fields, **known}
