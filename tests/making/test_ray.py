@@ -32,7 +32,7 @@ from shardctl.errors import (
 )
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import Listener
-from shardctl.making.shards.engines.agent import Agent, BuildOrder
+from shardctl.making.shards.engines.ray import Agent, BuildOrder
 from shardctl.making.shards.marker import WorkDone
 from shardctl.system.folders import LocalFolder
 from shardctl.system.stores import open_store

@@ -49,8 +49,7 @@ from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.order import MODES
 from shardctl.making.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.making.shards.job import Job, RecordReading
-from shardctl.making.shards.planned import PlannedUnit, RetryHints, Root
+from shardctl.making.shards.job import Job, PlannedUnit, RecordReading, RetryHints, Root
 from shardctl.making.shards.records import choice_of, read_unit, sample_of
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS

@@ -29,7 +29,7 @@ from shardctl.making.plan.list_files import KnownFiles, list_files
 from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.planned import Root
+from shardctl.making.shards.job import Root
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk

@@ -30,8 +30,7 @@ from shardctl.making.shards.hashes import (
     hash_image,
 )
 from shardctl.making.shards.inputs import OTHERS, ReadRequest
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import Root
+from shardctl.making.shards.job import Job, Root
 from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.permutation import LazySequence

@@ -57,8 +57,7 @@ from shardctl.making.plan.listing import Numbers
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
-from shardctl.making.shards.planned import Root
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Root
 from shardctl.sources.files import in_use
 from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically

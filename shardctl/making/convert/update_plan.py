@@ -36,8 +36,7 @@ from shardctl.making.plan.plan import (
     write_shards,
 )
 from shardctl.making.plan.splits import Draw, Splitting, look_inside
-from shardctl.making.shards.job import DatasetJob
-from shardctl.making.shards.planned import Root
+from shardctl.making.shards.job import DatasetJob, Root
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types

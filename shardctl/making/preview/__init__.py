@@ -45,9 +45,8 @@ from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.splits import SplitRule
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
-from shardctl.making.shards.job import Job
+from shardctl.making.shards.job import Job, Root
 from shardctl.making.shards.marker import read_marker
-from shardctl.making.shards.planned import Root
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.image_columns import marked_masks

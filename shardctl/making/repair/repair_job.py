@@ -35,8 +35,7 @@ from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.making.plan.splits import SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import DatasetJob, Job, KnownLine, RecordReading
-from shardctl.making.shards.planned import PlannedUnit, Root
+from shardctl.making.shards.job import DatasetJob, Job, KnownLine, PlannedUnit, RecordReading, Root
 from shardctl.making.shards.rows import of_several
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of

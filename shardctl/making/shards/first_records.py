@@ -14,10 +14,8 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import PlannedUnit, RetryHints
-from shardctl.making.shards.record_images import TableImages, is_nothing
-from shardctl.making.shards.records import key_of, records_of
+from shardctl.making.shards.job import Job, PlannedUnit, RetryHints
+from shardctl.making.shards.records import TableImages, is_nothing, key_of, records_of
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import Evidence
 from shardctl.sources.annotations.objects import (

@@ -27,8 +27,7 @@ from shardctl.making.shards.inputs import (
     requests_of,
     take,
 )
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import PlannedUnit
+from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.making.shards.records import read_fitting, read_unit
 from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.sources.files import changed

@@ -25,8 +25,7 @@ import numpy.typing as npt
 import xxhash
 
 from shardctl.errors import Rejection, SourceGoneError
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import PlannedUnit
+from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.sources import files
 from shardctl.sources.annotations.masks import MASK_FILE
 from shardctl.sources.files import REQUESTS, local_copy, read, read_part, size_of

@@ -20,11 +20,9 @@ from shardctl.format.shard_copy import objects_of
 from shardctl.format.tables import PRUNED, Reject
 from shardctl.images.codecs.image import Opened, open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import BuildAgain, PlannedShard, PlannedUnit, RetryHints
+from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
 from shardctl.making.shards.previous_samples import PreviousSamples, PreviousUnits
-from shardctl.making.shards.record_images import TableImages
-from shardctl.making.shards.records import RecordChoice
+from shardctl.making.shards.records import RecordChoice, TableImages
 from shardctl.system.files import HashingFile
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress

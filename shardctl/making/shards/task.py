@@ -19,14 +19,12 @@ from PIL import Image
 
 from shardctl.making.shards.builder import ShardBuilder
 from shardctl.making.shards.inputs import compare_reads, prefetched_units
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.marker import ShardMarker, WorkDone, write_marker
-from shardctl.making.shards.planned import BuildAgain, RetryHints, ShardTask
+from shardctl.making.shards.job import BuildAgain, Job, RetryHints, ShardTask
+from shardctl.making.shards.marker import ShardMarker, WorkDone, upload_shard, write_marker
 from shardctl.making.shards.previous_samples import PreviousUnits
 from shardctl.making.shards.probing import probe_records
 from shardctl.making.shards.rows import ShardBuild
 from shardctl.making.shards.scan import ExamineTask, run_task
-from shardctl.making.shards.upload import upload_shard
 from shardctl.system.files import StreamedFile, naming_the_path, replacing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.forkserver import Tell

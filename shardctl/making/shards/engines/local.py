@@ -9,9 +9,8 @@ from typing import Any
 
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.making.shards import WORKER
-from shardctl.making.shards.job import Job
+from shardctl.making.shards.job import Job, RetryHints, ShardTask
 from shardctl.making.shards.marker import WorkDone
-from shardctl.making.shards.planned import RetryHints, ShardTask
 from shardctl.making.shards.scan import ExamineTask, Found, PrePlanTask, Probe, run_task
 from shardctl.system.machine import usable_cores
 from shardctl.system.permutation import LazySequence
