@@ -107,9 +107,7 @@ def test_lossless_leaves_out_what_changes_pixels(cli, photos):
 
 
 @pytest.mark.thorough
-def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(
-    photos,
-):
+def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(photos):
     found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
     assert by_name["source"].error is None

@@ -181,14 +181,7 @@ def test_preview(check, source, tmp_path):
 
 
 @pytest.mark.thorough
-def test_bench(
-    check,
-    raw_dataset,
-    tmp_path,
-    cli,
-    monkeypatch,
-    bucket,
-):
+def test_bench(check, raw_dataset, tmp_path, cli, monkeypatch, bucket):
     monkeypatch.setattr("shardctl.benchmark.measure.SETTING_SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
     before = tmp_path / "before.json"

@@ -66,13 +66,7 @@ def test_a_temporary_page_is_for_its_user_alone(cli, raw_dataset, tmp_path, open
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="there a browser is always asked")
 @pytest.mark.parametrize("command", ["inspect", "bench", "preview"])
 def test_without_a_display_a_note_names_the_page(
-    cli,
-    photos,
-    raw_dataset,
-    tmp_path,
-    opened,
-    monkeypatch,
-    command,
+    cli, photos, raw_dataset, tmp_path, opened, monkeypatch, command
 ):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)

@@ -90,10 +90,7 @@ def test_check_prints_all_problems_and_exits_with_one(cli, recipe):
     assert record["ok"] is False
     assert [
         (problem["line"], problem["column"], problem["key"]) for problem in record["problems"]
-    ] == [
-        (1, 1, "seed"),
-        (4, 1, "transform[0].size"),
-    ]
+    ] == [(1, 1, "seed"), (4, 1, "transform[0].size")]
 
 
 def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli, tmp_path):
@@ -203,13 +200,7 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, tmp_path):
     ],
 )
 def test_an_option_that_does_not_fit_the_file_is_refused(
-    cli,
-    recipe,
-    photos,
-    tmp_path,
-    more,
-    arguments,
-    sentence,
+    cli, recipe, photos, tmp_path, more, arguments, sentence
 ):
     recipe.write_text(RECIPE + more)
     ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments)

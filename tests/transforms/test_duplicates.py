@@ -209,10 +209,7 @@ def test_repair_brings_back_the_same_samples_and_rejects(source, tmp_path, names
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"duplicates": "same"},
-            "duplicates must be keep or exact, for images similar",
-        ),
+        ({"duplicates": "same"}, "duplicates must be keep or exact, for images similar"),
         ({"duplicates": "similar:17"}, r"with 0 to 16, .* it is 'similar:17'"),
         ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
         ({"duplicates": "exact:3"}, "it is 'exact:3'"),
@@ -220,10 +217,7 @@ def test_repair_brings_back_the_same_samples_and_rejects(source, tmp_path, names
             {"duplicates": "near", "kind": "image"},
             "near:0.8 compares texts, and these inputs are images; use exact or similar",
         ),
-        (
-            {"duplicates": "exact", "image_field": "photo"},
-            "compares images that are files",
-        ),
+        ({"duplicates": "exact", "image_field": "photo"}, "compares images that are files"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(source, tmp_path, settings, message):

@@ -74,14 +74,7 @@ def test_rotate(angle, interpolation, expand, v2):
         (10, [0, 7], 1.4, [-15, 25]),
     ],
 )
-def test_affine(
-    angle,
-    translate,
-    scale,
-    shear,
-    interpolation,
-    v2,
-):
+def test_affine(angle, translate, scale, shear, interpolation, v2):
     image = picture(1, 101, 77)
     how = v2.InterpolationMode(interpolation)
     wanted = values(

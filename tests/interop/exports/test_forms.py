@@ -212,12 +212,10 @@ def test_losses_are_told_before_anything_is_written(tmp_path, cli):
         ({"columns": ["size"]}, "no column 'size'; it has key, text, year"),
         ({"columns": "text"}, "columns takes a list of names"),
         ({"rename": {"text": "year"}}, "each column needs a name of its own"),
-        ({"rename": {"year": "y"}, "columns": ["text"]}, "not among those that are exported"),
         ({"where": "size > 3"}, "no column 'size'"),
         ({"where": "year > 3000"}, "has no sample for which 'year > 3000' is true"),
         ({"store": "webp"}, "keep, png or jpeg:QUALITY"),
         ({"on_loss": "ignore"}, "must be fail, json or drop"),
-        ({"workers": -1}, "workers must be auto or a number"),
         ({"compression": "br"}, "compression must be zstd, snappy or none"),
         ({"split": "val"}, "no split 'val'; it has train, test"),
     ],
@@ -418,19 +416,6 @@ def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos, t
         assert [labels[caption] for caption in after["caption"].to_pylist()] == after[
             "label"
         ].to_pylist()
-
-
-def test_what_there_is_to_do_is_said_beforehand(photos, tmp_path, cli):
-    ran = cli("export", photos, tmp_path / "out", "--to", "files", "--workers", "0")
-    first, *_ = ran.err.splitlines()
-    assert re.fullmatch(
-        r"will write 5 parts from 14 samples, [\d.]+ KiB uncompressed \([\d.]+ [GT]iB free\)", first
-    )
-    plan = cli("export", photos, tmp_path / "other", "--to", "files", "--dry-run", "--json").json
-    assert (plan["parts"], plan["samples"], plan["bytes"] > 14 * 600) == (5, 14, True)
-    assert (
-        cli("export", photos, tmp_path / "quiet", "--to", "files", "--workers", "0", "-q").err == ""
-    )
 
 
 def test_a_record_that_is_none_is_refused(photos, tmp_path):

@@ -387,15 +387,11 @@ def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path):
         "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES),
     }
     write(tmp_path / "dataset", columns)
-    with pytest.raises(
-        UsageError,
-        match="flip moves the content of the images, but not regions: ",
-    ):
+    with pytest.raises(UsageError, match="flip moves the content of the images, but not regions: "):
         shardctl.open(tmp_path / "dataset").loader(1, flip=True)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
     with pytest.raises(
-        UsageError,
-        match=r"hflip moves the content of the images, but not regions: .*unmoved",
+        UsageError, match=r"hflip moves the content of the images, but not regions: .*unmoved"
     ):
         shardctl.convert(
             tmp_path / "out",
@@ -423,9 +419,7 @@ def test_tensors_stay_tensors_beside_functions(form, tmp_path, monkeypatch):
     assert np.array_equal([sample["array"] for sample in back], arrays)
 
 
-def test_exports_of_two_datasets_are_refused_where_they_say_different_things(
-    tmp_path,
-):
+def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp_path):
     columns = a_bit_of_all()
     write(tmp_path / "one", columns)
     columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
