@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 from conftest import examples
 from hypothesis import given
-from hypothesis import strategies as st
+from made import table
 from PIL import Image
 from pyarrow import parquet
 from restoring import READERS, restored
@@ -47,13 +47,6 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-def table(dataset: Path, split: str) -> pa.Table:
-    shards = [
-        pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
-    ]
-    return pa.concat_tables(shards).replace_schema_metadata(None)
 
 
 @pytest.mark.thorough(after=3)
@@ -306,49 +299,10 @@ def test_tokens_come_back(tmp_path, to):
         assert restored(tmp_path / "out", "train").to_pylist() == rows
 
 
-VALUES = st.recursive(
-    st.sampled_from(
-        [
-            (pa.bool_(), st.booleans()),
-            (pa.int8(), st.integers(-128, 127)),
-            (pa.uint64(), st.integers(0, 2**64 - 1)),
-            (pa.float32(), st.floats(width=32, allow_nan=False)),
-            (pa.float64(), st.floats(allow_nan=False)),
-            (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
-            (pa.binary(), st.binary(max_size=4)),
-            (pa.timestamp("us"), st.datetimes()),
-            (pa.date32(), st.dates()),
-        ]
-    ),
-    lambda inner: (
-        inner.map(lambda pair: (pa.list_(pair[0]), st.lists(pair[1] | st.none(), max_size=3)))
-        | inner.map(lambda pair: (pa.list_(pair[0], 2), st.lists(pair[1], min_size=2, max_size=2)))
-        | inner.map(
-            lambda pair: (
-                pa.struct([("part", pair[0])]),
-                st.fixed_dictionaries({"part": pair[1] | st.none()}),
-            )
-        )
-    ),
-    max_leaves=3,
-)
-
-
 @examples(5)
-@given(data=st.data())
-def test_any_table_comes_back_from_every_form(tmp_path, data):
-    columns = data.draw(st.lists(VALUES, min_size=1, max_size=3))
-    schema = pa.schema(
-        [("key", pa.string()), *((f"column {n}", type_) for n, (type_, _) in enumerate(columns))]
-    )
-    number = data.draw(st.integers(1, 4))
-    rows = [
-        {
-            "key": str(n),
-            **{f"column {at}": data.draw(v | st.none()) for at, (_, v) in enumerate(columns)},
-        }
-        for n in range(number)
-    ]
+@given(made.tables())
+def test_any_table_comes_back_from_every_form(tmp_path, table_of_rows):
+    schema, rows = table_of_rows
     shardctl.write(tmp_path / "in", rows, schema, overwrite=True)
     for to in ("parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record"):
         shardctl.export(tmp_path / "in", tmp_path / "out", to, overwrite=True, on_loss="json")

@@ -17,6 +17,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from made import table
 from PIL import Image as Pictures
 from pyarrow import parquet
 from round_trips import FORMS, facts_of
@@ -226,12 +227,6 @@ def write(root: Path, columns: Mapping[str, Column]) -> Path:
     return root
 
 
-def rows_of(dataset: Path) -> list[dict[str, Any]]:
-    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
-    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
-    return rows
-
-
 def as_exported(columns: Mapping[str, Column]) -> dict[str, Column]:
     """Return columns as they come back: raw masks are PNG by then."""
     return {
@@ -269,8 +264,8 @@ def test_every_role_comes_back_with_its_settings(form, columns):
             if isinstance(each.role, Mask) and each.role.store == "raw"
         }
         assert (after["schema"], after["fields"]) == (before["schema"], before["fields"])
-        found = rows_of(folder / "back")
-        for row, expected in zip(found, rows_of(folder / "expected"), strict=True):
+        found = table(folder / "back").to_pylist()
+        for row, expected in zip(found, table(folder / "expected").to_pylist(), strict=True):
             for field, value in expected.items():
                 if field in raw:  # encoded by the export: its numbers are the same, not its bytes
                     assert np.array_equal(numbers_of(row[field]), numbers_of(value))
@@ -332,8 +327,8 @@ def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form, t
     assert {name: each for name, each in fields.items() if name != "image"} == Roles(
         expected
     ).to_json()  # type: ignore[arg-type]
-    rows = rows_of(tmp_path / "back")
-    for row, before in zip(rows, rows_of(tmp_path / "dataset"), strict=True):
+    rows = table(tmp_path / "back").to_pylist()
+    for row, before in zip(rows, table(tmp_path / "dataset").to_pylist(), strict=True):
         assert np.array_equal(numbers_of(row["image"]), numbers_of(before["image"])[:, ::-1])
         assert np.array_equal(numbers_of(row["deep"]), numbers_of(before["deep"])[:, ::-1])
         assert np.array_equal(
