@@ -2,27 +2,23 @@
 name."""
 
 from __future__ import annotations
-
 import datetime
 import json
-import sys
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from image_files import images
-
 import shardctl
-from shardctl.errors import InputError, UsageError
+import sys
+from conftest import examples
+from hypothesis import (given, strategies as st)
+from image_files import images
+from pathlib import Path
+from shardctl.errors import (InputError, UsageError)
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.values import UnfitValue, array_of, check_fit, plain_value
+from shardctl.transforms.values import (UnfitValue, array_of, check_fit, plain_value)
+from typing import Any
 
 STEPS = """
 import functools, operator, sys
@@ -460,14 +456,6 @@ def test_an_exception_of_any_kind_is_a_reason(source, tmp_path, function, says):
     assert says in str(refused.value)
 
 
-def test_labels_that_a_function_changes_are_counted_as_they_were_written(source, tmp_path):
-    convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    written = [sample["label"] for sample in shardctl.open(tmp_path / "out")]
-    assert written == [1, 0, 0]
-    assert manifest["class_counts"] == {"train": [2, 1]}
-
-
 def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_manifest(
     source, tmp_path, cli
 ):
@@ -636,13 +624,3 @@ def test_values_that_are_taken_together_are_those_that_fit_one_by_one(values, ty
         for value in values:
             check_fit(plain_value(value), type_)
         assert array.equals(pa.array([plain_value(value) for value in values], type_))
-
-
-def test_common_values_are_taken_together():
-    tokens = pa.list_(pa.int32())
-    assert array_of(
-        [np.array([1, 2], np.int32), None, [3, None], np.array([], np.int32)], tokens
-    ) == pa.array([[1, 2], None, [3, None], []], tokens)
-    assert array_of([np.array([1, 2], np.int64)], tokens) is None
-    assert array_of([1, None], pa.int32()) == pa.array([1, None], pa.int32())
-    assert array_of([1, 2**40], pa.int32()) is None

@@ -26,7 +26,7 @@ from shardctl.system.options import declared_in
 from shardctl.transforms.recipe import KEYS, Recipe
 from shardctl.transforms.recipe_files.checking import check_recipe, recipe_schema
 from shardctl.transforms.recipe_files.overriding import parse_step_option
-from shardctl.transforms.recipe_files.reading import load_recipe, nearest_place, places
+from shardctl.transforms.recipe_files.reading import load_recipe, places
 from shardctl.transforms.recipe_files.showing import recipe_toml, show_recipe
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.table import TRANSFORMS
@@ -347,13 +347,6 @@ def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text):
                 or json.dumps(last) in rest
                 or str(last) in rest
             )
-
-
-def test_a_key_without_a_place_has_that_of_what_is_around_it():
-    found = places("a = 1\n[[t]]\nx = 1\n[[t]]\nx = 2\n")
-    assert nearest_place(found, ("t", 1, "unknown", 3)) == found["t", 1]
-    assert found["t", 1][0] == 4
-    assert nearest_place(found, ("nothing",)) is None
 
 
 # Writing
