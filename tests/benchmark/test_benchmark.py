@@ -75,7 +75,7 @@ def test_a_time_is_kept(raw_dataset):
 
 
 def test_a_run_of_one_batch_has_no_time_between_batches(cli, raw_dataset):
-    options = ["--runs", 1, "--epochs", 1, "--batch-size", 60]
+    options = "--runs 1 --epochs 1 --batch-size 60".split()
     measured = cli("bench", raw_dataset, *options, "--json").json
     assert (measured["batch_ms_p50"], measured["batch_ms_p99"]) == (None, None)
     assert measured["batch_ms_mean"] > 0
@@ -370,9 +370,7 @@ def test_a_sweep_tries_every_order_and_says_the_best(cli, raw_dataset, monkeypat
         r"threads=\d+\)",
         shown.out,
     )
-    points = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1, "--json").json[
-        "sweep"
-    ]
+    points = cli("bench", raw_dataset, *"--sweep --runs 1 --epochs 1 --json".split()).json["sweep"]
     assert {point["shuffle"] for point in points} == {"in-order", "global", "window", "block"}
     assert {1, 2} <= {point["threads"] for point in points}
     assert len({point["batch_size"] for point in points}) > 3

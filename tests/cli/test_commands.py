@@ -137,12 +137,7 @@ def test_a_function_in_the_current_folder_is_found(photos, tmp_path):
         Path(sys.executable).with_name("shardctl"),
         "convert",
         photos,
-        "out",
-        "--transform",
-        "mine:mark",
-        "--workers",
-        "1",
-        "--json",
+        *"out --transform mine:mark --workers 1 --json".split(),
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["samples"] == 60

@@ -37,7 +37,7 @@ def commands(photos: Path, dataset: Path) -> dict[str, list[object]]:
     return {
         "inspect": ["inspect", dataset],
         "bench": ["bench", dataset, "--runs", 1, "--epochs", 1],
-        "preview": ["preview", photos, "--resize", 32, "--inputs", 1, "--workers", 0],
+        "preview": ["preview", photos, *"--resize 32 --inputs 1 --workers 0".split()],
     }
 
 
@@ -98,8 +98,6 @@ def test_the_preview_page_has_the_command_that_converts(cli, photos, tmp_path, m
     )
     words = shlex.split(line.replace("&#x27;", "'"))
     assert words[:4] == ["shardctl", "convert", str(tmp_path / "my photos"), "out"]
-    assert sorted(words[4:]) == sorted(
-        ["--random-crop", "32", "--flip", "0.5", "--seed", "3", "--workers", "0"]
-    )
+    assert sorted(words[4:]) == sorted("--random-crop 32 --flip 0.5 --seed 3 --workers 0".split())
     converted = cli(*words[1:3], "converted", *words[4:])
     assert converted.code == 0, "it is a command line of convert"

@@ -127,7 +127,7 @@ def test_keep_is_the_default_and_another_choice_is_another_dataset(source, tmp_p
     with pytest.raises(DatasetError, match="differs in its recipe"):
         shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=0)
     ran = cli(
-        "convert", source, out, "--duplicates", "similar:3", "--overwrite", "--workers", 0, "--json"
+        "convert", source, out, *"--duplicates similar:3 --overwrite --workers 0 --json".split()
     )
     assert ran.json["reject_reasons"]["plan: duplicate"] == len(dropped(out)) >= 3
     assert json.loads((out / "manifest.json").read_text())["recipe"]["duplicates"] == "similar:3"
@@ -166,12 +166,7 @@ def test_rejected_duplicates_count_for_max_rejects(source, tmp_path, cli):
         "convert",
         source,
         tmp_path / "out",
-        "--duplicates",
-        "exact",
-        "--workers",
-        0,
-        "--max-rejects",
-        4,
+        *"--duplicates exact --workers 0 --max-rejects 4".split(),
     )
     assert (ran.code, "5 inputs of 16 rejected so far" in ran.err) == (1, True)
     assert (
@@ -179,12 +174,7 @@ def test_rejected_duplicates_count_for_max_rejects(source, tmp_path, cli):
             "convert",
             source,
             tmp_path / "out",
-            "--duplicates",
-            "exact",
-            "--workers",
-            0,
-            "--max-rejects",
-            5,
+            *"--duplicates exact --workers 0 --max-rejects 5".split(),
         ).code
         == 0
     )

@@ -252,12 +252,7 @@ def test_the_option_takes_a_class_and_the_dataset_says_model(source, tmp_path, c
         "convert",
         source,
         tmp_path / "out",
-        "--transform",
-        "models:Recorder",
-        "--store",
-        "png",
-        "--workers",
-        "0",
+        *"--transform models:Recorder --store png --workers 0".split(),
     )
     assert ran.code == 0
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"] == [

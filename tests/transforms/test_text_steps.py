@@ -155,6 +155,7 @@ def test_missing_texts_stay_missing(name):
     assert with_none[1] == with_empty[1], "a filter judges them as empty ones"
     expected = [(key, None if key == "k1" else text) for key, text in with_empty[0]]
     assert with_none[0] == expected
+    assert apply(step, records_of([])) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -810,18 +811,7 @@ def test_flags_are_steps_in_a_fixed_order(cli, tmp_path):
     source = tmp_path / "in.jsonl"
     text = "<p>The  Mail of ME@x.org is \x07 ﬁne.</p>"
     source.write_text("".join(json.dumps({"text": each}) + "\n" for each in (text, "x")))
-    flags = [
-        "--stop-words",
-        "en",
-        "--lower-case",
-        "--max-chars",
-        "900",
-        "--min-chars",
-        4,
-        "--redact",
-        "email",
-        "--whitespace",
-    ]
+    flags = "--stop-words en --lower-case --max-chars 900 --min-chars 4 --redact email --whitespace".split()
     flags += [
         "--strip-control-chars",
         "--unicode",
@@ -855,12 +845,7 @@ def test_quality_names_published_filters(cli, tmp_path):
         "convert",
         documents(tmp_path),
         tmp_path / "out",
-        "--workers",
-        0,
-        "--filter-quality",
-        "gopher",
-        "--segment",
-        "zh",
+        *"--workers 0 --filter-quality gopher --segment zh".split(),
     )
     assert ran.code == 0, ran.err
     steps = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]

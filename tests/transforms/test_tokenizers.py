@@ -934,12 +934,7 @@ def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe, tm
         "convert",
         texts,
         tmp_path / "out",
-        "--tokenizer",
-        "bytes",
-        "--chat-template",
-        "chatml",
-        "--workers",
-        0,
+        *"--tokenizer bytes --chat-template chatml --workers 0".split(),
     )
     assert (
         "tokenize_chat needs chats, and the records have text; chats have the fields messages, "
