@@ -69,22 +69,21 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
             f"roles must be a dict such as {{'objects': 'objects'}}; it is {describe(given)}"
         )
     for name, said in (given or {}).items():
-        if not isinstance(said, str | Mapping):
-            raise UsageError(
-                f"roles: {printable(str(name))} must be a name or a dict; it is {describe(said)}"
-            )
-        facts = {"role": said} if isinstance(said, str) else dict(said)
+        facts = {"role": said} if isinstance(said, str) else said
+        shown = printable(str(name))
+        if not isinstance(facts, Mapping):
+            raise UsageError(f"roles: {shown} must be a name or a dict; it is {describe(said)}")
         usual = USUAL.get(str(facts.get("role")))
         if usual is None or name in OWN:
             raise UsageError(
-                f"roles: {printable(str(name))} cannot be {facts.get('role')!r}; other fields than "
+                f"roles: {shown} cannot be {facts.get('role')!r}; other fields than "
                 f"{', '.join(OWN)} can be objects, mask or tokens"
             )
         try:
             roles |= Roles.from_json({name: {**usual, **facts}}).by_name
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"roles: {printable(name)} is no role as in `shardctl help format` ({error})"
+                f"roles: {shown} is no role as in `shardctl help format` ({error})"
             ) from error
     return roles
 
@@ -126,20 +125,16 @@ def objects_value(
     if not isinstance(value, dict):
         raise UnfitValue(f"{describe(value)}, and no dict of lists")
     plain: dict[str, Any] = python_value(plain_value(value))
-    wanted = [f.name for f in type_]
-    unknown = next((member for member in plain if member not in wanted), None)
-    if unknown is not None:
+    lists = {f.name: plain.get(f.name) for f in type_}
+    if unknown := [member for member in plain if member not in lists]:
         raise UnfitValue(
-            f"a dict with the key {describe(unknown)}; its column has {', '.join(wanted)}"
+            f"a dict with the key {describe(unknown[0])}; its column has {', '.join(lists)}"
         )
-    lists = {member: plain.get(member) for member in wanted}
-    odd = next(
-        (member for member, items in lists.items() if not isinstance(items, list | None)), None
-    )
-    if odd is not None:
-        raise UnfitValue(
-            f"a dict whose {odd} is {describe(lists[odd])}, and no list with an item per object"
-        )
+    for member, items in lists.items():
+        if not isinstance(items, list | None):
+            raise UnfitValue(
+                f"a dict whose {member} is {describe(items)}, and no list with an item per object"
+            )
     areas = lists.get("area")
     if areas is not None:  # one that is not known is NaN where it is read
         lists["area"] = [
@@ -174,7 +169,8 @@ def _unfit_members(lists: dict[str, Any], type_: pa.StructType) -> Iterator[str]
                     yield (
                         f"whose area[{place}] is {describe(area)}, {NOT_FINITE}; an unknown one is None"
                     )
-        if member.name == "rle" or _is_rounded(item):  # check_runs reads an RLE
+        if member.name == "rle" or pa.types.is_floating(leaf_of(item)[0]):
+            # check_runs reads an RLE; numbers of floating types are rounded to them
             continue
         with suppress(UnfitValue):
             check_fit(items, pa.list_(item))
@@ -185,11 +181,6 @@ def _unfit_members(lists: dict[str, Any], type_: pa.StructType) -> Iterator[str]
                 check_fit(value, item)
             except UnfitValue:
                 yield f"whose {member.name}[{place}] is {describe(value)}; it must be {kind}"
-
-
-def _is_rounded(type_: pa.DataType) -> bool:
-    """Return whether numbers of a type are rounded to it: those of floating types."""
-    return bool(pa.types.is_floating(leaf_of(type_)[0]))
 
 
 def mask_value(
@@ -206,13 +197,12 @@ def mask_value(
     if isinstance(value, bytes):
         values, data = decode_mask(value, MAX_PIXELS), value
     else:
-        fits = (
+        if not (
             isinstance(value, np.ndarray)
             and value.dtype in (np.uint8, np.uint16)
             and value.ndim == 2
             and value.size
-        )
-        if not fits:
+        ):
             raise InputError(
                 f"{who}: its mask is {describe(value)}; it must be a uint8 or uint16 array (height, "
                 "width), or the bytes of an image file"
@@ -235,11 +225,9 @@ def size_of(image: Any) -> Size | None:
     Raises Rejection."""
     if isinstance(image, bytes):
         return open_image(image).size
-    return (
-        (image.shape[1], image.shape[0])
-        if isinstance(image, np.ndarray) and image.ndim == 3
-        else None
-    )
+    if isinstance(image, np.ndarray) and image.ndim == 3:
+        return image.shape[1], image.shape[0]
+    return None
 
 
 @dataclass(frozen=True)
@@ -363,18 +351,15 @@ class Fields:
                 f"sample {number:,}: its key is {describe(key)}; it must be a string of UTF-8"
             )
         who = f"sample {number:,} ({printable(key)})"
-        odd = next((name for name in sample if name not in self._names), None)
-        if odd is not None:
+        if odd := [name for name in sample if name not in self._names]:
             known = (
                 "the schema does not have"
                 if self._schema is not None
                 else "the first samples lack; give a schema"
             )
-            raise InputError(f"{who} has a field {printable(str(odd))}, which {known}")
-        return (
-            key,
-            *(self._value(field, sample, key, who) for field in list(self.layout.columns)[1:]),
-        )
+            raise InputError(f"{who} has a field {printable(str(odd[0]))}, which {known}")
+        others = list(self.layout.columns)[1:]
+        return key, *(self._value(field, sample, key, who) for field in others)
 
     def _value(self, field: pa.Field, sample: Sample, key: str, who: str) -> Any:
         value, role = sample.get(field.name), self._roles.get(field.name)

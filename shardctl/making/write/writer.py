@@ -11,7 +11,7 @@ import json
 import secrets
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,7 @@ class Splits:
 
     def of(self, key: str) -> str:
         """Return the split of a sample: that of a file of this name in a conversion with seed 0."""
-        return (
-            self.names[int(self.draw.of_files(hash_names([key]))[0])]
-            if self.draw
-            else self.names[0]
-        )
+        return self.names[int(self.draw.of_files(hash_names([key]))[0]) if self.draw else 0]
 
 
 def refuse_bad_names(names: Sequence[object]) -> None:
@@ -210,69 +206,61 @@ def refuse_repeated(
 # --- the shards of one split, written one after the other ---
 
 
+@dataclass
 class ShardSeries:
     """Writes the rows of one split into one shard after the other; one block is in memory.
     `entries` are the shards so far."""
 
-    def __init__(
-        self,
-        folder: Path,
-        layout: Layout,
-        split: str,
-        compression: Compression,
-        limits: ShardLimits,
-    ) -> None:
-        self._folder, self._layout, self._split = folder, layout, split
-        self._compression, self._limits = compression, limits
-        self._sink: StreamedFile | None = None
-        self._writer: ShardWriter | None = None
-        self._rows = self._raw_bytes = 0
-        self.entries: list[ShardEntry] = []
+    folder: Path
+    layout: Layout
+    split: str
+    compression: Compression
+    limits: ShardLimits
+    entries: list[ShardEntry] = field(default_factory=list)
+    _open: tuple[StreamedFile, ShardWriter] | None = None
+    _rows: int = 0
+    _raw_bytes: int = 0
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
         """Append one row: `values` in the order of the columns, `size` about their bytes. Raises
         StorageError."""
         with naming_the_path(self._path):
-            if self._writer is None or self._sink is None:
-                self._sink = StreamedFile(self._path)
-                schema = shard_schema(self._layout, self._split, len(self.entries))
-                self._writer = ShardWriter(self._sink, schema, self._compression)
-            self._writer.add(values, size)
+            if self._open is None:
+                sink = StreamedFile(self._path)
+                schema = shard_schema(self.layout, self.split, len(self.entries))
+                self._open = sink, ShardWriter(sink, schema, self.compression)
+            sink, writer = self._open
+            writer.add(values, size)
             self._rows += 1
             self._raw_bytes += size
             # a shard may be smaller than a block
-            waiting = self._raw_bytes - self._writer.raw_bytes
-            full = (
-                self._rows >= self._limits.samples
-                or max(self._sink.tell(), waiting) >= self._limits.bytes
-            )
-        if full:
+            written = max(sink.tell(), self._raw_bytes - writer.raw_bytes)
+        if self._rows >= self.limits.samples or written >= self.limits.bytes:
             self.close()
 
     def close(self) -> None:
         """End the shard that is being written, if there is one. Raises StorageError."""
-        if self._writer is None or self._sink is None:
+        if self._open is None:
             return
+        sink, writer = self._open
         with naming_the_path(self._path):
-            blocks = self._writer.finish()
-            self._sink.sync()
-            self._sink.close()
-        facts = ShardFacts(
-            sum(blocks), self._sink.tell(), self._writer.raw_bytes, self._sink.sha256, blocks
-        )
-        self.entries.append(ShardEntry.of_written(self._split, self._path.name, facts))
-        self._writer, self._sink, self._rows, self._raw_bytes = None, None, 0, 0
+            blocks = writer.finish()
+            sink.sync()
+            sink.close()
+        facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
+        self.entries.append(ShardEntry.of_written(self.split, self._path.name, facts))
+        self._open, self._rows, self._raw_bytes = None, 0, 0
 
     def abandon(self) -> None:
         """Close the file of the shard that is being written, which is of no use."""
-        if self._sink is not None:
+        if self._open is not None:
             with contextlib.suppress(OSError):
-                self._sink.close()
-            self._writer, self._sink = None, None
+                self._open[0].close()
+            self._open = None
 
     @property
     def _path(self) -> Path:
-        return self._folder / shard_name(self._split, len(self.entries))
+        return self.folder / shard_name(self.split, len(self.entries))
 
 
 @contextlib.contextmanager
@@ -437,20 +425,15 @@ def classes_of(samples: Any, names: Names) -> tuple[str, ...] | None:
     Hugging Face has them in `features`, torchvision in `classes`; there `names` must say which
     value is the label.
     """
-    several = list(samples.values()) if isinstance(samples, Mapping) else [samples]
-    features = getattr(several[0], "features", None) if several else None
+    first = next(iter(samples.values()), None) if isinstance(samples, Mapping) else samples
+    features, found = getattr(first, "features", None), None
     if isinstance(features, Mapping):
         found = getattr(features.get("label"), "names", None)
-    else:
-        found = (
-            getattr(several[0], "classes", None) if several and "label" in (names or ()) else None
-        )
-    are_names = (
-        isinstance(found, list | tuple)
-        and bool(found)
-        and all(isinstance(name, str) for name in found)
-    )
-    return tuple(found) if are_names and found is not None else None
+    elif "label" in (names or ()):
+        found = getattr(first, "classes", None)
+    if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
+        return None
+    return tuple(found) or None
 
 
 def named(
@@ -471,40 +454,30 @@ def named(
         except (ShardctlError, MemoryError):
             raise
         except Exception as error:  # whatever a person's code raises
-            raise _raised(error, number, where) from error
-        yield own(_sample(element, names, number, where))
+            raise InputError(
+                f"{where}sample {number:,}: making it raised {type(error).__name__}: "
+                f"{printable(str(error))}"
+            ) from error
+        yield own(_sample(element, names, f"{where}sample {number:,}"))
         number += 1
 
 
-def _raised(error: Exception, number: int, where: str) -> InputError:
-    return InputError(
-        f"{where}sample {number:,}: making it raised {type(error).__name__}: "
-        f"{printable(str(error))}"
-    )
-
-
-def _sample(element: Any, names: Names, number: int, where: str) -> Any:
-    if isinstance(element, dict) and names is not None:
-        raise InputError(
-            f"{where}sample {number:,} is a dict, so its values have names; leave out fields="
-        )
-    if isinstance(element, tuple | list) and names is not None:
+def _sample(element: Any, names: Names, who: str) -> Any:
+    if names is not None and isinstance(element, dict):
+        raise InputError(f"{who} is a dict, so its values have names; leave out fields=")
+    if names is not None and isinstance(element, tuple | list):
         if len(element) != len(names):
-            raise InputError(
-                f"{where}sample {number:,} has {len(element)} values, and fields= names "
-                f"{len(names)}"
-            )
+            raise InputError(f"{who} has {len(element)} values, and fields= names {len(names)}")
         element = dict(zip(names, element, strict=True))
     if isinstance(element, tuple):
         raise InputError(
-            f"{where}sample {number:,} is a tuple of {len(element)} values; name them, as in "
-            "fields=('image', 'label')"
+            f"{who} is a tuple of {len(element)} values; name them, as in fields=('image', 'label')"
         )
-    if isinstance(element, dict) and not all(
-        type(value) in AS_THEY_ARE for value in element.values()
-    ):
+    if not isinstance(element, dict):
+        return element
+    if not all(type(value) in AS_THEY_ARE for value in element.values()):
         return {name: _value(value) for name, value in element.items()}
-    if isinstance(element, dict) and _is_stored_image(element.get("image")):
+    if _is_stored_image(element.get("image")):
         return {**element, "image": element["image"]["bytes"]}
     return element
 
@@ -538,14 +511,10 @@ def own(value: Any, deepest: int = DEEPEST) -> Any:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if deepest and isinstance(value, list | tuple):
-        made = (own(part, deepest - 1) for part in value)
-        return (
-            value[:]
-            if set(map(type, value)) <= PLAIN
-            else tuple(made)
-            if isinstance(value, tuple)
-            else list(made)
-        )
+        if set(map(type, value)) <= PLAIN:
+            return value[:]
+        made = [own(part, deepest - 1) for part in value]
+        return tuple(made) if isinstance(value, tuple) else made
     if deepest and isinstance(value, dict):
         return {name: own(part, deepest - 1) for name, part in value.items()}
     return value
