@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from shardctl.format.arrays import is_list
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
+from shardctl.making.plan.splits import Draw
 from shardctl.making.shards.inputs import (
     ReadRequest,
     changed,
@@ -274,11 +274,33 @@ class RecordChoice:
     _choose: Choose | None = None
 
     def of_split(self, planned: PlannedUnit) -> Choose | None:
-        """Return what tells which records of a unit are of this split; None: all of them."""
+        """Return what tells which records of a unit are of this split; None: all of them.
+
+        Where the records have keys of their own, this reads them first. It draws a record without a
+        readable key by its number, so that this record is a reject of one split.
+        """
         if self._unit != planned.number:
-            self._choose = choice_of(self.job, planned, self.split, self.progress, self.hints)
-            self._unit = planned.number
+            by_number, draw = self.job.choose(planned, self.split), self.job.draw
+            if by_number is not None and draw is not None and draw.by_key:
+                by_number = self._by_keys(planned, draw, by_number)
+            self._unit, self._choose = planned.number, by_number
         return self._choose
+
+    def _by_keys(self, planned: PlannedUnit, draw: Draw, by_number: Choose) -> Choose:
+        unit, lost = planned.unit, self.hints.lost.get((planned.number, None))
+        has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
+        if lost is None or lost.stage != KEYS:
+            for numbers, keys in self._keys_of(planned, draw):
+                has_key[numbers - unit.first] = True
+                own[numbers - unit.first] = draw.of_keys(keys) == self.split
+        self.progress.begin(planned.number)
+
+        def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
+            # a format may ask of records behind the unit
+            places = np.clip(numbers - unit.first, 0, unit.records - 1)
+            return np.where(has_key[places], own[places], by_number(numbers))
+
+        return choose
 
     def to_read(self, planned: PlannedUnit) -> Choose | None:
         """Return what tells which records of a unit are read: those of this split, except the ones
@@ -290,81 +312,46 @@ class RecordChoice:
         choose = self.of_split(planned)
         return choose is None or bool(choose(np.array([record]))[0])
 
+    def _chosen(self, planned: PlannedUnit) -> npt.NDArray[np.bool_] | None:
+        """Return which records of a unit are of this split, (records,); None: all of them."""
+        unit, choose = planned.unit, self.of_split(planned)
+        return choose and choose(np.arange(unit.first, unit.first + unit.records))
+
     def span(self, planned: PlannedUnit) -> tuple[int, int]:
         """Return the first record of a unit that is of this split, and how many there are of
         them."""
-        unit, choose = planned.unit, self.of_split(planned)
-        if choose is None:
-            return unit.first, unit.records
-        own = np.flatnonzero(choose(np.arange(unit.first, unit.first + unit.records)))
-        return unit.first + int(own[0]) if len(own) else unit.first, len(own)
+        chosen = self._chosen(planned)
+        if chosen is None:
+            return planned.unit.first, planned.unit.records
+        return planned.unit.first + int(np.argmax(chosen)), int(np.count_nonzero(chosen))
 
     def ranks(self, planned: PlannedUnit) -> npt.NDArray[np.int64] | None:
         """Return the places of a unit's records among those of the same split, (records,); None if
         all are of this one."""
-        unit, choose = planned.unit, self.of_split(planned)
-        return (
-            None
-            if choose is None
-            else np.cumsum(choose(np.arange(unit.first, unit.first + unit.records))) - 1
-        )
+        chosen = self._chosen(planned)
+        return None if chosen is None else np.cumsum(chosen) - 1
 
+    def _keys_of(self, planned: PlannedUnit, draw: Draw) -> Iterator[tuple[Numbers, list[str]]]:
+        """Yield the numbers and the keys of records of a unit, without those whose key cannot be
+        read.
 
-def choice_of(
-    job: Job, planned: PlannedUnit, split: int, progress: WorkerProgress, hints: RetryHints
-) -> Choose | None:
-    """Return what tells which records of a unit are in a split; None: all of them. Raises
-    MemoryError, SourceGoneError.
-
-    Where the records have keys of their own, this reads them first. It draws a record without a
-    readable key by its number, so that this record is a reject of one split.
-    """
-    by_number, draw, unit = job.choose(planned, split), job.draw, planned.unit
-    if by_number is None or draw is None or not draw.by_key:
-        return by_number
-    has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
-    lost = hints.lost.get((planned.number, None))
-    for numbers, keys in (
-        () if lost is not None and lost.stage == KEYS else _keys_of(job, planned, progress, hints)
-    ):
-        has_key[numbers - unit.first] = True
-        own[numbers - unit.first] = draw.of_keys(keys) == split
-    progress.begin(planned.number)
-
-    def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
-        # a format may ask of records behind the unit
-        places = np.clip(numbers - unit.first, 0, unit.records - 1)
-        return np.where(has_key[places], own[places], by_number(numbers))
-
-    return choose
-
-
-def _keys_of(
-    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
-) -> Iterator[tuple[Numbers, list[str]]]:
-    """Yield the numbers and the keys of records of a unit, without those whose key cannot be read.
-
-    They are read together, and in smaller parts where one does not fit; one by one where one of
-    them has ended a worker.
-    """
-    group, unit = job.draw.group if job.draw else None, planned.unit
-    source = str((group.field if group else None) or job.recipe.key_source)
-    assert job.fields is not None, "files of many records have columns"
-    rules, schema = (
-        replace(job.recipe.reading, only=(source,)),
-        pa.schema([job.fields.field(source)], {CHOSEN: b""}),
-    )
-    fatal = [
-        n for n in hints.lost_records(planned.number) if hints.lost[planned.number, n].stage == KEYS
-    ]
-    most = 1 if planned.number in hints.careful else unit.records
-    together, done = most, 0
-    while done < unit.records:
-        end = min(done + together, unit.records)
-        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=end - done)
-        progress.begin(planned.number, part.first if most == 1 else WHOLE, KEYS)
-        try:
-            for parsed in read_fields(
+        They are read together, and in smaller parts where one does not fit; one by one where one of
+        them has ended a worker.
+        """
+        job, unit, fields = self.job, planned.unit, self.job.fields
+        assert fields is not None, "files of many records have columns"
+        source = str((draw.group and draw.group.field) or job.recipe.key_source)
+        rules = replace(job.recipe.reading, only=(source,))
+        schema = pa.schema([fields.field(source)], {CHOSEN: b""})
+        lost = self.hints.lost_records(planned.number)
+        fatal = [n for n in lost if self.hints.lost[planned.number, n].stage == KEYS]
+        most = 1 if planned.number in self.hints.careful else unit.records
+        together, done = most, 0
+        while done < unit.records:
+            end = min(done + together, unit.records)
+            part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=end - done)
+            self.progress.begin(planned.number, part.first if most == 1 else WHOLE, KEYS)
+            read = read_fields(
                 job,
                 planned,
                 part,
@@ -372,30 +359,33 @@ def _keys_of(
                 schema,
                 lambda numbers: ~np.isin(numbers, fatal),
                 xxhash.xxh3_64(),
-            ):
-                keys = parsed.batch.column(0).cast(pa.string())
-                there = np.asarray(keys.is_valid())
-                # its time runs anew with each part: a compressed file is one unit
-                if most > 1 and len(keys):
-                    progress.begin(planned.number, int(parsed.numbers[-1]), KEYS)
-                yield parsed.numbers[there], keys.drop_null().to_pylist()
-                if len(keys):
-                    # what follows it is read again if something does not fit
-                    done = int(parsed.numbers[-1]) + 1 - unit.first
-        except ColumnMisfit:
-            return  # no key of the file fits
-        except Misfit:
-            if end - done > 1:
-                together = min((end - done) // 2, FITTED_RECORDS)
-                continue
-        except Rejection:
-            pass  # it is told where the records themselves are read
-        except MemoryError:
-            if part.records > 1:
-                raise
-        else:
-            together = min(2 * together, most)
-        done = end
+            )
+            try:
+                for parsed in read:
+                    keys = parsed.batch.column(0).cast(pa.string())
+                    there = np.asarray(keys.is_valid())
+                    yield parsed.numbers[there], keys.drop_null().to_pylist()
+                    if len(keys):
+                        last = int(parsed.numbers[-1])
+                        # what follows it is read again if something does not fit
+                        done = last + 1 - unit.first
+                        # its time runs anew with each part: a compressed file is one unit
+                        if most > 1:
+                            self.progress.begin(planned.number, last, KEYS)
+            except ColumnMisfit:
+                return  # no key of the file fits
+            except Misfit:
+                if end - done > 1:
+                    together = min((end - done) // 2, FITTED_RECORDS)
+                    continue
+            except Rejection:
+                pass  # it is told where the records themselves are read
+            except MemoryError:
+                if part.records > 1:
+                    raise
+            else:
+                together = min(2 * together, most)
+            done = end
 
 
 class TableImages:
@@ -426,37 +416,39 @@ class TableImages:
         """
         self.read = []
         self._progress.enter("read")
-        filled = dict(fields)
-        for name in self._job.kept_images:
-            role = self._job.layout.roles.get(name)
+        job, recipe, filled = self._job, self._job.recipe, dict(fields)
+        for name in job.kept_images:
+            role = job.layout.roles.get(name)
             # not every image need have a mask
             if isinstance(role, Mask) and is_nothing(fields.get(name)):
                 filled[name] = None
                 continue
             data, path = self.find(fields.get(name), name, planned)
-            self._progress.enter("decode")
-            recipe = self._job.recipe
-            if isinstance(role, Mask):
-                try:
-                    _check_mask(
-                        image.decode_mask(data, recipe.max_pixels, recipe.keep_truncated), role
-                    )
-                except Rejection as rejection:
-                    message = f"{printable(name)}: {rejection.message}"
-                    raise Rejection(rejection.stage, rejection.error, message) from None
-            else:
-                image.check(recipe.open_image(data))
             filled[name] = {"bytes": data, "path": path}
-        if self._job.main_image is not None:
-            data, path = self.find(fields.get("image"), self._job.main_image, planned)
+            self._progress.enter("decode")
+            if not isinstance(role, Mask):
+                image.check(recipe.open_image(data))
+                continue
+            try:
+                values = image.decode_mask(data, recipe.max_pixels, recipe.keep_truncated)
+                if (bits := values.dtype.itemsize * 8) > role.bits:
+                    message = (
+                        f"its mask has {bits} bits for each pixel, and masks of this column have "
+                        f"{role.bits}"
+                    )
+                    raise Rejection("decode", "not-a-mask", message)
+            except Rejection as rejection:
+                message = f"{printable(name)}: {rejection.message}"
+                raise Rejection(rejection.stage, rejection.error, message) from None
+        if job.main_image is not None:
+            data, path = self.find(fields.get("image"), job.main_image, planned)
             filled["image"] = {"bytes": data, "path": path}
         for name in self._unmoved:
             if holds_image(fields.get(name)):
+                shown = printable(name)
                 message = (
-                    f"{printable(name)}: its value is an image, which "
-                    f"{self._job.recipe.moving[0].name} does not move, and the"
-                    " first records have none there; keep it as it is with --unmoved "
-                    f"{printable(name)}"
+                    f"{shown}: its value is an image, which {recipe.moving[0].name} does not move, "
+                    f"and the first records have none there; keep it as it is with --unmoved {shown}"
                 )
                 raise Rejection("decode", "unmoved-image", message)
         return filled
@@ -472,14 +464,13 @@ class TableImages:
 
     def _requests(self, fields: Sample, planned: PlannedUnit) -> list[ReadRequest]:
         requests = []
-        for name in (*self._job.kept_images, "image" if self._job.main_image is not None else ""):
+        for name in (*self._job.kept_images, *(["image"] if self._job.main_image else [])):
             value = fields.get(name)
-            path = (
-                value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
-            )
-            if isinstance(path, str) and path:
+            if isinstance(value, dict) and not value.get("bytes"):
+                value = value.get("path")
+            if isinstance(value, str) and value:
                 with contextlib.suppress(Rejection):
-                    requests.append(request_beside(self._file(path, planned)))
+                    requests.append(request_beside(self._file(value, planned)))
         return requests
 
     def became_samples(self, read: list[int]) -> None:
@@ -499,9 +490,9 @@ class TableImages:
     def find(self, value: object, name: str, planned: PlannedUnit) -> tuple[bytes, str | None]:
         """Return the bytes of an image that a field has or names, and its path if one is given.
         Raises Rejection."""
-        data, path = (
-            (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
-        )
+        data, path = value, None
+        if isinstance(value, dict):
+            data, path = value.get("bytes"), value.get("path")
         if isinstance(data, str):
             data, path = None, data
         if isinstance(data, bytes):
@@ -530,18 +521,13 @@ class TableImages:
         A table may come from anywhere, and must not be able to put any file of this machine into a
         dataset.
         """
+        fault = ""
         if "://" in path:
-            raise Rejection(
-                "read",
-                "not-a-path",
-                f"its image is at {printable(path)}; only files are read, fetch them first",
-            )
-        if "\0" in path:
-            raise Rejection(
-                "read",
-                "not-a-path",
-                f"its image has the path {printable(path)}, which no file can have",
-            )
+            fault = f"is at {printable(path)}; only files are read, fetch them first"
+        elif "\0" in path:
+            fault = f"has the path {printable(path)}, which no file can have"
+        if fault:
+            raise Rejection("read", "not-a-path", f"its image {fault}")
         root = follow(self._job.roots[planned.file.root].path, ".")
         # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person
         # made it, not the table.
@@ -556,15 +542,6 @@ class TableImages:
             )
             raise Rejection("read", "outside", message)
         return place
-
-
-def _check_mask(values: npt.NDArray[Any], role: Mask) -> None:
-    if values.dtype.itemsize * 8 > role.bits:
-        message = (
-            f"its mask has {values.dtype.itemsize * 8} bits for each pixel, and masks of "
-            f"this column have {role.bits}"
-        )
-        raise Rejection("decode", "not-a-mask", message)
 
 
 def columns_of_bytes(job: Job) -> tuple[str, ...]:
