@@ -183,23 +183,26 @@ def reading(job: Job, planned: PlannedUnit) -> Iterator[None]:
         raise _unreadable(job, planned, error) from error
 
 
-def _unreadable(job: Job, planned: PlannedUnit, error: OSError) -> Rejection:
-    """Return the rejection of a unit that cannot be read. Raises SourceGoneError if its source is
-    gone."""
-    path = job.path_of(planned.file)
-    if isinstance(error, FileNotFoundError):
-        if job.recorded:
-            return Rejection("read", "gone", f"its source is gone ({printable(path)})")
-        job.check_root(planned.file)
-        return Rejection("read", "vanished", "it was deleted after the files were listed")
+def _unreadable(job: Job, planned: PlannedUnit, error: OSError, beside: str = "") -> Rejection:
+    """Return the rejection of a unit that cannot be read, or whose record names a file `beside`
+    that cannot be. Raises SourceGoneError if its source is gone."""
+    reason, shown = error.strerror or error, printable(job.path_of(planned.file))
+    missing = isinstance(error, FileNotFoundError)
+    if missing and job.recorded and not beside:
+        return Rejection("read", "gone", f"its source is gone ({shown})")
     job.check_root(planned.file)
+    if beside and (missing or isinstance(error, NotADirectoryError)):
+        fault = "gone" if job.recorded else "vanished"
+        return Rejection("read", fault, f"{beside} is not there ({printable(str(error.filename))})")
+    if missing:
+        return Rejection("read", "vanished", "it was deleted after the files were listed")
     if error.errno in NO_ANSWER:
         _look_at_others(job, planned, error)
-    if job.recorded:
-        return Rejection(
-            "read", "unreadable", f"its source cannot be read ({printable(path)}: {error})"
-        )
-    return Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})")
+    if job.recorded and not beside:
+        message = f"its source cannot be read ({shown}: {error})"
+    else:
+        message = f"{beside} cannot be read ({reason})".strip()
+    return Rejection("read", "unreadable", message)
 
 
 def request_beside(url: str) -> ReadRequest:
@@ -229,20 +232,9 @@ def read_beside(
             )
             raise Rejection("read", "too-large", message)
         return data
-    except (FileNotFoundError, NotADirectoryError):
-        job.check_root(planned.file)
-        error = "gone" if job.recorded else "vanished"
-        raise Rejection(
-            "read", error, f"its {what} {printable(shown)} is not there ({printable(path)})"
-        ) from None
     except OSError as error:
-        job.check_root(planned.file)
-        if error.errno in NO_ANSWER:
-            _look_at_others(job, planned, error)
-        reason = error.strerror or error
-        raise Rejection(
-            "read", "unreadable", f"its {what} {printable(shown)} cannot be read ({reason})"
-        ) from error
+        error.filename = path
+        raise _unreadable(job, planned, error, f"its {what} {printable(shown)}") from error
 
 
 State = tuple[int, int, int]

@@ -42,7 +42,7 @@ from shardctl.sources.image_columns import (
     marked_masks,
     said_of,
 )
-from shardctl.system.files import naming_the_path, replacing, write_atomically
+from shardctl.system.files import replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.locations import is_stored
@@ -504,10 +504,8 @@ class Job:
 
     def write_known(self, lines: Iterable[KnownLine]) -> None:
         """Have these records rejected."""
-        if found := list(lines):
-            with naming_the_path(self.folder), replacing(self.folder / KNOWN) as sink:
-                for line in found:
-                    sink.write(json.dumps(line).encode() + b"\n")
+        if found := "".join(f"{json.dumps(line)}\n" for line in lines):
+            write_atomically(self.folder / KNOWN, found.encode())
 
     @cached_property
     def known(self) -> dict[int, dict[int | None, Rejection]]:
@@ -588,7 +586,14 @@ class Job:
             rows = self.plan.slice(first, int(part[-1]) + 1 - first)
             if rows.num_rows > len(part):
                 rows = rows.take(pa.array(part - first))
-            yield from _planned_units(part.tolist(), rows, self._files_at(rows["file"].to_pylist()))
+            units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
+            others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
+            files = self._files_at(rows["file"].to_pylist())
+            for number, unit, (of_file, digest, error, message), file in zip(
+                part.tolist(), units, others, files, strict=True
+            ):
+                fault = Rejection("plan", error, message) if error else file.fault
+                yield PlannedUnit(number, Unit._make(unit), of_file, file, fault, digest)
 
     def planned_at(self, number: int) -> PlannedUnit:
         """Return one row of the plan."""
@@ -652,17 +657,6 @@ class Job:
             if self.recorded and (not 0 <= root < len(self.roots) or ".." in path.split("/")):
                 fault = Rejection("read", "astray", "the plan names a file outside of the sources")
             yield File(path, root, size, mtime_ns or 0, label, columns, fault)
-
-
-def _planned_units(numbers: list[int], rows: pa.Table, files: list[File]) -> Iterator[PlannedUnit]:
-    """Yield rows of the plan with these numbers, given the file of each."""
-    units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
-    others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
-    for number, unit, (file_number, digest, error, message), file in zip(
-        numbers, units, others, files, strict=True
-    ):
-        fault = Rejection("plan", error, message) if error else file.fault
-        yield PlannedUnit(number, Unit._make(unit), file_number, file, fault, digest)
 
 
 def _lists(table: pa.Table | pa.RecordBatch, *names: str) -> list[list[Any]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -181,43 +181,30 @@ def read_some(
     form, left = find_format(part.suffix, reading), len(wanted)
     choose = partial(np.isin, test_elements=np.array(wanted, np.int64))
     rows, reject = 0, None
-    with _written(Path(out)) as write:
+    with ExitStack() as stack:
+        writer = cache(lambda kind: stack.enter_context(pa.ipc.new_file(out, kind)))
         try:
             for parsed in form.read(
                 part.path_to_read(), _unit_of(part), reading, schema, choose, xxhash.xxh3_64()
             ):
-                write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
-                rows += parsed.batch.num_rows
+                batch = parsed.batch.append_column("number", pa.array(parsed.numbers))
+                with naming_the_path(Path(out)):  # its faults are none of the file that is read
+                    writer(batch.schema).write(batch)
+                rows += batch.num_rows
                 reject = reject or next((str(rejection) for _, rejection in parsed.rejects), None)
                 left -= len(parsed.numbers) + len(parsed.rejects)
                 if left <= 0:
                     break
         except Misfit as misfit:
             raise Rejection("read", "other-type", str(misfit)) from misfit
+        with naming_the_path(Path(out)):
+            stack.close()
     return {"rows": rows, "reject": reject}
 
 
 def _unit_of(part: ByteRange) -> Unit:
     assert part.unit is not None, "units are read, and not pieces"
     return Unit(*part.unit)
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield what writes batches into an Arrow file. Its own faults are StorageErrors: those of the
-    file that is read are others."""
-    with ExitStack() as stack:
-        writers: list[Any] = []
-
-        def write(batch: pa.RecordBatch) -> None:
-            with naming_the_path(path):
-                if not writers:
-                    writers.append(stack.enter_context(pa.ipc.new_file(str(path), batch.schema)))
-                writers[0].write(batch)
-
-        yield write
-        with naming_the_path(path):
-            stack.close()
 
 
 @dataclass(frozen=True)
