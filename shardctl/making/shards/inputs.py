@@ -183,17 +183,19 @@ def reading(job: Job, planned: PlannedUnit) -> Iterator[None]:
         raise _unreadable(job, planned, error) from error
 
 
-def _unreadable(job: Job, planned: PlannedUnit, error: OSError, beside: str = "") -> Rejection:
+def _unreadable(
+    job: Job, planned: PlannedUnit, error: OSError, beside: str = "", path: str = ""
+) -> Rejection:
     """Return the rejection of a unit that cannot be read, or whose record names a file `beside`
-    that cannot be. Raises SourceGoneError if its source is gone."""
-    reason, shown = error.strerror or error, printable(job.path_of(planned.file))
+    at a path that cannot be. Raises SourceGoneError if its source is gone."""
+    reason, shown = error.strerror or error, printable(path or job.path_of(planned.file))
     missing = isinstance(error, FileNotFoundError)
     if missing and job.recorded and not beside:
         return Rejection("read", "gone", f"its source is gone ({shown})")
     job.check_root(planned.file)
     if beside and (missing or isinstance(error, NotADirectoryError)):
         fault = "gone" if job.recorded else "vanished"
-        return Rejection("read", fault, f"{beside} is not there ({printable(str(error.filename))})")
+        return Rejection("read", fault, f"{beside} is not there ({shown})")
     if missing:
         return Rejection("read", "vanished", "it was deleted after the files were listed")
     if error.errno in NO_ANSWER:
@@ -233,8 +235,8 @@ def read_beside(
             raise Rejection("read", "too-large", message)
         return data
     except OSError as error:
-        error.filename = path
-        raise _unreadable(job, planned, error, f"its {what} {printable(shown)}") from error
+        beside = f"its {what} {printable(shown)}"
+        raise _unreadable(job, planned, error, beside, path) from error
 
 
 State = tuple[int, int, int]
