@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -44,22 +44,21 @@ LOOK_SECONDS = 0.05
 """Seconds between looks whether another shard is finished."""
 
 
-class FinishedShard(NamedTuple):
-    """A shard that is finished: the path that it had then, its inode, by which it is known where it
-    is moved to, its facts."""
-
-    path: str
-    inode: int
-    facts: ShardFacts
+FinishedShard = tuple[str, int, ShardFacts]
+"""A shard that is finished: the path that it had then, its inode, by which it is known where it is
+moved to, its facts."""
 
 
 class Finished(NamedTuple):
-    """The shards of a split that are finished, from the first one on without a gap, and whether
-    these are all."""
+    """The shards of a split that are finished, from the first one on without a gap: the samples and
+    the SHA-256 of each, and whether these are all.
 
-    shards: tuple[FinishedShard, ...]
-    recipe: dict[str, Any]
+    `part` returns them from one of them on, by its number, or from an earlier one, and its number.
+    """
+
+    contents: list[tuple[int, str]]
     are_all: bool
+    part: Callable[[int], tuple[Shards, int]]
 
 
 def _again_if_moved(call: Callable[[], T]) -> T:
@@ -74,13 +73,17 @@ def _again_if_moved(call: Callable[[], T]) -> T:
 class FinishedPart(Shards):
     """Finished shards of a dataset that need not be complete, from some shard on."""
 
-    def __init__(self, target: Path, split: str | None, finished: Finished, first: int) -> None:
-        shards = finished.shards[first:]
-        reader = _again_if_moved(lambda: _reader_of(_found(target, shards[0].path)))
+    def __init__(
+        self,
+        target: Path,
+        split: str | None,
+        shards: Sequence[FinishedShard],
+        recipe: dict[str, Any],
+    ) -> None:
+        paths, self._inodes, facts = zip(*shards, strict=True)
+        reader = _again_if_moved(lambda: _reader_of(_found(target, paths[0])))
         layout = reader.layout
-        facts = [each.facts for each in shards]
         rows, size = sum(each.rows for each in facts), sum(each.bytes for each in facts)
-        self._inodes = [each.inode for each in shards]
         self.root, self._place, self.split = target, target, split
         self.manifest = Manifest(
             kind=layout.kind,
@@ -92,7 +95,7 @@ class FinishedPart(Shards):
             splits=(SplitFacts(split or reader.info["split"], rows, len(shards), size),),
             schema=tuple((field.name, str(field.type)) for field in layout.columns),
             fields=layout.fields(),
-            recipe=finished.recipe,
+            recipe=recipe,
             settings={},
             fingerprint="",
             fingerprint_parts={},
@@ -101,8 +104,7 @@ class FinishedPart(Shards):
             created="",
             shardctl_version=__version__,
         )
-        table = FinishedShards.of([(each.path, each.facts) for each in shards])
-        self._take(table, range(len(shards)))
+        self._take(FinishedShards.of(list(zip(paths, facts, strict=True))), range(len(shards)))
 
     @property
     def _is_in_place(self) -> bool:
@@ -151,9 +153,9 @@ class ShardWatcher:
         self._known: list[FinishedShard] = []
         self._recipe: dict[str, Any] = {}
 
-    def look(self) -> Finished | Dataset | None:
-        """Return the finished shards, or the dataset if it is complete; None if nothing is there
-        yet.
+    def look(self) -> Finished | None:
+        """Return the finished shards, all of them if the dataset is complete; None if nothing is
+        there yet.
 
         Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose
         shards were looked at before.
@@ -165,7 +167,8 @@ class ShardWatcher:
                     f"{printable(str(self._target))}: was updated while it was read; start the epoch "
                     "again"
                 )
-            return opened
+            shards = opened._selection.shards
+            return Finished(list(shards.rows_and_digests()), True, lambda first: (shards, 0))
         # it may just have taken its place, or given way to another
         with suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
             return self._of_job(next(filter(is_file, (self._target / STAGING).glob(f"*/{JOB}"))))
@@ -201,8 +204,14 @@ class ShardWatcher:
                 break
             self._left.pop()
             if facts.rows:  # the dataset leaves out the others
-                self._known.append(FinishedShard(str(shard), status.st_ino, facts))
-        return Finished(tuple(self._known), self._recipe, not self._left)
+                self._known.append((str(shard), status.st_ino, facts))
+        known, recipe = self._known.copy(), self._recipe
+
+        def part(first: int) -> tuple[Shards, int]:
+            return FinishedPart(self._target, self._split, known[first:], recipe), first
+
+        contents = [(facts.rows, facts.sha256) for _, _, facts in known]
+        return Finished(contents, not self._left, part)
 
 
 def in_background(settle: Callable[[], None]) -> Future[None]:
@@ -359,11 +368,11 @@ class PartialLoader:
             "content": self._consumed_content(),
         }
 
-    def _begin_with(self, shards: Iterable[tuple[int, str]]) -> None:
+    def _begin_with(self, shards: list[tuple[int, str]]) -> None:
         """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were
         consumed."""
         before = self._order()
-        self._shards, self._content = list(shards), None
+        self._shards, self._content = shards, None
         refuse_other_order(before, self._order())
 
     def _consumed_content(self) -> str:
@@ -401,38 +410,29 @@ class PartialLoader:
         """Yield batches of the shards that are finished, and wait for more of them, until all are
         read."""
         arrivals = ShardWatcher(self._dataset._target, self._dataset._split)
-        while True:
+        are_all = False
+        while not are_all:
             found = arrivals.look()
-            if isinstance(found, Dataset):
-                self._begin_with(found._selection.shards.rows_and_digests())
-                yield from self._batches_of(found._selection.shards, 0, 0, self._drop_last)
-                break
-            if found is None or not self._is_enough(found):
+            ends = np.cumsum([0, *(rows for rows, _ in found.contents)]) if found else np.zeros(1)
+            if found is None or not (
+                found.are_all or ends[-1] - self._consumed >= self._global_batch
+            ):
                 if self._dataset._making.done():
                     self._dataset._making.result()
                 time.sleep(LOOK_SECONDS)
                 continue
-            rows = np.array([each.facts.rows for each in found.shards], np.int64)
-            self._begin_with(
-                zip(rows.tolist(), [each.facts.sha256 for each in found.shards], strict=True)
+            self._begin_with(found.contents)
+            first, are_all = (
+                int(np.searchsorted(ends[1:], self._consumed, side="right")),
+                found.are_all,
             )
-            ends = np.cumsum(rows)
-            first = int(np.searchsorted(ends, self._consumed, side="right"))
-            if first < len(found.shards):
-                part = FinishedPart(self._dataset._target, self._dataset._split, found, first)
-                before = int(ends[first] - rows[first])
+            if first < len(found.contents):
+                shards, first = found.part(first)
                 yield from self._batches_of(
-                    part, first, before, self._drop_last or not found.are_all
+                    shards, first, int(ends[first]), self._drop_last or not are_all
                 )
-            if found.are_all:
-                break
         self._dataset.wait()
         self._is_first, self._consumed = False, 0
-
-    def _is_enough(self, finished: Finished) -> bool:
-        """Return whether there is a batch for every rank, or all that there will be."""
-        rows = sum(each.facts.rows for each in finished.shards)
-        return finished.are_all or rows - self._consumed >= self._global_batch
 
     def _batches_of(
         self, shards: Shards, first: int, before: int, drop_last: bool

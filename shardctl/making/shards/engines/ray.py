@@ -9,7 +9,6 @@ is a plan, and the probe, is small work, and are done on this machine.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import queue
 import secrets
@@ -332,47 +331,33 @@ def _connect(address: str, cpus: int) -> None:
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    with _keeping_handlers():
-        try:
-            if address:
-                _look_for(address)
-                ray.init(address, **quiet)
-                return
-            try:
-                ray.init("auto", **quiet)
-            except ConnectionError:
-                os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-                sizes = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES}
-                ray.init("local", include_dashboard=False, **sizes, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = f" at {printable(address)}" if address else ""
-            # some of Ray's take several lines
-            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
-            raise WorkerError(
-                f"the Ray cluster{where} cannot be used ({why}); check its address and versions"
-            ) from error
-
-
-def _look_for(address: str) -> None:
-    """Make sure that something answers at HOST:PORT: Ray itself tries for minutes. Raises
-    OSError."""
-    host, _, port = address.rpartition(":")
-    if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
-
-
-@contextlib.contextmanager
-def _keeping_handlers() -> Iterator[None]:
-    """Put the handler of SIGTERM back: Ray sets one that ends the process where the command line
-    tidies up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    # Ray sets a handler of SIGTERM that ends the process where the command line tidies up
+    is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     try:
-        yield
+        if address:
+            # that something answers at HOST:PORT: Ray itself tries for minutes
+            host, _, port = address.rpartition(":")
+            if port.isdecimal():
+                socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+            ray.init(address, **quiet)
+            return
+        try:
+            ray.init("auto", **quiet)
+        except ConnectionError:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            sizes = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES}
+            ray.init("local", include_dashboard=False, **sizes, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f" at {printable(address)}" if address else ""
+        # some of Ray's take several lines
+        why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
+        raise WorkerError(
+            f"the Ray cluster{where} cannot be used ({why}); check its address and versions"
+        ) from error
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 @dataclass
