@@ -164,24 +164,6 @@ def _in_words(value: Any, type_: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def storing_in_words(preview: Preview, annotated: bool) -> str:
-    """Return how samples are stored, how many there are of each input, and which objects are
-    kept."""
-    recipe = preview.recipe
-    said = [
-        f"Stored as {recipe.store}",
-        f"seed {recipe.seed}",
-        f"{counted(preview.variants, 'variant')} of each input",
-    ]
-    if preview.variants > recipe.variants:
-        said[-1] += ", the first of which is stored without --variants"
-    if annotated and recipe.image_transforms:
-        rule = recipe.keep_objects
-        share = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"
-        said.append(f"an object is kept where {share} can be seen")
-    return ", ".join(said) + "."
-
-
 SIDE = 448
 """The longer side of a sample in pixels, at most."""
 
@@ -304,6 +286,8 @@ def _tiles(preview: Preview) -> Html:
 
 
 def _recipe(preview: Preview, annotated: bool) -> Html:
+    """Return the steps; how samples are stored, how many there are of each input, and which objects
+    are kept."""
     recipe = preview.recipe
     rows = [
         (
@@ -313,7 +297,17 @@ def _recipe(preview: Preview, annotated: bool) -> Html:
         for depth, name, settings, meaning in steps_in_words(recipe.transforms)
     ]
     steps = table(rows, ("step", "settings")) if rows else paragraph("No step changes the images.")
-    return section("Recipe", steps, paragraph(storing_in_words(preview, annotated), "soft"))
+    said = (
+        f"Stored as {recipe.store}, seed {recipe.seed}, "
+        f"{counted(preview.variants, 'variant')} of each input"
+    )
+    if preview.variants > recipe.variants:
+        said += ", the first of which is stored without --variants"
+    if annotated and recipe.image_transforms:
+        rule = recipe.keep_objects
+        share = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"
+        said += f", an object is kept where {share} can be seen"
+    return section("Recipe", steps, paragraph(f"{said}.", "soft"))
 
 
 def _row(tried: Tried) -> Html:

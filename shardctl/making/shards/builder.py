@@ -44,6 +44,9 @@ from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, 
 from shardctl.transforms.pipeline.functions import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher
 
+_TIMES = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_time64)
+"""Times of 64 bits."""
+
 
 class Maker:
     """Makes the samples of each record of the shard's units by itself, as the recipe says, and has
@@ -101,7 +104,7 @@ class Maker:
             yield from python_rows(batch)
             return
         columns = [
-            column.view(pa.int64()) if _is_64_bit_time(column.type) else column
+            column.view(pa.int64()) if any(is_time(column.type) for is_time in _TIMES) else column
             for column in batch.columns
         ]
         rows = pa.RecordBatch.from_arrays(columns, batch.schema.names)
@@ -140,12 +143,6 @@ class Maker:
     def finish(self) -> None:
         """Make the samples of all that still waits, at the end of the shard. Raises InputError."""
         self.flush()
-
-
-def _is_64_bit_time(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time64(type_)
-    )
 
 
 class BatchMaker(Maker):

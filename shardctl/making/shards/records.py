@@ -279,27 +279,24 @@ class RecordChoice:
         Where the records have keys of their own, this reads them first. It draws a record without a
         readable key by its number, so that this record is a reject of one split.
         """
-        if self._unit != planned.number:
-            by_number, draw = self.job.choose(planned, self.split), self.job.draw
-            if by_number is not None and draw is not None and draw.by_key:
-                by_number = self._by_keys(planned, draw, by_number)
-            self._unit, self._choose = planned.number, by_number
-        return self._choose
+        if self._unit == planned.number:
+            return self._choose
+        choose, draw, unit = self.job.choose(planned, self.split), self.job.draw, planned.unit
+        if choose is not None and draw is not None and draw.by_key:
+            by_number, lost = choose, self.hints.lost.get((planned.number, None))
+            has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
+            if lost is None or lost.stage != KEYS:
+                for numbers, keys in self._keys_of(planned, draw):
+                    has_key[numbers - unit.first] = True
+                    own[numbers - unit.first] = draw.of_keys(keys) == self.split
+            self.progress.begin(planned.number)
 
-    def _by_keys(self, planned: PlannedUnit, draw: Draw, by_number: Choose) -> Choose:
-        unit, lost = planned.unit, self.hints.lost.get((planned.number, None))
-        has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
-        if lost is None or lost.stage != KEYS:
-            for numbers, keys in self._keys_of(planned, draw):
-                has_key[numbers - unit.first] = True
-                own[numbers - unit.first] = draw.of_keys(keys) == self.split
-        self.progress.begin(planned.number)
+            def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
+                # a format may ask of records behind the unit
+                places = np.clip(numbers - unit.first, 0, unit.records - 1)
+                return np.where(has_key[places], own[places], by_number(numbers))
 
-        def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
-            # a format may ask of records behind the unit
-            places = np.clip(numbers - unit.first, 0, unit.records - 1)
-            return np.where(has_key[places], own[places], by_number(numbers))
-
+        self._unit, self._choose = planned.number, choose
         return choose
 
     def to_read(self, planned: PlannedUnit) -> Choose | None:
@@ -398,8 +395,17 @@ class TableImages:
     def __init__(self, job: Job, progress: WorkerProgress) -> None:
         self._job, self._progress = job, progress
         self._digest: xxhash.xxh3_64 | None = None
-        # what a dataset has was looked at, or made before
-        self._unmoved = () if job.recorded else columns_of_bytes(job)
+        # columns with bytes that nothing says to be images, or to stay as they are; what a dataset
+        # has was looked at, or made before
+        said = {
+            "image",
+            *job.kept_images,
+            *job.recipe.unmoved,
+            *job.layout.roles.by_name,
+            *job.annotation_rules,
+        }
+        columns = job.layout.columns if job.recipe.moving and not job.recorded else ()
+        self._unmoved = [f.name for f in columns if f.name not in said and _has_bytes(f.type)]
         self.read: list[int] = []
         self.missing: Rejection | None = None
 
@@ -542,21 +548,6 @@ class TableImages:
             )
             raise Rejection("read", "outside", message)
         return place
-
-
-def columns_of_bytes(job: Job) -> tuple[str, ...]:
-    """Return the columns with bytes that nothing says to be images, or to stay as they are; none
-    where no step moves pixels."""
-    if not job.recipe.moving:
-        return ()
-    moved = {
-        "image",
-        *job.kept_images,
-        *job.recipe.unmoved,
-        *job.layout.roles.by_name,
-        *job.annotation_rules,
-    }
-    return tuple(f.name for f in job.layout.columns if f.name not in moved and _has_bytes(f.type))
 
 
 def _has_bytes(type_: pa.DataType) -> bool:

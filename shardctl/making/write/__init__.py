@@ -49,11 +49,9 @@ from shardctl.making.commit.staging import discard, jobs_in, refuse_to_lose_job
 from shardctl.making.options import check_if_running
 from shardctl.making.paths import check_destination, check_writable
 from shardctl.making.shards.job import NEW_FOLDER
-from shardctl.making.write.fields import Fields, WriteSchema, roles_of
+from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema, roles_of
 from shardctl.making.write.writer import (
-    Names,
     NumberedSample,
-    ShardLimits,
     Splits,
     WrittenSplit,
     classes_of,
@@ -177,7 +175,7 @@ def write(
     classes = (
         tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
     )
-    given = WriteSchema(schema, classes, store, compression, roles_of(roles))
+    given = WriteSchema(names, schema, classes, store, compression, roles_of(roles), limits)
     if is_url(dst):
         raise UsageError(
             f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it"
@@ -190,9 +188,9 @@ def write(
         publish.recover(target)
         _refuse_existing(target, overwrite)
         if isinstance(calls, tuple):
-            manifest = _write_parts(target, *calls, names, given, limits, workers, overwrite, held)
+            manifest = _write_parts(target, *calls, given, workers, overwrite, held)
         else:
-            manifest = _write_at_once(target, calls, names, given, limits, held)
+            manifest = _write_at_once(target, calls, given, held)
         settle(target)  # none of the dataset before
     sizes = manifest.samples, manifest.shards, manifest.bytes
     return WriteResult(*sizes, round(time.monotonic() - began, 3), manifest.fingerprint)
@@ -261,30 +259,26 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 def _write_at_once(
     target: Path,
     streams: Streams,
-    names: Names,
     given: WriteSchema,
-    limits: ShardLimits,
     held: file_lease.Lease,
 ) -> Manifest:
     """Write the samples of streams, and put the dataset in its place. Nothing is left where that
     fails."""
-    stream = _stream(streams, names)
+    stream = _stream(streams, given.names)
     first = list(islice(stream, FIRST_SAMPLES))
     if not first:
         raise InputError("there is no sample to write")
     fields = Fields([sample for sample, _, _ in first], given)
     with new_folder(target) as new:
-        written = write_samples(new, fields, given, limits, chain(first, stream))
+        written = write_samples(new, fields, given, chain(first, stream))
         order = [name for splits, _ in streams for name in splits.names]
-        manifest = _finish(new, fields, in_order(written, order), given, limits)
+        manifest = _finish(new, fields, in_order(written, order), given)
         held.check()
         publish.publish(new, target)
     return manifest
 
 
-def _finish(
-    new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema, limits: ShardLimits
-) -> Manifest:
+def _finish(new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema) -> Manifest:
     """Write the tables and the manifest of shards that are there. Raises InputError if two samples
     have the same key."""
     entries = [entry for each in written for entry in each.entries]
@@ -294,6 +288,7 @@ def _finish(
         [name for name in fields.layout.columns.names if name == "variant"],
     )
     class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
+    limits = given.limits
     settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
     return finish(
         new, fields.final_layout, entries, given.compression_of(fields), settings, class_counts
@@ -318,16 +313,14 @@ def _write_parts(
     target: Path,
     make: Make,
     parts: list[Part],
-    names: Names,
     given: WriteSchema,
-    limits: ShardLimits,
     workers: int,
     overwrite: bool,
     held: file_lease.Lease,
 ) -> Manifest:
     """Write the samples of parts, going on where an earlier call was stopped, and put the dataset
     in its place."""
-    identity = identity_of(make, parts, (names, given, limits))
+    identity = identity_of(make, parts, given)
     folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
     for other in jobs_in(target / STAGING):
         if other != folder:
@@ -335,7 +328,7 @@ def _write_parts(
                 refuse_to_lose_job(LocalFolder(other), None)
             discard(other)
     job_folder, new = JobFolder(folder), folder / NEW_FOLDER
-    job = PartsJob(job_folder, make, parts, names, given, limits)
+    job = PartsJob(job_folder, make, parts, given)
     with workers_for(job, workers) as do:
         (fields,) = do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
         record = {"written": identity, "parts": len(parts), "layout": fields.layout.to_json()}
@@ -353,7 +346,7 @@ def _write_parts(
         job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
     written = in_order(written, [name for part in parts for name in part.splits.names])
-    manifest = _finish(new, fields, written, given, limits)
+    manifest = _finish(new, fields, written, given)
     held.check()
     publish.publish(new, target)
     return manifest
@@ -445,14 +438,12 @@ class PartsJob:
     folder: JobFolder
     make: Make
     parts: Sequence[Part]
-    names: Names
     given: WriteSchema
-    limits: ShardLimits
 
     def look(self, count: int) -> Fields:
         """Return the fields of the first samples. Raises InputError if there is none."""
         samples = (
-            samples_of_part(self.make, number, part, self.names)
+            samples_of_part(self.make, number, part, self.given.names)
             for number, part in enumerate(self.parts)
         )
         first = [sample for sample, _, _ in islice(chain.from_iterable(samples), count)]
@@ -468,9 +459,9 @@ class PartsJob:
                 remove_tree(folder, self.folder.path)  # of a process that was killed
             folder.mkdir(parents=True)
         part = self.parts[number]
-        samples = samples_of_part(self.make, number, part, self.names)
+        samples = samples_of_part(self.make, number, part, self.given.names)
         where = part.where(number)
-        written = write_samples(folder, fields, self.given, self.limits, samples, where)
+        written = write_samples(folder, fields, self.given, samples, where)
         for each in written:
             write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
         record = {
@@ -625,16 +616,16 @@ def _copies(job: PartsJob, written: list[WrittenSplit]) -> Iterator[list[Run]]:
     held, rows, size = list[Run](), 0, 0
     for entry in (entry for each in written for entry in each.entries):
         first, left = 0, entry.rows
-        if size + entry.bytes > job.limits.bytes:
+        if size + entry.bytes > job.given.limits.bytes:
             if held:
                 yield held
             held, rows, size = [], 0, 0
         while left:
-            count = min(left, job.limits.samples - rows)
+            count = min(left, job.given.limits.samples - rows)
             folder = LocalFolder(job.folder.path)
             held.append(Run(folder, entry.path, entry.block_rows, first, count))
             first, left, rows = first + count, left - count, rows + count
-            if rows == job.limits.samples:
+            if rows == job.given.limits.samples:
                 yield held
                 held, rows, size = [], 0, 0
         size += entry.bytes

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -25,6 +25,7 @@ from shardctl.images.codecs.image import ImageEncoding, decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.objects import member_types
+from shardctl.making.options import check_shards
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.deferred_objects import (
@@ -230,15 +231,39 @@ def size_of(image: Any) -> Size | None:
     return None
 
 
+SHARD_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class ShardLimits:
+    """When a shard is full."""
+
+    bytes: int
+    samples: int
+
+    @classmethod
+    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> ShardLimits:
+        """Read the arguments of `write`. Raises UsageError."""
+        check_shards(shard_size, samples_per_shard)
+        if samples_per_shard is not None:
+            return cls(1 << 62, samples_per_shard)
+        return cls(shard_size or SHARD_BYTES, 1 << 62)
+
+
+Names = tuple[str, ...] | None
+
+
 @dataclass(frozen=True)
 class WriteSchema:
-    """What the caller says of the fields."""
+    """What the caller says of the fields, and of shards: `names` are those of the values of tuples."""
 
+    names: Names
     schema: pa.Schema | None
     classes: tuple[str, ...] | None
     store: str | None
     compression: str
-    roles: Mapping[str, Role] = field(default_factory=dict)
+    roles: Mapping[str, Role]
+    limits: ShardLimits
 
     def compression_of(self, fields: Fields) -> Compression:
         """Return how blocks are compressed; where nothing is said, as a conversion would

@@ -31,11 +31,10 @@ from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry,
 from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard
-from shardctl.making.options import check_shards
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.splits import Draw, SplitRule
 from shardctl.making.shards.job import NEW_FOLDER
-from shardctl.making.write.fields import Fields, WriteSchema
+from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import (
@@ -49,24 +48,6 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.values import DEEPEST, PLAIN, describe, row_size
 from shardctl.version import __version__
-
-SHARD_BYTES = 128 << 20
-
-
-@dataclass(frozen=True)
-class ShardLimits:
-    """When a shard is full."""
-
-    bytes: int
-    samples: int
-
-    @classmethod
-    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> ShardLimits:
-        """Read the arguments of `write`. Raises UsageError."""
-        check_shards(shard_size, samples_per_shard)
-        if samples_per_shard is not None:
-            return cls(1 << 62, samples_per_shard)
-        return cls(shard_size or SHARD_BYTES, 1 << 62)
 
 
 @dataclass(frozen=True)
@@ -121,7 +102,6 @@ def write_samples(
     folder: Path,
     fields: Fields,
     given: WriteSchema,
-    limits: ShardLimits,
     samples: Iterable[NumberedSample],
     where: str = "",
 ) -> list[WrittenSplit]:
@@ -142,7 +122,7 @@ def write_samples(
                 raise InputError(f"{where}{error}") from error
             split = splits.of(values[0])
             if split not in writing:
-                series = ShardSeries(folder, fields.layout, split, compression, limits)
+                series = ShardSeries(folder, fields.layout, split, compression, given.limits)
                 writing[split] = series, array("Q"), np.zeros(classes, np.int64)
             series, hashes, labels = writing[split]
             name = _name_of(values[0], values[variant : variant + 1] if variant > 0 else ())
@@ -372,8 +352,6 @@ def now() -> str:
 
 AS_THEY_ARE = (str, int, float, bytes, bool, type(None), list, dict, np.ndarray)
 """Types of values that need no look."""
-
-Names = tuple[str, ...] | None
 
 _DICTS_OF = {
     "pyarrow": "table.to_pylist()",
