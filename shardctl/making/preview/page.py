@@ -68,14 +68,8 @@ def sample_facts(record: StoredSample) -> SampleFacts:
     if isinstance(value, np.ndarray):
         return SampleFacts(variant, value.shape[1], value.shape[0], value.nbytes, "raw", objects)
     facts = facts_of(value["bytes"] if is_encoded_image(value) else None)
-    return SampleFacts(
-        variant,
-        facts["width"],
-        facts["height"],
-        facts["image_bytes"] or 0,
-        str(facts["format"] or "").lower(),
-        objects,
-    )
+    sizes = facts["width"], facts["height"], facts["image_bytes"] or 0
+    return SampleFacts(variant, *sizes, str(facts["format"] or "").lower(), objects)
 
 
 def count_objects(record: StoredSample) -> int | None:
@@ -108,30 +102,28 @@ def captions_of(record: StoredSample) -> list[str]:
 
 def record_of(preview: Preview) -> dict[str, Any]:
     """Return a preview as plain data (docs/json.schema.json)."""
+    inputs = []
+    for each in preview.inputs:
+        before = vars(sample_facts(each.source)) if each.source is not None else {}
+        reject = each.reject
+        inputs.append(
+            {
+                "key": each.key,
+                "bytes": each.bytes,
+                **{name: before.get(name) for name in ("width", "height", "objects")},
+                "cut_off": each.cut_off,
+                "samples": [vars(sample_facts(record)) for record in each.samples],
+                "reject": reject
+                and {name: getattr(reject, name) for name in ("stage", "error", "message")},
+            }
+        )
     return {
         "total": preview.total,
         "samples": preview.samples,
         "rejected": preview.rejected,
-        "inputs": [_input_record(each) for each in preview.inputs],
+        "inputs": inputs,
         "recipe": preview.recipe.to_json(),
         "notices": list(preview.notices),
-    }
-
-
-def _input_record(tried: Tried) -> dict[str, Any]:
-    before = sample_facts(tried.source) if tried.source is not None else None
-    reject = tried.reject
-    return {
-        "key": tried.key,
-        "bytes": tried.bytes,
-        "width": before.width if before else None,
-        "height": before.height if before else None,
-        "objects": before.objects if before else None,
-        "cut_off": tried.cut_off,
-        "samples": [vars(sample_facts(record)) for record in tried.samples],
-        "reject": None
-        if reject is None
-        else {name: getattr(reject, name) for name in ("stage", "error", "message")},
     }
 
 

@@ -368,8 +368,16 @@ class ShardBuilder:
     def __init__(self, build: ShardBuild) -> None:
         self._build, self._job, self._images = build, build.job, build.images
         self._progress, self._hints = build.progress, build.hints
-        self.maker = _maker_of(build)
         self._inputs_before = 0
+        job, maker = build.job, Maker
+        if job.recipe.models:
+            maker = ModelMaker
+        elif job.fields is None:
+            maker = BatchMaker if job.recipe.batch_transforms else Maker
+        elif job.recipe.store is None and not job.has_images:
+            # nothing but a user's function looks at each record
+            maker = FunctionMaker if job.recipe.sample_transforms else BatchMaker
+        self.maker = maker(build)
 
     def add(self, planned: PlannedUnit) -> None:
         """Add the samples of a unit.
@@ -606,16 +614,3 @@ def _other_type(misfit: Misfit) -> Rejection:
     return Rejection(
         "decode", "other-type", f"{misfit}; --schema says otherwise, change it or the record"
     )
-
-
-def _maker_of(build: ShardBuild) -> Maker:
-    """Return what makes the samples of a shard."""
-    job = build.job
-    if job.recipe.models:
-        return ModelMaker(build)
-    if job.fields is None:
-        return BatchMaker(build) if job.recipe.batch_transforms else Maker(build)
-    if job.recipe.store is not None or job.has_images:
-        return Maker(build)
-    # nothing but a user's function looks at each record
-    return FunctionMaker(build) if job.recipe.sample_transforms else BatchMaker(build)

@@ -83,15 +83,14 @@ def inspect_first_records(
     InputError where sizes of masks say both frames, and for boxes that are shares of the size of
     their image.
     """
-    old_names = (
-        {job.renames.get(name, name): name for name in job.fields.names}
-        if job.fields is not None
-        else {}
-    )
-    masks = {
-        job.renames.get(name, name): _Masks(_is_called_mask(job, name))
-        for name in marked_masks(job.fields)
-    }
+    named = [] if job.fields is None else job.fields.names
+    old_names = {job.renames.get(name, name): name for name in named}
+    masks = {}
+    for old in marked_masks(job.fields):
+        assert job.fields is not None, "it has masks"
+        name = job.renames.get(old, old)
+        is_named = is_named_mask(job.fields.field(old).with_name(name))
+        masks[name] = _Masks(is_named or name in job.recipe.mask_fields)
     wanted = [
         planned
         for planned in units
@@ -162,14 +161,12 @@ class _Look:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe, opened = self._job.recipe, None
         if recipe.store is not None:
-            data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[
-                0
-            ]
+            name = self._job.main_image or "image"
+            data = self._images.find(fields.get("image"), name, planned)[0]
             opened = recipe.open_image(data)
             self.count += 1
-            self.has_picture = (
-                self.has_picture or opened.mode not in NUMBERS or self._has_many(data)
-            )
+            seen = self.has_picture or opened.mode not in NUMBERS
+            self.has_picture = seen or self._has_many(data)
         for name, found in self._masks.items():
             if not is_nothing(value := fields.get(name)) and not found.odd:
                 self._add_mask(value, name, found, planned, opened, key)
@@ -217,12 +214,8 @@ class _Look:
             return
         found.bits = max(found.bits, bits)
         found.lossy = found.lossy or _lossy(data)
-        if (
-            opened is not None
-            and opened.orientation != 1
-            and mask.orientation == 1
-            and name in self.evidence
-        ):
+        turned = opened is not None and opened.orientation != 1 and mask.orientation == 1
+        if turned and name in self.evidence:
             self.evidence[name].add(key, stored, upright, mask.size)
 
     def _has_many(self, data: bytes, most_bits: int = 16) -> bool:
@@ -278,12 +271,6 @@ def _unsized(columns: dict[str, Any] | None) -> dict[str, Any] | None:
     boxes = objects and objects.get("bbox")
     in_pixels = how is not None and not how["relative"] and how["width"] is None
     return columns if boxes and in_pixels else None
-
-
-def _is_called_mask(job: Job, old: str) -> bool:
-    assert job.fields is not None, "it has masks"
-    name = job.renames.get(old, old)
-    return name in job.recipe.mask_fields or is_named_mask(job.fields.field(old).with_name(name))
 
 
 def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
@@ -343,7 +330,10 @@ def refuse_unmoved(
     places, masks, images."""
     columns = columns_beside(job)
     to_see = [f.name for f in columns if has_values_to_see(f.type)]
-    of_objects = _members_beside(job)
+    of_objects = []
+    if job.recipe.moving and OBJECTS in job.annotation_rules:
+        members = job.layout.columns.field(OBJECTS).type
+        of_objects = [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
     if not columns and not of_objects:
         return []
     step, shown = job.recipe.moving[0].name, _first_kinds(job, to_see, units, progress, hints)
@@ -369,15 +359,6 @@ def columns_beside(job: Job) -> list[pa.Field]:
     }
     moved |= {"key", "image", "variant", *job.recipe.unmoved, *job.annotation_rules}
     return [f for f in job.layout.columns if f.name not in moved]
-
-
-def _members_beside(job: Job) -> list[pa.Field]:
-    """Return the members of objects of records that stay as they are while objects move, by names
-    as objects.polygon."""
-    if not job.recipe.moving or OBJECTS not in job.annotation_rules:
-        return []
-    members = job.layout.columns.field(OBJECTS).type
-    return [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
 
 
 def _first_kinds(

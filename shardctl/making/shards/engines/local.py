@@ -96,12 +96,16 @@ class LocalPool(Engine):
         self, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None
     ) -> None:
         self._limits, self._workers = limits, most_workers() if workers == "auto" else int(workers)
-        self._pool = Pool(WORKER, workers, limits, on_line, self._use_fewer)
-
-    def _use_fewer(self, possible: int) -> str:
-        if not possible and self._limits.memory:
-            return ""  # 0 workers is work in this process, which has no limit of memory
-        return f"use --workers {possible}, or "
+        # 0 workers is work in this process, which has no limit of memory
+        self._pool = Pool(
+            WORKER,
+            workers,
+            limits,
+            on_line,
+            lambda possible: (
+                "" if limits.memory and not possible else f"use --workers {possible}, or "
+            ),
+        )
 
     def prepare(self) -> None:
         """Have the workers' modules imported."""
