@@ -286,19 +286,15 @@ def compare_reads(
     """
     others = _other_units(job, job.planned_at(number))
     other = int(others[attempt % len(others)]) if len(others) else number
-    progress.begin(other, stage="compare")
-    _read_again(job, job.planned_at(other))
-    if not given_up:
-        progress.begin(number)
-        _read_again(job, job.planned_at(number))
+    for which, stage in ((other, "compare"), (number, "read")):
+        if stage == "compare" or not given_up:
+            progress.begin(which, stage=stage)
+            planned = job.planned_at(which)
+            path = job.path_of(planned.file)
+            with contextlib.suppress(Rejection), reading(job, planned):  # whatever the bytes are
+                _forget(path)
+                _read_range(path, planned.unit.offset, planned.unit.size)
     progress.leave()
-
-
-def _read_again(job: Job, planned: PlannedUnit) -> None:
-    """Read a unit's bytes from the disk, whatever they are."""
-    with contextlib.suppress(Rejection), reading(job, planned):
-        _forget(job.path_of(planned.file))
-        _read_range(job.path_of(planned.file), planned.unit.offset, planned.unit.size)
 
 
 def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:

@@ -443,15 +443,13 @@ class Job:
         if self.fields is None or self.main_image is None:
             return {}
         frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
-        objects = objects_of_records(self.fields, self.recipe)
-        names = [*marked_masks(self.fields), *([] if objects is None else [objects])]
-        return {
-            self.renames.get(name, name): AnnotationRule(
-                boxes.get(name, "keep"), frames.get(name, "auto")
-            )
-            for name in names
-            if not isinstance(self.layout.roles.get(self.renames.get(name, name)), Objects)
-        }
+        objects, rules = objects_of_records(self.fields, self.recipe), dict[str, AnnotationRule]()
+        for name in (*marked_masks(self.fields), *([] if objects is None else [objects])):
+            renamed = self.renames.get(name, name)
+            if not isinstance(self.layout.roles.get(renamed), Objects):
+                rule = AnnotationRule(boxes.get(name, "keep"), frames.get(name, "auto"))
+                rules[renamed] = rule
+        return rules
 
     @property
     def keeps_sources(self) -> bool:
@@ -478,14 +476,12 @@ class Job:
             self.recipe.key_source and KEY,
             *marked_columns(self.fields, MAIN),
             *marked_columns(self.fields, KEPT),
+            *self.recipe.chosen_fields,
         }
-        chosen = self.recipe.chosen_fields
-        apart = {
-            name: f"__{name}__"
-            for name in RESERVED_FIELDS
-            if name in names and name not in ours and name not in chosen
+        apart = {name: f"__{name}__" for name in RESERVED_FIELDS if name in names}
+        return {
+            name: other for name, other in apart.items() if name not in ours and other not in names
         }
-        return {name: other for name, other in apart.items() if other not in names}
 
     @property
     def shards(self) -> int:
@@ -677,16 +673,13 @@ def marker_path(folder: Path, shard: int) -> Path:
 def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
     """Return the field of records that is the column of objects in the dataset and goes by its
     image; None if none does."""
-    name: str | None = next(
-        (f.name for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS), None
-    )
-    if (
-        name is None
-        or OBJECTS in recipe.unmoved
-        or not has_objects(pa.schema([fields.field(name).with_name(OBJECTS)]))
-    ):
+    if OBJECTS in recipe.unmoved:
         return None
-    return name
+    found = (f for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS)
+    column = next(found, None)
+    if column is None or not has_objects(pa.schema([column.with_name(OBJECTS)])):
+        return None
+    return str(column.name)
 
 
 @dataclass(frozen=True, kw_only=True)

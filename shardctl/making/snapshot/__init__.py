@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
 
+LEAVING = "waiting for rank 0 to begin; if it does not, this process makes the dataset"
+
 QUIET_SECONDS = 1.0
 """After how long they say that they wait."""
 
@@ -262,7 +264,8 @@ class _Snapshot:
                     made = self._run(held, overwrite=before is not None)
                 else:
                     made = self._update(before, held)
-                self.log.ended(made)
+                # nothing is left out without a word
+                self.log.say(narration.result_log_lines(made, self.log.printed))
                 return True
         except _ReplacedError:
             return False
@@ -313,7 +316,7 @@ class _Snapshot:
         while time.monotonic() < until and not is_leased() and self.manifest() == before:
             time.sleep(LOOK_SECONDS if self.store is None else LOOK_SECONDS_ON_STORE)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
-                self.log.leaving()
+                self.log.say([LEAVING])
                 announced = True
 
 
@@ -362,7 +365,7 @@ class ProgressLog(ConversionProgress):
     """
 
     def __init__(self, shown: str, show: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._show, self._printed = show, tuple[str, ...]()
+        self._show, self.printed = show, tuple[str, ...]()
         self._lines = Lines(
             clock=clock, every=LINE_SECONDS, prefix=f"shardctl {printable(shown)}: "
         )
@@ -372,36 +375,28 @@ class ProgressLog(ConversionProgress):
         """Return the callbacks for a conversion in this process."""
         return replace(
             super().listener(),
-            resuming=lambda done, shards: self._say([narration.resuming_log_line(done, shards)]),
+            resuming=lambda done, shards: self.say([narration.resuming_log_line(done, shards)]),
         )
 
     def waiting(self, owner: str) -> None:
         """Say for whom this process waits."""
-        self._say([narration.waiting_log_line(owner)])
+        self.say([narration.waiting_log_line(owner)])
         self._lines.postpone()
-
-    def leaving(self) -> None:
-        """Say that this process leaves it to another rank to begin."""
-        self._say(["waiting for rank 0 to begin; if it does not, this process makes the dataset"])
 
     def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
         """Say how far another process is, which `how_far` finds out: once in so many seconds."""
         if self._show and self._lines.is_due(every):
-            self._say([narration.watching_log_line(how_far())])
-
-    def ended(self, result: ConvertResult) -> None:
-        """Say what was made, and of what there are no samples: nothing is left out without a
-        word."""
-        self._say(narration.result_log_lines(result, self._printed))
+            self.say([narration.watching_log_line(how_far())])
 
     def announce(self, estimate: Estimate) -> None:
         """The work is planned."""
         super().announce(estimate)
-        self._printed = narration.notices_of(estimate)
-        self._say(narration.estimate_log_lines(estimate))
+        self.printed = narration.notices_of(estimate)
+        self.say(narration.estimate_log_lines(estimate))
         self._lines.postpone()
 
-    def _say(self, lines: Iterable[str]) -> None:
+    def say(self, lines: Iterable[str]) -> None:
+        """Write lines."""
         if self._show:
             for line in lines:
                 self._lines.write(printable(line))
