@@ -68,7 +68,7 @@ def plan(
     if before is not None and not all_types:
         from shardctl.making.convert.update_plan import UpdatePlan, plan_update
 
-        material = _material(conversion, inputs)
+        material = material_of(conversion, inputs)
         found = plan_update(material, before)
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
@@ -84,7 +84,7 @@ def plan(
         )
 
     def attempt(all_types: bool) -> ConversionPlan:
-        return plan_conversion(_material(conversion, inputs), all_types)
+        return plan_conversion(material_of(conversion, inputs), all_types)
 
     new = attempt(all_types) if all_types else with_types(attempt, RUN_AGAIN)
     if conversion.options.max_rejects is None:
@@ -111,7 +111,8 @@ def _following(
     return replace(planned, job=job, warnings=warnings, matching=matching)
 
 
-def _material(conversion: Conversion, inputs: Inputs) -> Material:
+def material_of(conversion: Conversion, inputs: Inputs) -> Material:
+    """Return what a plan is made from."""
     return Material(
         inputs.listing.fresh(),
         conversion.recipe,

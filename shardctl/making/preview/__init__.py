@@ -28,6 +28,7 @@ from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, all_blocks
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.columns import renamed, without_key
+from shardctl.making.convert.conversion import Conversion, Inputs, discover
 from shardctl.making.convert.conversion_plan import (
     ConversionPlan,
     Material,
@@ -35,11 +36,13 @@ from shardctl.making.convert.conversion_plan import (
     plan_conversion,
 )
 from shardctl.making.convert.listener import ConversionProgress
-from shardctl.making.convert.planning import with_types
+from shardctl.making.convert.planning import material_of, with_types
+from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.sample_kind import settle_kind
+from shardctl.making.convert.targets import Target
 from shardctl.making.options import Options, chosen_options
 from shardctl.making.paths import check_sources
-from shardctl.making.plan.labels import PlanRules, write_files
+from shardctl.making.plan.labels import write_files
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.splits import SplitRule
@@ -137,91 +140,50 @@ def make_preview(
 
     Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
     """
-    chosen, given = chosen_options("preview", recipe, options)
-    chosen.check()
-    roots = check_sources(src)
-    split = SplitRule.parse(chosen.split)
-    engine = local_engine(chosen.workers, chosen.limits(), on_line)
-    try:
-        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
-        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
-        notices = settle_kind(given, roots, engine, labels)
-        # inputs are compared for no duplicates: that takes a look at all of them
-        checked = replace(Recipe.from_json(given), duplicates=KEEP_ALL)
-        if checked.kind != "image":
-            raise UsageError(
-                f"a preview is for images, and the kind of these inputs is {checked.kind}; convert "
-                "and inspect them"
-            )
-        if checked.store is not None and checked.store.name == "none":
-            functions = checked.sample_transforms
-            steps = tuple(step for step in checked.transforms if step not in functions)
-            checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
-            notices = [*notices, "store none: the images are shown as your functions get them"]
-        variants = (
-            VARIANTS if given.get("variants") is None and checked.random else checked.variants
-        )
-        backend.require_one()
-        rules = PlanRules(
-            split, labels, None, checked.seed, checked.key_source is not None, checked.undivided
-        )
-        with scratch_folder() as scratch, progress_of(progress) as shown:
-            told = ConversionProgress(shown)
-            listing = list_files(
-                roots,
-                KINDS["image"],
-                checked.reading,
-                labels,
-                scratch / "listing.arrow",
-                told.listing,
-            )
-            listing.notices[:0] = notices
-
-            def attempt(all_types: bool) -> Preview:
-                trial = _Trial(
-                    listing.fresh(), checked, variants, rules, chosen, engine, scratch, shown
+    with scratch_folder() as scratch, progress_of(progress) as shown:
+        request = ConvertRequest.of(src, scratch / "out", recipe, options)
+        engine = local_engine(request.options.workers, request.options.limits(), on_line)
+        try:
+            listener = ConversionProgress(shown).listener()
+            conversion = Conversion(request, listener, engine, Target(request.folder))
+            # inputs are compared for no duplicates: that takes a look at all of them
+            checked = replace(conversion.recipe, duplicates=KEEP_ALL)
+            if checked.kind != "image":
+                raise UsageError(
+                    f"a preview is for images, and the kind of these inputs is {checked.kind}; "
+                    "convert and inspect them"
                 )
-                return trial.run(inputs, keys, all_types)
-
-            return with_types(attempt, "call it again")
-    finally:
-        engine.close()
+            if checked.store is not None and checked.store.name == "none":
+                functions = checked.sample_transforms
+                steps = tuple(step for step in checked.transforms if step not in functions)
+                checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
+                conversion.notices.append(
+                    "store none: the images are shown as your functions get them"
+                )
+            conversion.recipe = checked
+            is_open = request.recipe.get("variants") is None and checked.random
+            variants = VARIANTS if is_open else checked.variants
+            trial = _Trial(conversion, discover(conversion, scratch), variants, shown)
+            return with_types(lambda all_types: trial.run(inputs, keys, all_types), "call it again")
+        finally:
+            engine.close()
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """One attempt to make a preview."""
+    """What makes a preview of a conversion."""
 
-    listing: Listing
-    recipe: Recipe
+    conversion: Conversion
+    inputs: Inputs
     variants: int
-    rules: PlanRules
-    options: Options
-    engine: Engine
-    scratch: Path
     shown: Progress
-
-    @cached_property
-    def bases(self) -> tuple[Root, ...]:
-        return tuple(Root.of(root.base) for root in self.listing.roots)
 
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        engine = self.engine
-        if not self.recipe.sample_transforms:
-            engine = cast("Engine", _Unprobed(engine))
-        told = ConversionProgress(self.shown).listener()
-        material = Material(
-            self.listing,
-            self.recipe,
-            self.rules,
-            self.options,
-            self.bases,
-            engine,
-            self.scratch,
-            told,
-        )
+        recipe, material = self.conversion.recipe, material_of(self.conversion, self.inputs)
+        if not recipe.sample_transforms:
+            material = replace(material, engine=cast("Engine", _Unprobed(material.engine)))
         draft = plan_conversion(material, all_types)
         # Where the records of a unit are in several splits, each split has all units.
         counts = draft.planner.records
@@ -231,10 +193,10 @@ class _Trial:
             if keys
             else evenly_spaced(total, inputs)
         )
-        job: Job = replace(draft.job(Path(), self.bases, self.recipe, {}, None), draw=None)
+        job: Job = replace(draft.job(Path(), self.inputs.bases, recipe, {}, None), draw=None)
         build = partial(self._build, draft, places)
         made = build(job, range(len(places)))
-        if self.variants > self.recipe.variants:
+        if self.variants > recipe.variants:
             further = build(self._with_variants(job), range(len(places)))
             made = list(map(_with_further, made, further))
         shown = [
@@ -245,12 +207,12 @@ class _Trial:
         sources = build(self._as_they_are(job, draft), shown)
         for place, source in zip(shown, sources, strict=True):
             made[place] = replace(made[place], source=next(iter(source.samples), None))
-        notices = (*self.listing.warnings, *self.listing.notices)
-        return Preview(self.recipe, self.variants, tuple(made), total, notices)
+        notices = (*draft.listing.warnings, *draft.listing.notices)
+        return Preview(recipe, self.variants, tuple(made), total, notices)
 
     def _place_of(self, key: str, draft: ConversionPlan) -> int:
         """Return the place of a record in the plan. Raises InputError."""
-        paths = self.listing.table["path"]
+        paths = draft.listing.table["path"]
         file, record = pc.index(paths, key).as_py(), 0
         if file < 0:
             path, _, number = key.rpartition("#")
@@ -260,7 +222,7 @@ class _Trial:
             first = printable(str(paths[0].as_py()))
             raise InputError(
                 f"there is no input with the key {printable(key)}; a key is a path such as {first}"
-                + ("" if self.listing.whole else "#1, with the number of a record")
+                + ("" if draft.listing.whole else "#1, with the number of a record")
             )
         return place
 
@@ -274,16 +236,16 @@ class _Trial:
         columns = job.layout.columns
         if "variant" not in columns.names:
             columns = columns.append(pa.field("variant", pa.int32()))
-        recipe = replace(self.recipe, variants=self.variants)
+        recipe = replace(job.recipe, variants=self.variants)
         return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
 
     def _as_they_are(self, job: Job, draft: ConversionPlan) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the
         recipe."""
         recipe = replace(
-            self.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
+            job.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
         )
-        content = self.listing.kind.columns
+        content = draft.listing.kind.columns
         if draft.fields is not None:
             content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
         of_records = {
@@ -292,7 +254,7 @@ class _Trial:
             if isinstance(role, Mask | Objects) and content is not None and name in content.names
         }
         layout = known_layout(
-            recipe, draft.labelling, self.listing, content, job.kept_images, of_records
+            recipe, draft.labelling, draft.listing, content, job.kept_images, of_records
         )
         return replace(job, recipe=recipe, layout=layout)
 
@@ -301,15 +263,15 @@ class _Trial:
     ) -> list[Tried]:
         """Do a job on the records in these places of the plan, and return what became of those of
         some `shards`."""
-        folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        folder = Path(tempfile.mkdtemp(dir=self.inputs.scratch))
         files = draft.planner.write_each(folder, places)
-        write_files(folder / FILES, self.listing, draft.labelling, files)
+        write_files(folder / FILES, draft.listing, draft.labelling, files)
         job = replace(job, folder=folder)
         begin(job)
         told = ConversionProgress(self.shown)
         told.part("", len(shards), len(shards))
         told.building()
-        self.engine.run(job, shards, told.progress)
+        self.conversion.engine.run(job, shards, told.progress)
         return [_tried(job, shard) for shard in shards]
 
 
