@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,37 +23,23 @@ from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
-from shardctl.images.codecs import backend
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, all_blocks
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.columns import renamed, without_key
 from shardctl.making.convert.conversion import Conversion, Inputs, discover
-from shardctl.making.convert.conversion_plan import (
-    ConversionPlan,
-    Material,
-    known_layout,
-    plan_conversion,
-)
+from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.convert.planning import material_of, with_types
 from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target
-from shardctl.making.options import Options, chosen_options
-from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files
-from shardctl.making.plan.list_files import list_files
-from shardctl.making.plan.listing import LabelRule, Listing
-from shardctl.making.plan.splits import SplitRule
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
-from shardctl.making.shards.job import Job, Root
+from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import read_marker
 from shardctl.making.shards.scan import Probe
-from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.image_columns import marked_masks
-from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import evenly_spaced
