@@ -20,7 +20,7 @@ import numpy as np
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Indices
-from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.manifest import SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
 from shardctl.loader.blocks.memory import Batch
@@ -31,12 +31,12 @@ from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.making.shards.job import NEW_FOLDER, marker_path
 from shardctl.making.shards.marker import read_marker
+from shardctl.making.write.writer import manifest_of
 from shardctl.system.arguments import truth, whole_number
 from shardctl.system.files import is_file
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.text import lacks, printable
-from shardctl.version import __version__
 
 T = TypeVar("T")
 
@@ -82,27 +82,11 @@ class FinishedPart(Shards):
     ) -> None:
         paths, self._inodes, facts = zip(*shards, strict=True)
         reader = _again_if_moved(lambda: _reader_of(_found(target, paths[0])))
-        layout = reader.layout
         rows, size = sum(each.rows for each in facts), sum(each.bytes for each in facts)
         self.root, self._place, self.split = target, target, split
-        self.manifest = Manifest(
-            kind=layout.kind,
-            samples=rows,
-            shards=len(shards),
-            bytes=size,
-            inputs=rows,
-            rejected=0,
-            splits=(SplitFacts(split or reader.info["split"], rows, len(shards), size),),
-            schema=tuple((field.name, str(field.type)) for field in layout.columns),
-            fields=layout.fields(),
-            recipe=recipe,
-            settings={},
-            fingerprint="",
-            fingerprint_parts={},
-            sources=(),
-            files={},
-            created="",
-            shardctl_version=__version__,
+        split = split or reader.info["split"]
+        self.manifest = manifest_of(
+            reader.layout, (SplitFacts(split, rows, len(shards), size),), recipe
         )
         self._take(FinishedShards.of(list(zip(paths, facts, strict=True))), range(len(shards)))
 

@@ -306,29 +306,43 @@ def finish(
     files = write_tables(
         folder, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
-    samples = sum(entry.rows for entry in entries)
-    manifest = Manifest(
-        kind=layout.kind,
-        samples=samples,
-        shards=len(entries),
-        bytes=sum(entry.bytes for entry in entries),
-        inputs=samples,
-        rejected=0,
-        splits=splits_of(entries),
-        schema=tuple((f.name, str(f.type)) for f in layout.columns),
-        fields=layout.fields(),
-        recipe=recipe,
+    manifest = manifest_of(
+        layout,
+        splits_of(entries),
+        recipe,
         settings=settings,
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
-        sources=(),
         files=files,
-        created=now(),
-        shardctl_version=__version__,
         class_counts=class_counts,
     )
     write_atomically(folder / MANIFEST, manifest.to_json().encode())
     return manifest
+
+
+def manifest_of(
+    layout: Layout, splits: tuple[SplitFacts, ...], recipe: dict[str, Any], **others: Any
+) -> Manifest:
+    """Return the manifest of samples without a source, each of which was an input; `others` are its
+    other fields."""
+    samples = sum(each.samples for each in splits)
+    nothing = {"settings": {}, "fingerprint": "", "fingerprint_parts": {}, "files": {}}
+    return Manifest(
+        kind=layout.kind,
+        samples=samples,
+        shards=sum(each.shards for each in splits),
+        bytes=sum(each.bytes for each in splits),
+        inputs=samples,
+        rejected=0,
+        splits=splits,
+        schema=tuple((f.name, str(f.type)) for f in layout.columns),
+        fields=layout.fields(),
+        recipe=recipe,
+        sources=(),
+        created=now(),
+        shardctl_version=__version__,
+        **{**nothing, **others},
+    )
 
 
 def splits_of(
