@@ -35,10 +35,9 @@ from shardctl.errors import (
 )
 from shardctl.format.names import STAGING
 from shardctl.making.plan.fingerprint import deciding_versions, version_changes
-from shardctl.making.shards.engines.local import Engine, LocalPool, OnFound, Report
+from shardctl.making.shards.engines.local import LocalPool, Report
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import SIGN, WorkDone, fetch_job
-from shardctl.making.shards.scan import PrePlanTask, Probe
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.packages import to_install
@@ -102,22 +101,22 @@ def start(
     return RayCluster(address, workers, limits, on_line)
 
 
-class RayCluster(Engine):
-    """Builds shards on a Ray cluster. It connects to it when work is coming; a connection that is
-    there already is used."""
+class RayCluster(LocalPool):
+    """Builds shards on a Ray cluster; what is small is done in processes of this machine. It
+    connects to it when work is coming; a connection that is there already is used."""
 
     def __init__(self, address: str, workers: int | str, limits: Limits, on_line: OnLine) -> None:
-        self._address, self._limits, self._on_line = address, limits, on_line
-        self._workers = None if workers == "auto" else int(workers)
+        self._most = None if workers == "auto" else int(workers)
         here = most_workers()
-        self._here = LocalPool(min(here, self._workers or here), limits, on_line)
+        super().__init__(min(here, self._most or here), limits, on_line)
+        self._address, self._on_line = address, on_line
         self._ours = False
         self._flights: dict[Any, _Flight] = {}
 
     def prepare(self) -> None:
         """Have the workers' modules imported on this machine, and connect. Raises WorkerError,
         UsageError."""
-        self._here.prepare()
+        super().prepare()
         self._connect()
 
     def at_once(self) -> int:
@@ -125,21 +124,13 @@ class RayCluster(Engine):
         they are fewer."""
         self._connect()
         cpus = max(1, _cpus())
-        return min(cpus, self._workers or cpus)
-
-    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
-        """Look at files on this machine."""
-        self._here.examine(tasks, on_found)
-
-    def probe(self, job: Job) -> Probe:
-        """Probe the records on this machine."""
-        return self._here.probe(job)
+        return min(cpus, self._most or cpus)
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards: as many at a time as the cluster has use for."""
         import ray
 
-        self._here.close()
+        super().close()
         self._connect()
         self._report, self._waiting = report, deque(shards)
         self._losses: Counter[int] = Counter()
@@ -172,7 +163,7 @@ class RayCluster(Engine):
         due = time.monotonic() + NODES_SECONDS
         try:
             while self._waiting or self._flights:
-                most = self._most()
+                most = self._count()
                 while self._waiting and len(self._flights) < most:
                     shard = self._waiting.popleft()
                     self._flights[build.remote({**sent, "shard": shard})] = _Flight(shard)
@@ -190,16 +181,12 @@ class RayCluster(Engine):
             raise
         self._tell_nodes()
 
-    def let_go(self) -> None:
-        """Have the processes of this machine end. Those of the cluster end by themselves."""
-        self._here.let_go()
-
     def close(self) -> None:
         """Cancel what is being built, and leave the cluster if this engine has connected to it."""
         try:
             self._cancel()
         finally:
-            self._here.close()
+            super().close()
             if self._ours:
                 import ray
 
@@ -214,7 +201,7 @@ class RayCluster(Engine):
         if not ray.is_initialized():
             # before it is so: what was begun is ended, also where it is interrupted
             self._ours = True
-            _connect(self._address, self._workers or most_workers())
+            _connect(self._address, self._most or most_workers())
         elif self._address and not self._ours:
             there = ray.get_runtime_context().gcs_address
             if there != self._address:
@@ -241,7 +228,7 @@ class RayCluster(Engine):
                 except (StopIteration, ray.exceptions.RayError):
                     flights.remove(each)
 
-    def _most(self) -> int:
+    def _count(self) -> int:
         """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing
         that builds them."""
         now = time.monotonic()
@@ -254,7 +241,7 @@ class RayCluster(Engine):
                 f"the Ray cluster has had no CPU for {NO_NODE_SECONDS:g} s; add a node, run this again"
             )
         most = WAITING_PER_CPU * max(1, self._cpus)
-        return min(most, self._workers or most)
+        return min(most, self._most or most)
 
     def _attend(self, messages: Any) -> None:
         """Take in the messages of a task that have arrived, or that it is gone. Raises what stopped
