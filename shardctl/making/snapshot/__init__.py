@@ -20,6 +20,7 @@ from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import how_far
 from shardctl.making.convert import ConvertResult, Listener, narration
+from shardctl.making.convert.conversion import DatasetReplacedError
 from shardctl.making.convert.decision import Verdict
 from shardctl.making.convert.listener import ConversionProgress, Estimate
 from shardctl.making.convert.rejects import refuse_many_rejects
@@ -130,37 +131,31 @@ def snapshot(
     there = dst if on_store else request.folder.root
     shown = str(dst) if on_store else request.folder.text
     log = ProgressLog(shown, progress and listener is None)
-    given: dict[str, Any] = {
-        "may_update": truth("update", update),
-        "may_overwrite": truth("overwrite", overwrite),
-        "trust": truth("trust", trust),
-        "rank": rank_of(rank, world_size),
-        "moved_from": moved_from,
-        "log": log,
-        "listener": listener or log.listener(),
-    }
+    make = partial(
+        _Snapshot,
+        may_update=truth("update", update),
+        may_overwrite=truth("overwrite", overwrite),
+        trust=truth("trust", trust),
+        rank=rank_of(rank, world_size),
+        moved_from=moved_from,
+        log=log,
+        listener=listener or log.listener(),
+    )
     if on_store:
         from shardctl.making.convert.targets.store import on_store_without_jobs  # an extra
 
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
         with on_store_without_jobs(str(dst)) as store:
-            request = replace(request, folder=store.folder)
-            _Snapshot(request, target=store, store=store, **given).settle()
+            make(replace(request, folder=store.folder), target=store, store=store).settle()
     else:
         target = Target(LocalFolder(request.folder.root))
-        request = replace(request, folder=target.folder)
-        made = _Snapshot(request, target=target, store=None, **given)
+        made = make(replace(request, folder=target.folder), target=target, store=None)
         if not wait and made.manifest() is None:
             return PartialDataset(request.folder.root, in_background(made.settle))
         made.settle()
         if not wait:  # one that may have to be brought up to date is not read before it is
             return PartialDataset(request.folder.root, in_background(lambda: None))
     return open_dataset(there, cache=cache, cache_limit=cache_limit)
-
-
-class _ReplacedError(Exception):
-    """Another process has made the dataset, or brought it up to date, while this one waited for the
-    right to do so."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +262,7 @@ class _Snapshot:
                 # nothing is left out without a word
                 self.log.say(narration.result_log_lines(made, self.log.printed))
                 return True
-        except _ReplacedError:
+        except DatasetReplacedError:
             return False
 
     def _lease(self) -> AbstractContextManager[WriteLease]:
@@ -286,7 +281,7 @@ class _Snapshot:
             # to get the lease one after the other would take many processes long
             if time.monotonic() >= due:
                 if store.is_replaced():
-                    raise _ReplacedError
+                    raise DatasetReplacedError
                 due = time.monotonic() + LOOK_SECONDS_ON_STORE
 
         return store.lease(waiting, looking)
