@@ -20,8 +20,7 @@ from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import how_far
 from shardctl.making.convert import ConvertResult, Listener, narration
-from shardctl.making.convert.conversion import DatasetReplacedError
-from shardctl.making.convert.decision import Verdict
+from shardctl.making.convert.decision import DatasetReplacedError, Verdict
 from shardctl.making.convert.listener import ConversionProgress, Estimate
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.request import ConvertRequest
