@@ -436,7 +436,7 @@ class ShardBuilder:
         if (planned.number, None) in hints.lost:
             raise hints.lost[planned.number, None]
         one_by_one = BuildAgain(
-            hints.with_careful(planned.number),
+            replace(hints, careful=hints.careful | {planned.number}),
             f"{planned.key()}: memory ran out for a record of the unit",
         )
         try:

@@ -182,10 +182,6 @@ class RetryHints:
         """Return the same hints, and that these are lost too."""
         return replace(self, lost={**self.lost, **lost})
 
-    def with_careful(self, unit: int) -> RetryHints:
-        """Return the same hints, and that the records of this unit are to be read one by one."""
-        return replace(self, careful=self.careful | {unit})
-
     @cached_property
     def _records(self) -> dict[int, list[int]]:
         ordered = sorted((unit, record) for unit, record in self.lost if record is not None)

@@ -79,7 +79,8 @@ def read_unit(
     assert job.fields is not None, "a format reads into columns"
     for parsed in read_fields(job, planned, unit, job.recipe.reading, job.fields, choose, digest):
         if job.renames:
-            parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
+            names = [job.renames.get(name, name) for name in parsed.batch.schema.names]
+            parsed = replace(parsed, batch=parsed.batch.rename_columns(names))
         if job.recipe.label_source == FOLDER:
             parsed = replace(parsed, batch=with_class_folders(parsed.batch))
         if job.by_field and job.layout.classes is not None:
@@ -226,10 +227,6 @@ def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejectio
         *((int(numbers[row]), rejection) for row, rejection in wrong.items()),
     ]
     return Parsed(numbers[kept], batch.filter(pa.array(kept)), sorted(rejects, key=itemgetter(0)))
-
-
-def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
-    return batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
 
 
 def records_of(

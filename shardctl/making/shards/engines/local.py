@@ -223,7 +223,9 @@ class CrashPolicy:
         if unit is not None and unit not in hints.careful:
             of_all = death.record is None and not unread
             if together or (of_all and self.job.plan["records"][unit].as_py() > 1):
-                return replace(task, hints=hints.with_careful(unit), trial=unit)
+                return replace(
+                    task, hints=replace(hints, careful=hints.careful | {unit}), trial=unit
+                )
         where = task.shard, unit, TOGETHER if together else death.record, death.from_outside
         is_fatal = self.deaths.is_fatal(where, death, FATAL_CRASHES)
         deaths = self.deaths.times[where]
