@@ -24,7 +24,13 @@ Box = tuple[float, float, float, float]
 Colour = tuple[int, int, int]
 """Red, green, blue, 0 to 255."""
 
-Matrix = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
+"""Arrays of any shape."""
+
+Matrix = Floats
 """(3, 3) float64: maps the column (x, y, 1) to a multiple of (x', y', 1)."""
 
 BLACK: Colour = (0, 0, 0)
@@ -46,7 +52,7 @@ def inverted(matrix: Matrix) -> Matrix:
     return inverse
 
 
-def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> Floats:
     """Map points (…, 2) by a matrix. Points that a perspective throws behind the eye become
     infinite."""
     mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
@@ -54,11 +60,11 @@ def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> npt.NDArray[
         depth = points @ matrix[2, :2] + matrix[2, 2]
         with np.errstate(divide="ignore", invalid="ignore"):
             mapped = np.where(depth[..., None] > 0, mapped / depth[..., None], np.inf)
-    result: npt.NDArray[np.float64] = mapped
+    result: Floats = mapped
     return result
 
 
-def corners(box: Box) -> npt.NDArray[np.float64]:
+def corners(box: Box) -> Floats:
     """Return the four corners of a box, in turn: (4, 2)."""
     left, top, right, bottom = box
     return np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float64)
@@ -274,14 +280,10 @@ def fit(size: Size, target: Size) -> Size:
     )
 
 
-def bounds(points: npt.NDArray[np.float64]) -> Box:
+def bounds(points: Floats) -> Box:
     """Return the smallest box around points (n, 2)."""
     (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
     return left, top, right, bottom
-
-
-PixelMask = npt.NDArray[np.bool_]
-"""(height, width): whether a pixel is one of an object."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,17 +295,17 @@ class Patch:
     hundred in an image.
     """
 
-    pixels: PixelMask
+    pixels: Flags
     top: int
     left: int
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, mask: PixelMask) -> Patch:
+    def of(cls, mask: Flags) -> Patch:
         """Return all of a mask."""
         return cls(mask, 0, 0, mask.shape)
 
-    def whole(self) -> PixelMask:
+    def whole(self) -> Flags:
         """Return the mask with all of its pixels. Its columns lie one after the other."""
         mask = np.zeros(self.shape, bool, order="F")
         height, width = self.pixels.shape
@@ -323,7 +325,7 @@ class Patch:
             (len(rows), len(columns)),
         )
 
-    def gathered(self, rows: npt.NDArray[Any], columns: npt.NDArray[Any]) -> Patch:
+    def gathered(self, rows: Values, columns: Values) -> Patch:
         """Return the mask of the pixels at any rows and columns of this one, (height, width) each;
         -1 stands for none."""
         height, width = self.pixels.shape

@@ -6,16 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.images.geometry import Values
 from shardctl.system.text import counted
-
-Values = npt.NDArray[Any]
-"""(height, width) of a mode of Pillow that begins with I or F."""
 
 MODES = ("I", "F")
 """How the names of the modes begin that Pillow gives such images."""

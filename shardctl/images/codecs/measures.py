@@ -18,6 +18,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from shardctl.images.codecs.image import Opened, png_metadata
+from shardctl.images.geometry import Counts, Flags, Values
 
 MEASURED_SIDE = 256
 """Short side, in pixels, at which sharpness and contrast are measured: they depend on the size of
@@ -43,13 +44,13 @@ _EXIF_BLOCK, _DATE_TIME, _DATE_TIME_ORIGINAL = 0x8769, 0x0132, 0x9003
 picture was taken."""
 
 
-def _cosines() -> npt.NDArray[np.int64]:
+def _cosines() -> Counts:
     """Return the first rows of the matrix of a discrete cosine transform, in whole numbers: (8, 32)
     int64."""
     row, column = np.arange(_LOW)[:, None], np.arange(_GRID)[None, :]
-    cosines: npt.NDArray[np.int64] = np.rint(
-        np.cos(np.pi * (2 * column + 1) * row / (2 * _GRID)) * _SCALE
-    ).astype(np.int64)
+    cosines: Counts = np.rint(np.cos(np.pi * (2 * column + 1) * row / (2 * _GRID)) * _SCALE).astype(
+        np.int64
+    )
     return cosines
 
 
@@ -112,7 +113,7 @@ def taken_at(opened: Opened) -> datetime | None:
     return next((date for date in map(_date, dates) if date is not None), None)
 
 
-def _variance(values: npt.NDArray[Any]) -> float:
+def _variance(values: Values) -> float:
     """Return the variance of whole numbers up to 2^15: from exact sums, in a quarter of the time of
     numpy's own."""
     total, squares = (
@@ -146,6 +147,6 @@ def _grey(picture: Image.Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     return np.asarray(grey if grey.size == size else grey.resize(size, Image.Resampling.BILINEAR))
 
 
-def _packed(bits: npt.NDArray[np.bool_]) -> int:
+def _packed(bits: Flags) -> int:
     """Return 8 x 8 bits as a number, the first one as its highest bit."""
     return int.from_bytes(np.packbits(bits).tobytes(), "big")

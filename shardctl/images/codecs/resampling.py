@@ -22,6 +22,7 @@ from shardctl.images.geometry import (
     Patch,
     Size,
     Stage,
+    Values,
     View,
     Warp,
     apply,
@@ -47,8 +48,6 @@ _FLIPS = {
     (False, True): Image.Transpose.FLIP_TOP_BOTTOM,
     (True, True): Image.Transpose.ROTATE_180,
 }
-
-Values = npt.NDArray[Any]
 
 Field = npt.NDArray[np.float32]
 """(height, width) float32: a number for each pixel."""
@@ -300,7 +299,7 @@ def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
     return places
 
 
-def _nearest_anywhere(stage: Warp | Displacement) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _nearest_anywhere(stage: Warp | Displacement) -> tuple[Values, Values]:
     """Return the row and the column of the source that is nearest to each pixel, -1 where there is
     none."""
     if isinstance(stage, Displacement):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.images.codecs import rle
-from shardctl.images.geometry import Patch
+from shardctl.images.geometry import Counts, Flags, Floats, Patch
 
 MOST_GROUPS = 8
 """Groups of five bits of one length: 40 bits are more pixels than an image may have."""
@@ -24,7 +24,7 @@ _FIRST = 48
 """The byte that stands for a group of zeros."""
 
 
-def compress(runs: Sequence[int] | npt.NDArray[np.int64]) -> bytes:
+def compress(runs: Sequence[int] | Counts) -> bytes:
     """Return the lengths of runs as COCO's compressed bytes."""
     lengths = np.asarray(runs, np.int64)
     left = lengths.copy()
@@ -42,7 +42,7 @@ def compress(runs: Sequence[int] | npt.NDArray[np.int64]) -> bytes:
     return groups[written].tobytes()
 
 
-def decompress(counts: bytes) -> npt.NDArray[np.int64]:
+def decompress(counts: bytes) -> Counts:
     """Return the lengths of the runs, (n,) int64. Raises ValueError for bytes that COCO's
     compression does not give."""
     codes = np.frombuffer(counts, np.uint8).astype(np.int64) - _FIRST
@@ -68,7 +68,7 @@ def decompress(counts: bytes) -> npt.NDArray[np.int64]:
     return runs
 
 
-def decode(counts: bytes, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def decode(counts: bytes, size: tuple[int, int]) -> Flags:
     """Return the mask of an object, (height, width) bool; `size` is (height, width).
 
     Raises ValueError if the bytes are no compressed runs, or their runs do not fill the size.
@@ -117,7 +117,7 @@ def box(counts: bytes, height: int) -> list[float]:
     return [int(left[0]), low, int(right[-1] - left[0]) + 1, high - low + 1]
 
 
-def encode(mask: npt.NDArray[np.bool_]) -> bytes:
+def encode(mask: Flags) -> bytes:
     """Return the compressed runs of a mask, (height, width) bool."""
     return encode_patch(Patch.of(np.asarray(mask, bool)))
 
@@ -158,7 +158,7 @@ def object_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> npt.NDArr
     return masks
 
 
-def inside(polygons: Iterable[Any], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def inside(polygons: Iterable[Any], size: tuple[int, int]) -> Flags:
     """Return which pixels of an image (height, width) have their centre in one of the polygons (x,
     y, x, y, … from the corner).
 
@@ -172,7 +172,7 @@ def inside(polygons: Iterable[Any], size: tuple[int, int]) -> npt.NDArray[np.boo
     return covered
 
 
-def _inside(points: npt.NDArray[np.float64], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def _inside(points: Floats, size: tuple[int, int]) -> Flags:
     """Return which pixels have their centre in one polygon (n, 2)."""
     height, width = size
     x, y = points.T
@@ -192,5 +192,5 @@ def _inside(points: npt.NDArray[np.float64], size: tuple[int, int]) -> npt.NDArr
     changes = np.bincount(rows * (width + 1) + columns, minlength=height * (width + 1)).reshape(
         height, width + 1
     )
-    found: npt.NDArray[np.bool_] = np.cumsum(changes, axis=1)[:, :width] % 2 == 1
+    found: Flags = np.cumsum(changes, axis=1)[:, :width] % 2 == 1
     return found
