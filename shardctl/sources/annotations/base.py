@@ -3,11 +3,8 @@ becomes of them."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +13,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
-from shardctl.sources.annotations.inputs import Inputs, ToldSplits
+from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.system.options import Word
 
 
@@ -160,30 +157,6 @@ dataset has it."""
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array, without a copy where it is one."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
-class AnnotationFormat(ABC):
-    """A way in which annotations are written. `needs_path` says that there is nothing to look for
-    without a path, `takes_several` that several may be given."""
-
-    name: ClassVar[str]
-    needs_path: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = False
-
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError for an option that the format does not have."""
-        raise UsageError(
-            f"{self.name} annotations have no option {name!r}; use --labels {self.name}:PATH"
-        )
-
-    @abstractmethod
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read all sources of this format. `scratch` is a folder for files that need not last.
-
-        Raises InputError for what cannot be read, and where it is not clear which input is meant.
-        """
 
 
 def rows_of(annotated: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:

@@ -7,14 +7,13 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.annotations.base import (
-    AnnotationFormat,
     AnnotationRule,
     Annotations,
     Source,
@@ -49,33 +48,26 @@ from shardctl.system.text import printable
 SUFFIXES = (".txt", ".json")
 
 
-class Captions(AnnotationFormat):
-    """Text files (the whole text is the caption) or JSON files of the same name as the image,
-    beside it or in a folder."""
-
-    name: ClassVar[str] = "captions"
-    needs_path: ClassVar[bool] = False
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read all files. One that is wrong rejects its image."""
-        path = sources[0].path
-        faults: dict[int, Rejection] = {}
-        of_files = path == "" or is_folder(path)
-        found, several, digest, notices = (
-            _of_files(path, inputs, faults) if of_files else _of_lines(path, inputs)
-        )
-        rows = rows_of(list(found), len(inputs))
-        values: list[Any] = list(found.values())
-        column = pa.field("captions", pa.list_(pa.string()))
-        if not several:
-            column = pa.field("caption", pa.string())
-            values = [each[0] if each else None for each in values]
-        without = len(inputs) - len(found)
-        notices += said_of_others([], without, inputs, "caption", "it is null there")
-        table = pa.table({column.name: pa.array(values, column.type)})
-        return Annotations(table, rows, (column,), (digest,), faults=faults, notices=tuple(notices))
+def read(
+    sources: Sequence[Source], inputs: Inputs, _rule: AnnotationRule, _scratch: Path
+) -> Annotations:
+    """Read all files. One that is wrong rejects its image."""
+    path = sources[0].path
+    faults: dict[int, Rejection] = {}
+    of_files = path == "" or is_folder(path)
+    found, several, digest, notices = (
+        _of_files(path, inputs, faults) if of_files else _of_lines(path, inputs)
+    )
+    rows = rows_of(list(found), len(inputs))
+    values: list[Any] = list(found.values())
+    column = pa.field("captions", pa.list_(pa.string()))
+    if not several:
+        column = pa.field("caption", pa.string())
+        values = [each[0] if each else None for each in values]
+    without = len(inputs) - len(found)
+    notices += said_of_others([], without, inputs, "caption", "it is null there")
+    table = pa.table({column.name: pa.array(values, column.type)})
+    return Annotations(table, rows, (column,), (digest,), faults=faults, notices=tuple(notices))
 
 
 Found = tuple[dict[int, list[str]], bool, str, list[str]]

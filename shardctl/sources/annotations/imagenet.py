@@ -7,13 +7,12 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, reading, stem
 from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
@@ -35,48 +34,40 @@ _WNID = re.compile(r"n\d{8}")
 _VALIDATION = "ILSVRC2012_val_{:08d}"
 
 
-class Imagenet(AnnotationFormat):
-    """The lists of classes that come with ImageNet. They give `label`; its names are in the order
-    of the WordNet numbers."""
-
-    name: ClassVar[str] = "imagenet"
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Find the class of each image: from the ground truth, else from its folder, else from its
-        own name."""
-        lists = _Lists(sources[0].path)
-        words = lists.words()
-        wnids = sorted(words)
-        numbers = {wnid: number for number, wnid in enumerate(wnids)}
-        truth = lists.truth(numbers)
-        rows = np.arange(len(inputs))
-        found: list[int | None] = []
-        for start in range(0, len(inputs), AT_ONCE):
-            found += [
-                _class_of(path, numbers, truth)
-                for path in inputs.paths_at(rows[start : start + AT_ONCE])
-            ]
-        missing = [row for row, number in enumerate(found) if number is None]
-        if len(missing) == len(found):
-            raise InputError(
-                f"{lists.shown}: no image has a class of ImageNet: a folder or a name such as "
-                f"n01440764, or a line in a list ({some(inputs.paths_at([0]))})"
-            )
-        said = []
-        if missing:
-            example = some(inputs.paths_at(missing[:3]))
-            said.append(
-                f"{len(missing):,} of {counted(len(found), 'input')} without a class of ImageNet "
-                f"({example}): no label"
-            )
-        field = pa.field("label", pa.int64())
-        table = pa.table({"label": pa.array(found, pa.int64())})
-        names = _unique([words[wnid] for wnid in wnids], wnids)
-        return Annotations(
-            table, rows, (field,), (lists.digest(),), classes=names, notices=tuple(said)
+def read(
+    sources: Sequence[Source], inputs: Inputs, _rule: AnnotationRule, _scratch: Path
+) -> Annotations:
+    """Find the class of each image: from the ground truth, else from its folder, else from its
+    own name."""
+    lists = _Lists(sources[0].path)
+    words = lists.words()
+    wnids = sorted(words)
+    numbers = {wnid: number for number, wnid in enumerate(wnids)}
+    truth = lists.truth(numbers)
+    rows = np.arange(len(inputs))
+    found: list[int | None] = []
+    for start in range(0, len(inputs), AT_ONCE):
+        found += [
+            _class_of(path, numbers, truth)
+            for path in inputs.paths_at(rows[start : start + AT_ONCE])
+        ]
+    missing = [row for row, number in enumerate(found) if number is None]
+    if len(missing) == len(found):
+        raise InputError(
+            f"{lists.shown}: no image has a class of ImageNet: a folder or a name such as "
+            f"n01440764, or a line in a list ({some(inputs.paths_at([0]))})"
         )
+    said = []
+    if missing:
+        example = some(inputs.paths_at(missing[:3]))
+        said.append(
+            f"{len(missing):,} of {counted(len(found), 'input')} without a class of ImageNet "
+            f"({example}): no label"
+        )
+    field = pa.field("label", pa.int64())
+    table = pa.table({"label": pa.array(found, pa.int64())})
+    names = _unique([words[wnid] for wnid in wnids], wnids)
+    return Annotations(table, rows, (field,), (lists.digest(),), classes=names, notices=tuple(said))
 
 
 def _class_of(path: str, numbers: dict[str, int], truth: dict[str, int]) -> int | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from xml.parsers import expat
 
 import numpy as np
 
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import (
-    AnnotationFormat,
     AnnotationRule,
     Annotations,
     Source,
@@ -59,77 +58,66 @@ _SETS = "ImageSets/Main"
 """Where lists of the images of each split are, beside the folder of the files."""
 
 
-class Voc(AnnotationFormat):
-    """The XML files of Pascal VOC, and of the tools that write such (LabelImg, CVAT, Roboflow)."""
+def read(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+) -> Annotations:
+    """Read the files of all folders. One that is wrong rejects its image."""
+    matched: list[Beside] = []
+    lost: list[FoundFile] = []
+    zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
+    offsets: dict[int, int] = {}
+    lists: list[str] = []
+    for source in sources:
+        within = join(source.path, "Annotations")
+        folder = within if is_folder(within) else source.path
+        found = files_in(folder, (".xml",), "XML files")
+        here, others = _match(found, inputs, printable(folder))
+        refuse_no_match(here, found, inputs, folder, "XML files")
+        matched += here
+        lost += others
+        lists += lists_in(join(parent_of(folder), _SETS))
+        offsets |= {file.row: int(source.path not in zero_based) for file in here}
+    classes: dict[str, int] = {}
+    digest, left_out, at_zero = Digest(), Others(), 0
 
-    name: ClassVar[str] = "voc"
-    takes_several: ClassVar[bool] = True
+    def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], Any]:
+        nonlocal at_zero
+        read = parse(data)
+        objects, zeros = _objects(read, classes, offsets[file.row])
+        at_zero += zeros
+        for record in read.objects:
+            texts = {
+                path.split("/")[2]: text
+                for path, text in record.items()
+                if text not in ("", UNSAID)
+            }
+            known = [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]
+            left_out.update(others_in(texts, known))
+        return objects, read.size()
 
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError unless it is `zero-based`."""
-        if name != ZERO_BASED or value:
-            super().check_option(name, value)
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read the files of all folders. One that is wrong rejects its image."""
-        matched: list[Beside] = []
-        lost: list[FoundFile] = []
-        zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
-        offsets: dict[int, int] = {}
-        lists: list[str] = []
-        for source in sources:
-            within = join(source.path, "Annotations")
-            folder = within if is_folder(within) else source.path
-            found = files_in(folder, (".xml",), "XML files")
-            here, others = _match(found, inputs, printable(folder))
-            refuse_no_match(here, found, inputs, folder, "XML files")
-            matched += here
-            lost += others
-            lists += lists_in(join(parent_of(folder), _SETS))
-            offsets |= {file.row: int(source.path not in zero_based) for file in here}
-        classes: dict[str, int] = {}
-        digest, left_out, at_zero = Digest(), Others(), 0
-
-        def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], Any]:
-            nonlocal at_zero
-            read = parse(data)
-            objects, zeros = _objects(read, classes, offsets[file.row])
-            at_zero += zeros
-            for record in read.objects:
-                texts = {
-                    path.split("/")[2]: text
-                    for path, text in record.items()
-                    if text not in ("", UNSAID)
-                }
-                known = [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]
-                left_out.update(others_in(texts, known))
-            return objects, read.size()
-
-        annotated = sorted(file.row for file in matched)
-        writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
-        faults = read_objects(writer, annotated, matched, digest, parsed)
-        names = in_order(classes)
-        number = np.zeros(len(names), np.int64)
-        number[[classes[name] for name in names]] = np.arange(len(names))
-        rows = rows_of(annotated, len(inputs))
-        without = len(inputs) - len(annotated)
-        notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
-        if at_zero:
-            notices.append(
-                f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from "
-                f"1: if these files count from 0, use --labels voc+{ZERO_BASED}:PATH"
-            )
-        return writer.finish(
-            rows,
-            Objects(tuple(names) or None),
-            number,
-            digests=(digest.hex(),),
-            faults=faults,
-            notices=[*notices, *said_of_others_in("XML files", left_out)],
-            splits=told_by_lists(lists),
+    annotated = sorted(file.row for file in matched)
+    writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
+    faults = read_objects(writer, annotated, matched, digest, parsed)
+    names = in_order(classes)
+    number = np.zeros(len(names), np.int64)
+    number[[classes[name] for name in names]] = np.arange(len(names))
+    rows = rows_of(annotated, len(inputs))
+    without = len(inputs) - len(annotated)
+    notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
+    if at_zero:
+        notices.append(
+            f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from "
+            f"1: if these files count from 0, use --labels voc+{ZERO_BASED}:PATH"
         )
+    return writer.finish(
+        rows,
+        Objects(tuple(names) or None),
+        number,
+        digests=(digest.hex(),),
+        faults=faults,
+        notices=[*notices, *said_of_others_in("XML files", left_out)],
+        splits=told_by_lists(lists),
+    )
 
 
 def _match(

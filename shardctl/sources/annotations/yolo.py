@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
-from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, reading, stem
 from shardctl.sources.annotations.objects import BEYOND, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
@@ -72,68 +72,61 @@ class Setup:
     splits: ToldSplits | None = None
 
 
-class Yolo(AnnotationFormat):
-    """A data.yaml with the images' folders, or a folder of labels."""
+def read(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+) -> Annotations:
+    """Read the lines of all images. A wrong one rejects its image; an image without a file has
+    no objects."""
+    given, digest = sources[0].path, Digest()
+    is_yaml = suffix_of(name_of(given)) in YAML
+    setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, rule)
+    found = {folder: walked(folder, (".txt", ".names"), "labels") for folder in setup.folders}
+    known = {} if setup.names is None else {given: setup.names}
+    setup = replace(
+        setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known)
+    )
+    labelled = {
+        folder: [file for file in files if _is_of_image(file)] for folder, files in found.items()
+    }
+    if not any(labelled.values()):
+        raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
+    matched, lost = match_files(
+        list(chain(*labelled.values())), inputs, printable(given), _name_of_image
+    )
+    refuse_no_match(matched, lost, inputs, given, "labels")
+    if is_yaml:
+        others = set(range(len(inputs))).difference(file.row for file in matched)
+        _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
 
-    name: ClassVar[str] = "yolo"
+    def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], None]:
+        try:
+            return parse(data, setup), None
+        except NineNumbersError as error:
+            raise InputError(f"{file.shown}: {error}") from None
 
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read the lines of all images. A wrong one rejects its image; an image without a file has
-        no objects."""
-        given, digest = sources[0].path, Digest()
-        is_yaml = suffix_of(name_of(given)) in YAML
-        setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, rule)
-        found = {folder: walked(folder, (".txt", ".names"), "labels") for folder in setup.folders}
-        known = {} if setup.names is None else {given: setup.names}
-        setup = replace(
-            setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known)
+    rows = np.arange(len(inputs))
+    writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
+    faults = read_objects(writer, rows.tolist(), matched, digest, parsed)
+    without = len(inputs) - len(matched)
+    notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
+    empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
+    if empty:
+        notices.append(
+            f"no labels in {some(empty)}: the images of this split are background, with no object"
         )
-        labelled = {
-            folder: [file for file in files if _is_of_image(file)]
-            for folder, files in found.items()
-        }
-        if not any(labelled.values()):
-            raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
-        matched, lost = match_files(
-            list(chain(*labelled.values())), inputs, printable(given), _name_of_image
-        )
-        refuse_no_match(matched, lost, inputs, given, "labels")
-        if is_yaml:
-            others = set(range(len(inputs))).difference(file.row for file in matched)
-            _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
-
-        def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], None]:
-            try:
-                return parse(data, setup), None
-            except NineNumbersError as error:
-                raise InputError(f"{file.shown}: {error}") from None
-
-        rows = np.arange(len(inputs))
-        writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
-        faults = read_objects(writer, rows.tolist(), matched, digest, parsed)
-        without = len(inputs) - len(matched)
-        notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
-        empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
-        if empty:
-            notices.append(
-                f"no labels in {some(empty)}: the images of this split are background, with no "
-                "object"
-            )
-        if not is_yaml and exists(told := join(given, "data.yaml")):
-            notices.append(f"{printable(told)} is not read, as its folder is given")
-        role = Objects(
-            setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None
-        )
-        return writer.finish(
-            rows,
-            role,
-            digests=(digest.hex(),),
-            faults=faults,
-            notices=notices,
-            splits=setup.splits,
-        )
+    if not is_yaml and exists(told := join(given, "data.yaml")):
+        notices.append(f"{printable(told)} is not read, as its folder is given")
+    role = Objects(
+        setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None
+    )
+    return writer.finish(
+        rows,
+        role,
+        digests=(digest.hex(),),
+        faults=faults,
+        notices=notices,
+        splits=setup.splits,
+    )
 
 
 def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], shown: str) -> None:

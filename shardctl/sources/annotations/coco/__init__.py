@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,6 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Objects, Role
 from shardctl.sources.annotations.base import (
-    AnnotationFormat,
     AnnotationRule,
     Annotations,
     Source,
@@ -65,105 +63,98 @@ CAPTIONS = "captions"
 IMAGE_ID = "image_id"
 
 
-class Coco(AnnotationFormat):
-    """The JSON files of the COCO datasets and of the many tools that write such."""
-
-    name: ClassVar[str] = "coco"
-    takes_several: ClassVar[bool] = True
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read all files. Objects of the same id and image in several of them are one object."""
-        files = [
-            read_file(source.path, scratch / f"coco-{number}")
-            for number, source in enumerate(sources)
-        ]
-        notices = [notice for file in files for notice in _find_inputs(file, inputs)]
-        if not any((file.rows >= 0).any() for file in files):
-            raise none_among_inputs(files[0].shown, files[0].names)
-        marking = [file for file in files if len(file.objects) or not len(file.captions)]
-        captioning = [file for file in files if len(file.captions)]
-        categories, role, said = joined_categories(marking)
-        notices += said
-        faults: dict[int, Rejection] = {}
-        marks = _Merged(marking, [file.objects for file in marking])
-        marks.join("annotation", notices, faults, categories)
-        texts = _Merged(captioning, [file.captions for file in captioning])
-        texts.join("caption", notices, faults)
-        if any(file.crowds for file in marking) and all(
-            file.crowds == len(file.objects) for file in marking
-        ):
-            notices.append(
-                "all annotations have iscrowd 1, as some tools write for every RLE; they are kept "
-                "as crowds"
-            )
-
-        ids, sizes = np.full(len(inputs), NO_ID, np.int64), np.zeros((len(inputs), 2), np.int32)
-        for file in reversed([*marking, *(file for file in captioning if file not in marking)]):
-            there = file.rows >= 0
-            ids[file.rows[there]] = file.images[there]
-            known = there & (file.sizes[:, 0] > 0)
-            sizes[file.rows[known]] = file.sizes[known]
-        listed, (marked, captioned) = np.flatnonzero(ids != NO_ID), np.zeros((2, len(inputs)), bool)
-        for flags, own in ((marked, marking), (captioned, captioning)):
-            for file in own:
-                flags[file.rows[file.rows >= 0]] = True
-        members = [name for name in ITEMS if name in ALWAYS.union(*(f.members for f in marking))]
-        type_ = objects_type(members)
-        fields = [pa.field(IMAGE_ID, pa.int64())]
-        fields += [objects_field(members)] if marking else []
-        fields += [pa.field(CAPTIONS, pa.list_(pa.string()))] if captioning else []
-        private = [pa.field(ANNOTATED, ANNOTATED_TYPE)] if marking else []
-        writer = TableWriter(scratch / "coco.arrow", pa.schema([*fields, *private]))
-        outside = degenerate = 0
-        for start in range(0, len(listed), IMAGES_AT_ONCE):
-            rows = listed[start : start + IMAGES_AT_ONCE]
-            columns = {IMAGE_ID: pa.array(ids[rows])}
-            if marking:
-                offsets, values = marks.of(rows)
-                values["category"] = pa.array(
-                    np.searchsorted(categories, values["category"].to_numpy())
-                )
-                values["iscrowd"] = values["iscrowd"].fill_null(False)
-                values["keypoints"] = _centred(values["keypoints"])
-                of_object = np.repeat(rows, np.diff(offsets))
-                boxes = values["bbox"].flatten().to_numpy().reshape(-1, 4)
-                odd = odd_boxes(boxes, sizes[of_object])
-                outside, degenerate = outside + odd[0], degenerate + odd[1]
-                _check_points(values["keypoints"], of_object, role, faults)
-                lists = [pa.ListArray.from_arrays(offsets, values[name]) for name in members]
-                columns[OBJECTS] = pa.StructArray.from_arrays(
-                    lists, fields=list(type_), mask=pa.array(~marked[rows])
-                )
-                unknown, count = sizes[rows, 0] == 0, len(rows)
-                parts = [pa.array(sizes[rows, side], mask=unknown) for side in (0, 1)]
-                parts += [pa.array([value] * count) for value in (False, rule.frame, rule.boxes)]
-                columns[ANNOTATED] = pa.StructArray.from_arrays(parts, fields=list(ANNOTATED_TYPE))
-            if captioning:
-                offsets, values = texts.of(rows)
-                columns[CAPTIONS] = pa.ListArray.from_arrays(
-                    offsets, values["caption"], mask=pa.array(~captioned[rows])
-                )
-            writer.write(columns[name] for name in writer.schema.names)
-        notices += said_of_boxes(outside, degenerate, rule)
-        if len(listed) < len(inputs):
-            missing = np.flatnonzero(ids == NO_ID)
-            notices.append(
-                f"{len(missing):,} of {counted(len(inputs), 'input')} are not in the COCO files "
-                f"({some(inputs.paths_at(missing[:3]))}): not annotated"
-            )
-        roles: dict[str, Role] = {OBJECTS: role} if marking else {}
-        return Annotations(
-            writer.finish(),
-            rows_of(listed, len(inputs)),
-            tuple(fields),
-            tuple(file.digest for file in files),
-            roles,
-            faults=faults,
-            notices=tuple(notices),
-            splits=_splits_of(files),
+def read(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+) -> Annotations:
+    """Read all files. Objects of the same id and image in several of them are one object."""
+    files = [
+        read_file(source.path, scratch / f"coco-{number}") for number, source in enumerate(sources)
+    ]
+    notices = [notice for file in files for notice in _find_inputs(file, inputs)]
+    if not any((file.rows >= 0).any() for file in files):
+        raise none_among_inputs(files[0].shown, files[0].names)
+    marking = [file for file in files if len(file.objects) or not len(file.captions)]
+    captioning = [file for file in files if len(file.captions)]
+    categories, role, said = joined_categories(marking)
+    notices += said
+    faults: dict[int, Rejection] = {}
+    marks = _Merged(marking, [file.objects for file in marking])
+    marks.join("annotation", notices, faults, categories)
+    texts = _Merged(captioning, [file.captions for file in captioning])
+    texts.join("caption", notices, faults)
+    if any(file.crowds for file in marking) and all(
+        file.crowds == len(file.objects) for file in marking
+    ):
+        notices.append(
+            "all annotations have iscrowd 1, as some tools write for every RLE; they are kept "
+            "as crowds"
         )
+
+    ids, sizes = np.full(len(inputs), NO_ID, np.int64), np.zeros((len(inputs), 2), np.int32)
+    for file in reversed([*marking, *(file for file in captioning if file not in marking)]):
+        there = file.rows >= 0
+        ids[file.rows[there]] = file.images[there]
+        known = there & (file.sizes[:, 0] > 0)
+        sizes[file.rows[known]] = file.sizes[known]
+    listed, (marked, captioned) = np.flatnonzero(ids != NO_ID), np.zeros((2, len(inputs)), bool)
+    for flags, own in ((marked, marking), (captioned, captioning)):
+        for file in own:
+            flags[file.rows[file.rows >= 0]] = True
+    members = [name for name in ITEMS if name in ALWAYS.union(*(f.members for f in marking))]
+    type_ = objects_type(members)
+    fields = [pa.field(IMAGE_ID, pa.int64())]
+    fields += [objects_field(members)] if marking else []
+    fields += [pa.field(CAPTIONS, pa.list_(pa.string()))] if captioning else []
+    private = [pa.field(ANNOTATED, ANNOTATED_TYPE)] if marking else []
+    writer = TableWriter(scratch / "coco.arrow", pa.schema([*fields, *private]))
+    outside = degenerate = 0
+    for start in range(0, len(listed), IMAGES_AT_ONCE):
+        rows = listed[start : start + IMAGES_AT_ONCE]
+        columns = {IMAGE_ID: pa.array(ids[rows])}
+        if marking:
+            offsets, values = marks.of(rows)
+            values["category"] = pa.array(
+                np.searchsorted(categories, values["category"].to_numpy())
+            )
+            values["iscrowd"] = values["iscrowd"].fill_null(False)
+            values["keypoints"] = _centred(values["keypoints"])
+            of_object = np.repeat(rows, np.diff(offsets))
+            boxes = values["bbox"].flatten().to_numpy().reshape(-1, 4)
+            odd = odd_boxes(boxes, sizes[of_object])
+            outside, degenerate = outside + odd[0], degenerate + odd[1]
+            _check_points(values["keypoints"], of_object, role, faults)
+            lists = [pa.ListArray.from_arrays(offsets, values[name]) for name in members]
+            columns[OBJECTS] = pa.StructArray.from_arrays(
+                lists, fields=list(type_), mask=pa.array(~marked[rows])
+            )
+            unknown, count = sizes[rows, 0] == 0, len(rows)
+            parts = [pa.array(sizes[rows, side], mask=unknown) for side in (0, 1)]
+            parts += [pa.array([value] * count) for value in (False, rule.frame, rule.boxes)]
+            columns[ANNOTATED] = pa.StructArray.from_arrays(parts, fields=list(ANNOTATED_TYPE))
+        if captioning:
+            offsets, values = texts.of(rows)
+            columns[CAPTIONS] = pa.ListArray.from_arrays(
+                offsets, values["caption"], mask=pa.array(~captioned[rows])
+            )
+        writer.write(columns[name] for name in writer.schema.names)
+    notices += said_of_boxes(outside, degenerate, rule)
+    if len(listed) < len(inputs):
+        missing = np.flatnonzero(ids == NO_ID)
+        notices.append(
+            f"{len(missing):,} of {counted(len(inputs), 'input')} are not in the COCO files "
+            f"({some(inputs.paths_at(missing[:3]))}): not annotated"
+        )
+    roles: dict[str, Role] = {OBJECTS: role} if marking else {}
+    return Annotations(
+        writer.finish(),
+        rows_of(listed, len(inputs)),
+        tuple(fields),
+        tuple(file.digest for file in files),
+        roles,
+        faults=faults,
+        notices=tuple(notices),
+        splits=_splits_of(files),
+    )
 
 
 def _splits_of(files: Sequence[CocoFile]) -> ToldSplits | None:
