@@ -114,33 +114,25 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
                 file, delimiter=mark, quoting=csv.QUOTE_MINIMAL if mark == "," else csv.QUOTE_NONE
             )
             columns = [cell.strip() for cell in next(lines, [])]
-            name, text = (
-                next((columns.index(each) for each in known if each in columns), None)
-                for known in (NAMES, TEXTS)
-            )
-            if name is None or text is None:
+            own = [next(filter(columns.__contains__, known), "") for known in (NAMES, TEXTS)]
+            if not all(own):
                 if len(columns) != 2 or not _NUMBER.search(columns[0]):
                     raise InputError(
                         f"{shown}: its first line has no columns {NAMES[0]} and {TEXTS[0]}, and no "
                         "NAME#NUMBER"
                     )
-                name, text = 0, 1
                 of_name[_NUMBER.sub("", columns[0])] = [columns[1]]
-            left_out = [place for place in range(len(columns)) if place not in (name, text)]
+            name, text = map(columns.index, own) if all(own) else (0, 1)
             for cells in filter(None, lines):
                 if len(cells) != len(columns):
                     raise InputError(
                         f"{shown}, line {lines.line_num}: {len(cells)} cells, and the first line "
                         f"has {len(columns)}"
                     )
-                of_name.setdefault(_NUMBER.sub("", cells[name].strip()), []).append(
-                    cells[text].strip()
-                )
-                others.update(
-                    others_in(
-                        {columns[place]: cells[place].strip() for place in left_out}, (), "caption"
-                    )
-                )
+                said = [cell.strip() for cell in cells]
+                of_name.setdefault(_NUMBER.sub("", said[name]), []).append(said[text])
+                known = (columns[name], columns[text])
+                others.update(others_in(dict(zip(columns, said, strict=True)), known, "caption"))
         digest = sha256_of(Path(local_copy(path)))
     names = pa.array(of_name, pa.large_string())
     rows = inputs.by_path.find(
@@ -148,13 +140,10 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
     )
     if not (rows >= 0).any():
         raise none_among_inputs(shown, names)
-    texts, order = (
-        list(of_name.values()),
-        [place for place in np.argsort(rows, kind="stable").tolist() if rows[place] >= 0],
-    )
-    captions = {int(rows[place]): texts[place] for place in order}
-    said = [*said_of_absent(shown, names, rows), *said_of_others_in(shown, others)]
-    return captions, any(len(each) > 1 for each in texts), digest, said
+    texts, order = list(of_name.values()), np.argsort(rows, kind="stable").tolist()
+    captions = {int(rows[place]): texts[place] for place in order if rows[place] >= 0}
+    notices = [*said_of_absent(shown, names, rows), *said_of_others_in(shown, others)]
+    return captions, any(len(each) > 1 for each in texts), digest, notices
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:

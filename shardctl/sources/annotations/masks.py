@@ -39,12 +39,7 @@ MASK_FILE = "shardctl.mask"
 image on, and what it is."""
 
 MASK_FILE_TYPE = pa.struct(
-    [
-        pa.field("path", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("frame", pa.string()),
-        pa.field("bits", pa.int8()),
-    ]
+    {"path": pa.string(), "name": pa.string(), "frame": pa.string(), "bits": pa.int8()}
 )
 
 IGNORE = "ignore"

@@ -49,13 +49,13 @@ ITEMS: Mapping[str, pa.DataType] = {
 ALWAYS = frozenset(("category", "bbox"))
 
 ANNOTATED_TYPE = pa.struct(
-    [
-        pa.field("width", pa.int32()),
-        pa.field("height", pa.int32()),
-        pa.field("relative", pa.bool_()),
-        pa.field("frame", pa.string()),
-        pa.field("boxes", pa.string()),
-    ]
+    {
+        "width": pa.int32(),
+        "height": pa.int32(),
+        "relative": pa.bool_(),
+        "frame": pa.string(),
+        "boxes": pa.string(),
+    }
 )
 """The size that the annotations say the image has, null if they do not; whether places are shares
 of the size; the rule."""
@@ -78,13 +78,8 @@ OUTSIDE_PIXELS = 0.5
 
 def objects_type(members: Collection[str]) -> pa.StructType:
     """Return the type of the column with these members, `category` and `bbox` always among them."""
-    return pa.struct(
-        [
-            pa.field(name, pa.list_(type_))
-            for name, type_ in ITEMS.items()
-            if name in members or name in ALWAYS
-        ]
-    )
+    known = ALWAYS.union(members)
+    return pa.struct({name: pa.list_(type_) for name, type_ in ITEMS.items() if name in known})
 
 
 def objects_field(members: Collection[str]) -> pa.Field:
