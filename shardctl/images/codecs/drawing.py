@@ -49,7 +49,12 @@ def shrink(image: bytes | Values, side: int) -> Pixels:
     if isinstance(image, bytes):
         opened = open_image(image, MAX_PIXELS)
         return render(opened, View.whole(opened.size).scaled(within(opened.size, side)))
-    picture = Image.fromarray(np.ascontiguousarray(image if image.ndim == 3 else _as_grey(image)))
+    if (
+        image.ndim == 2
+    ):  # a raw mask of any integer type: its smallest number black, its largest white
+        least, most = int(image.min()), int(image.max())
+        image = ((image - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
+    picture = Image.fromarray(np.ascontiguousarray(image))
     return np.asarray(picture.resize(within(picture.size, side), Image.Resampling.BILINEAR))
 
 
@@ -68,14 +73,6 @@ def enlarge(pixels: Pixels, side: int) -> Pixels:
     Others stay."""
     factor = side // max(pixels.shape[:2])
     return pixels if factor < 2 else np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
-
-
-def _as_grey(mask: Values) -> Pixels:
-    """Return a raw mask (height, width) of any integer type as grey: its smallest number black, its
-    largest white."""
-    least, most = int(mask.min()), int(mask.max())
-    grey: Pixels = ((mask - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
-    return grey
 
 
 def within(size: Size, side: int) -> Size:
@@ -315,9 +312,13 @@ def _classes(numbers: Values, role: Mask) -> tuple[Pixels, Flags] | None:
     if len(values) > MOST_NUMBERS:
         return None
     classes, places = values.tolist(), places.reshape(numbers.shape)
-    drawn = [number != role.ignore and not _is_background(number, role) for number in classes]
+    background = [
+        number == 0 if role.names is None else name_of(number, role.names).lower() in BACKGROUND
+        for number in classes
+    ]
+    drawn = np.array(values != role.ignore) & ~np.array(background)
     colours = np.array([colour_of(number) for number in classes], np.uint8)
-    return colours[places], np.array(drawn)[places]
+    return colours[places], drawn[places]
 
 
 def draw_classes(numbers: Values, role: Mask, size: Size) -> Pixels | None:
@@ -342,10 +343,6 @@ def _hatched(numbers: Values, role: Mask) -> Flags:
     void = [] if role.ignore is None else [role.ignore]
     hatched: Flags = np.isin(numbers, void) & ((rows + columns) % _HATCH < 2)
     return hatched
-
-
-def _is_background(number: int, role: Mask) -> bool:
-    return number == 0 if role.names is None else name_of(number, role.names).lower() in BACKGROUND
 
 
 def _edges(numbers: Values) -> Flags:

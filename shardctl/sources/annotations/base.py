@@ -3,7 +3,7 @@ becomes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,45 +108,27 @@ class Annotations:
         part = self.columns.slice(low, high - low).combine_chunks()
         taken = part.take(pa.array(found - low, mask=found < 0))
         columns = {name: one_chunk(taken[name]) for name in taken.column_names}
-        if self.numbers is not None:
-            columns = {
-                name: _renumbered(name, array, self.numbers) for name, array in columns.items()
-            }
-        return (
-            columns
-            if self.frame is None
-            else {name: _with_frame(array, self.frame) for name, array in columns.items()}
-        )
-
-
-def _renumbered(name: str, array: pa.Array, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Return labels, or the categories of objects, by the numbers of their classes; any other
-    column as it is."""
-    new = pa.array(numbers)
-    if name == "label":
-        return new.take(array)
-    return _with_part(
-        array,
-        "category",
-        lambda of: pa.ListArray.from_arrays(of.offsets, new.take(of.values), mask=of.is_null()),
-    )
-
-
-def _with_frame(array: pa.Array, frame: str) -> pa.Array:
-    """Return a column that tells the worker of a frame with another one; any other column as it
-    is."""
-    frames = [frame if there else None for there in array.is_valid().to_pylist()]
-    return _with_part(array, FRAME, lambda _: pa.array(frames, pa.string()))
-
-
-def _with_part(array: pa.Array, name: str, other: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Return structs with another member of this name; a column without it as it is."""
-    place = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
-    if place < 0:
-        return array
-    parts = [array.field(number) for number in range(array.type.num_fields)]
-    parts[place] = other(parts[place])
-    return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=array.is_null())
+        if self.numbers is not None and "label" in columns:
+            columns["label"] = pa.array(self.numbers).take(columns["label"])
+        for name, array in columns.items():
+            parts = (
+                {f.name: array.field(f.name) for f in array.type}
+                if pa.types.is_struct(array.type)
+                else {}
+            )
+            if self.numbers is not None and "category" in parts:
+                lists, new = parts["category"], pa.array(self.numbers)
+                parts["category"] = pa.ListArray.from_arrays(
+                    lists.offsets, new.take(lists.values), mask=lists.is_null()
+                )
+            if self.frame is not None and FRAME in parts:
+                frames = [self.frame if there else None for there in array.is_valid().to_pylist()]
+                parts[FRAME] = pa.array(frames, pa.string())
+            if parts:
+                columns[name] = pa.StructArray.from_arrays(
+                    list(parts.values()), fields=list(array.type), mask=array.is_null()
+                )
+        return columns
 
 
 FRAME = "frame"

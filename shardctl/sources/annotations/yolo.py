@@ -90,13 +90,20 @@ def read(
         setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known)
     )
     labelled = {
-        folder: [file for file in files if _is_of_image(file)] for folder, files in found.items()
+        folder: [f for f in files if f.suffix == ".txt" and name_of(f.path) not in NAMES]
+        for folder, files in found.items()
     }
     if not any(labelled.values()):
         raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
-    matched, lost = match_files(
-        list(chain(*labelled.values())), inputs, printable(given), _name_of_image
-    )
+
+    def called(labels: FoundFile) -> str:
+        # their path from their folder on, with its name if it is of a split, labels/val
+        folder = labels.opened.removesuffix(labels.path).rstrip("/")
+        is_split = name_of(parent_of(folder)) == "labels"
+        return f"{name_of(folder)}/{labels.path}" if is_split else labels.path
+
+    files = list(chain(*labelled.values()))
+    matched, lost = match_files(files, inputs, printable(given), called)
     refuse_no_match(matched, lost, inputs, given, "labels")
     if is_yaml:
         others = set(range(len(inputs))).difference(file.row for file in matched)
@@ -154,21 +161,6 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
                 f"({printable(labels)}); add"
                 " the folder, or give --labels yolo:FOLDER"
             )
-
-
-def _is_of_image(file: FoundFile) -> bool:
-    return file.suffix == ".txt" and file.path.rpartition("/")[2] not in NAMES
-
-
-def _name_of_image(labels: FoundFile) -> str:
-    """Return what an image is called that has these labels: their path from their folder on, with
-    its name if it is of a split, labels/val."""
-    folder = labels.opened.removesuffix(labels.path).rstrip("/")
-    return (
-        f"{name_of(folder)}/{labels.path}"
-        if name_of(parent_of(folder)) == "labels"
-        else labels.path
-    )
 
 
 # --- lines ---
@@ -331,7 +323,12 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         )
     if task == "pose" and points is None:
         raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
-    point_names = _point_names(said.get("kpt_names"), points) if points else None
+    given = said.get("kpt_names")
+    if isinstance(given, dict):  # by class: those of the only or first one
+        given = next(iter(given.values()), None)
+    point_names = tuple(map(str, given if isinstance(given, list) else ()))
+    if points and not len(set(point_names)) == len(point_names) == points[0]:
+        point_names = tuple(map(str, range(points[0])))
     folders, missing, places = _folders_of(said, file, shown)
     return Setup(
         tuple(folders),
@@ -339,7 +336,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         task,
         points,
         flip,
-        point_names,
+        point_names if points else None,
         tuple(missing),
         ToldSplits(shown, places),
     )
@@ -402,17 +399,6 @@ def _shape_of(
     return (points, each[0]), tuple(numbers) or None
 
 
-def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
-    """Return the names of the keypoints: those of the only or first class that has some, else their
-    numbers."""
-    if isinstance(given, dict) and given:
-        given = next(iter(given.values()))
-    names = tuple(map(str, given if isinstance(given, list) else ()))
-    return (
-        names if len(set(names)) == len(names) == points[0] else tuple(map(str, range(points[0])))
-    )
-
-
 def _folders_of(
     said: dict[str, Any], file: str, shown: str
 ) -> tuple[list[str], list[str], dict[str, list[Place]]]:
@@ -443,8 +429,12 @@ def _folders_of(
                 continue
             if split != "minival":  # a part of val
                 places.setdefault(split, []).append(images)
-            found = [images] if is_folder(images) else _folders_in_list(images, base)
-            folders += [_labels_of(folder) for folder in found]
+            found = [images]
+            if not is_folder(images):  # a text file that lists images
+                with reading(images):
+                    lines = read_small(images).decode("utf-8", "replace").splitlines()
+                found = [parent_of(join(base, line.strip())) for line in lines if line.strip()]
+            folders += map(_labels_of, dict.fromkeys(found))
     folders = list(dict.fromkeys(folders))
     missing += [folder for folder in folders if not is_folder(folder)]
     folders = list(filter(is_folder, folders))
@@ -460,15 +450,6 @@ def _folders_of(
         if not any(other != folder and path_below(folder, other) is not None for other in folders)
     ]
     return outer, missing, places
-
-
-def _folders_in_list(file: str, base: str) -> list[str]:
-    """Return the folders of the images that a text file lists."""
-    with reading(file):
-        lines = read_small(file).decode("utf-8", "replace").splitlines()
-    return list(
-        dict.fromkeys(parent_of(join(base, line.strip())) for line in lines if line.strip())
-    )
 
 
 def _labels_of(images: str) -> str:
