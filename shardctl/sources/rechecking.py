@@ -66,12 +66,6 @@ class Changed:
         """Whether files came or went."""
         return bool(self.gone or self.added)
 
-    def note(self, row: int, status: os.stat_result) -> None:
-        """Note a file that has changed."""
-        self.rows.append(row)
-        self.sizes.append(status.st_size)
-        self.mtimes_ns.append(status.st_mtime_ns)
-
 
 @dataclass(frozen=True)
 class Listed:
@@ -96,24 +90,21 @@ class Listed:
             first : first + count
         ].tolist()
 
-    def compare(self, first: int, statuses: list[os.stat_result]) -> None:
-        """Note which of the files from `first` on have changed. Raises ChangedError for what is no
-        ordinary file."""
-        count = len(statuses)
-        sizes, times = self.states(first, count)
-        if not {status.st_mode & _TYPE for status in statuses} <= {stat.S_IFREG}:
+    def compare(self, row: int, opened: str) -> None:
+        """Note it if a file has changed. Raises ChangedError for what is no ordinary file."""
+        try:
+            status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml
+        except OSError as error:  # gone meanwhile
+            raise ChangedError from error
+        if not stat.S_ISREG(status.st_mode):
             raise ChangedError
-        if sizes == [status.st_size for status in statuses] and times == [
-            status.st_mtime_ns for status in statuses
-        ]:
-            return
-        if self.changed is None:
-            raise ChangedError
-        for row, size, time_ns, status in zip(
-            range(first, first + count), sizes, times, statuses, strict=True
-        ):
-            if (size, time_ns) != (status.st_size, status.st_mtime_ns):
-                self.changed.note(row, status)
+        sizes, times = self.states(row, 1)
+        if (sizes[0], times[0]) != (status.st_size, status.st_mtime_ns):
+            if self.changed is None:
+                raise ChangedError
+            self.changed.rows.append(row)
+            self.changed.sizes.append(status.st_size)
+            self.changed.mtimes_ns.append(status.st_mtime_ns)
 
     def count_in(self, root: int, below: str, first: int, most: int) -> int:
         """Return how many files from `first` on lie in a folder itself, `most` or fewer; their
@@ -155,10 +146,6 @@ class Seen:
     special: LeftOut = field(default_factory=LeftOut)
 
 
-_TYPE = stat.S_IFMT(0xFFFF)
-"""The bits of a mode that say what is there. S_ISREG for each of a million files takes a tenth of a
-second."""
-
 Depends = Callable[[str], bool]
 """Tells whether what a file is may depend on others in its folder, given its name."""
 
@@ -180,7 +167,7 @@ def unlisted_files(
         else:
             if listed.paths(place, 1) != [name_of(root.text)]:
                 raise ChangedError
-            listed.compare(place, [os.stat(root.text)])  # noqa: PTH116 - see pyproject.toml
+            listed.compare(place, root.text)
             seen.folders.append(("", 1))
             place += 1
         if set(listed.table["root"].slice(first, place - first).unique().to_pylist()) - {number}:
@@ -227,11 +214,7 @@ def _compare(listed: Listed, above: str, first: int, end: int) -> None:
         for rows in threads.map(differing, range(first, end, FILES_AT_ONCE)):
             for row in rows:
                 if row not in gone:
-                    try:
-                        status = os.stat(above + listed.paths(row, 1)[0])  # noqa: PTH116 - see pyproject.toml
-                    except OSError as error:
-                        raise ChangedError from error
-                    listed.compare(row, [status])
+                    listed.compare(row, above + listed.paths(row, 1)[0])
 
 
 def _unlisted_below(

@@ -88,7 +88,8 @@ def read(
         objects, zeros = _objects(records, classes, offsets[file.row])
         at_zero += zeros
         for _, record in records:
-            texts = {path.split("/")[2]: text for path, text in record.items() if text != UNSAID}
+            said_in = [each for each in record.items() if each[1] not in ("", UNSAID)]
+            texts = {path.split("/")[2]: text for path, text in said_in}
             known = [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]
             left_out.update(others_in(texts, known))
         try:
