@@ -65,6 +65,10 @@ ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
 
 
+Hashes = npt.NDArray[np.uint64]
+"""Those of names, as `hash_names` makes them."""
+
+
 @dataclass(frozen=True)
 class LabelTable:
     """The rows of the labels files.
@@ -98,7 +102,7 @@ class LabelTable:
         return replace(self, columns=self.columns.drop_columns([column]))
 
 
-def hash_names(names: Iterable[str]) -> npt.NDArray[np.uint64]:
+def hash_names(names: Iterable[str]) -> Hashes:
     """Return 8 bytes per name, so that ten million names are compared within 80 MB.
 
     Different names may have the same hash: callers compare the names if hashes are equal.
@@ -107,7 +111,7 @@ def hash_names(names: Iterable[str]) -> npt.NDArray[np.uint64]:
 
 
 def repeated(
-    hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.int64]], list[str]]
+    hashes: Hashes, names_of: Callable[[npt.NDArray[np.int64]], list[str]]
 ) -> tuple[int, list[str]]:
     """Return how many names of a list appear earlier in it, and the first few of these names.
 

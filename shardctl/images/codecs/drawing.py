@@ -151,6 +151,9 @@ def _fitting(
     return shown
 
 
+Marked = Mapping[str, Any]
+"""The objects of an image: a list for each member, with an item for each object; or the RLE of one."""
+
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
 
@@ -196,7 +199,7 @@ class Annotations:
     """
 
     size: Size
-    objects: tuple[tuple[Mapping[str, Any] | None, Objects], ...] = ()
+    objects: tuple[tuple[Marked | None, Objects], ...] = ()
     masks: tuple[tuple[Values, Mask], ...] = ()
 
     @property
@@ -258,7 +261,7 @@ def name_of(category: Any, names: Sequence[str] | None) -> str:
     return names[category] if names and is_number and 0 <= category < len(names) else str(category)
 
 
-def counted_categories(objects: Mapping[str, Any] | None) -> list[tuple[int, int]]:
+def counted_categories(objects: Marked | None) -> list[tuple[int, int]]:
     """Return the categories of the objects of an image and how many there are of each, the most
     frequent first."""
     given = (objects or {}).get("category", ())
@@ -266,7 +269,7 @@ def counted_categories(objects: Mapping[str, Any] | None) -> list[tuple[int, int
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def objects_line(objects: Mapping[str, Any] | None, role: Objects) -> str:
+def objects_line(objects: Marked | None, role: Objects) -> str:
     """Return the objects of an image in a line: `2 person, 1 dog`; `no objects`; `not annotated`
     for None."""
     if objects is None:
@@ -353,7 +356,7 @@ def _edges(numbers: Values) -> Flags:
     return edges
 
 
-def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size: Size) -> Pixels:
+def draw_objects(pixels: Pixels, objects: Marked, role: Objects, size: Size) -> Pixels:
     """Return a picture with the objects of an image of `size` (width, height): `objects` is a dict
     of lists.
 
@@ -452,7 +455,7 @@ class _Pen:
             width = max(1, round(self._line * 0.75))
             self._draw.line([*points, *points[:2]], colour, width, joint="curve")
 
-    def fill_runs(self, runs: Mapping[str, Any] | None, colour: Colour) -> None:
+    def fill_runs(self, runs: Marked | None, colour: Colour) -> None:
         """Fill what the runs of COCO (`size` as height and width, `counts`) cover; what is no mask
         is left out."""
         if (

@@ -47,11 +47,12 @@ _FLIPS = {
     (True, True): Image.Transpose.ROTATE_180,
 }
 
+Pixels = npt.NDArray[np.uint8]
 Field = npt.NDArray[np.float32]
 """(height, width) float32: a number for each pixel."""
 
 
-def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
+def pixels_of(image: Image.Image) -> Pixels:
     """Return the pixels of an RGB image, (height, width, 3) uint8. They must not be changed.
 
     By Pillow's own encoder, in one piece: `np.asarray` has it make pieces of 64 KiB, and joins
@@ -64,9 +65,9 @@ def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
         encoder.setimage(image.im, (0, 0, width, height))
         _, state, data = encoder.encode(3 * width * height)
         if state == _COMPLETE:
-            packed: npt.NDArray[np.uint8] = np.ndarray((height, width, 3), np.uint8, data)
+            packed: Pixels = np.ndarray((height, width, 3), np.uint8, data)
             return packed
-    pixels: npt.NDArray[np.uint8] = np.asarray(image)
+    pixels: Pixels = np.asarray(image)
     return pixels
 
 
@@ -233,7 +234,7 @@ def patch_mover(stage: Stage) -> Callable[[Patch], Patch]:
     return lambda patch: patch.gathered(*places)
 
 
-def _nearest(view: View) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _nearest(view: View) -> tuple[Values, Values]:
     """Return the rows and columns of the source that are nearest to the pixels of a view."""
     left, top, right, bottom = view.box
     columns = _places(left, right, view.size[0])
@@ -241,14 +242,14 @@ def _nearest(view: View) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     return rows[::-1] if view.vflip else rows, columns[::-1] if view.flip else columns
 
 
-def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
+def _places(start: float, end: float, count: int) -> Values:
     # without a rounding that could take the pixel beside the nearest one
     if start == int(start) and end == int(end):
         return int(start) + (2 * np.arange(count, dtype=np.intp) + 1) * int(end - start) // (
             2 * count
         )
     centres = start + (np.arange(count) + 0.5) * ((end - start) / count)
-    places: npt.NDArray[np.intp] = np.floor(centres + _ROUNDING).astype(np.intp)
+    places: Values = np.floor(centres + _ROUNDING).astype(np.intp)
     return places
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
-from shardctl.sources.annotations.inputs import ToldSplits
+from shardctl.sources.annotations.inputs import Rows, ToldSplits
 from shardctl.system.options import Word
 
 
@@ -71,6 +71,10 @@ class AnnotationRule:
         }
 
 
+Faults = dict[int, Rejection]
+"""What rejects inputs for their annotations, by their numbers."""
+
+
 @dataclass(frozen=True)
 class Annotations:
     """What annotations say of the inputs.
@@ -87,17 +91,17 @@ class Annotations:
     """
 
     columns: pa.Table
-    rows: npt.NDArray[np.int64]
+    rows: Rows
     fields: tuple[pa.Field, ...]
     digests: tuple[str, ...]
     roles: dict[str, Role] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
-    faults: dict[int, Rejection] = field(default_factory=dict)
+    faults: Faults = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     stamps: npt.NDArray[np.uint64] | None = None
     frame: str | None = None
     splits: ToldSplits | None = None
-    numbers: npt.NDArray[np.int64] | None = None
+    numbers: Rows | None = None
 
     def taken(self, first: int, count: int) -> dict[str, pa.Array]:
         """Return the columns of some inputs, by name; null where they have none. No more than these
@@ -141,7 +145,7 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def rows_of(annotated: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
+def rows_of(annotated: npt.ArrayLike, count: int) -> Rows:
     """Return the row of each of `count` inputs, -1 for those that are not annotated."""
     rows, there = np.full(count, -1, np.int64), np.asarray(annotated, np.int64)
     rows[there] = np.arange(len(there))

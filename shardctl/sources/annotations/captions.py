@@ -12,13 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
-from shardctl.sources.annotations.base import (
-    AnnotationRule,
-    Annotations,
-    Source,
-    rows_of,
-)
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, Source, rows_of
 from shardctl.sources.annotations.inputs import (
     Inputs,
     none_among_inputs,
@@ -53,7 +48,7 @@ def read(
 ) -> Annotations:
     """Read all files. One that is wrong rejects its image."""
     path = sources[0].path
-    faults: dict[int, Rejection] = {}
+    faults: Faults = {}
     of_files = path == "" or is_folder(path)
     found, several, digest, notices = (
         _of_files(path, inputs, faults) if of_files else _of_lines(path, inputs)
@@ -75,7 +70,7 @@ Found = tuple[dict[int, list[str]], bool, str, list[str]]
 of what was read, and notices."""
 
 
-def _of_files(path: str, inputs: Inputs, faults: dict[int, Rejection]) -> Found:
+def _of_files(path: str, inputs: Inputs, faults: Faults) -> Found:
     matched, lost = _matched(path, inputs)
     digest, others, captions, several = Digest(), Others(), dict[int, list[str]](), False
     fetch_all(file.opened for file in matched)

@@ -35,6 +35,9 @@ from shardctl.system.text import counted, printable
 Size = tuple[int, int]
 """(width, height)."""
 
+Fields = dict[str, Any]
+"""A value of a column of structs: objects, a mask, how they are annotated."""
+
 Points = npt.NDArray[np.float64]
 """Places in an image, (n, 2): x and y, in corner coordinates."""
 
@@ -59,9 +62,7 @@ def finish_annotations(sample: Sample, opened: Opened, role: Role | None) -> int
     return dropped
 
 
-def finished_objects(
-    objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int
-) -> dict[str, Any]:
+def finished_objects(objects: Fields, how: Fields, upright: Size, orientation: int) -> Fields:
     """Return objects in the frame of an upright image of this size. `how` is a value of the column
     ANNOTATED.
 
@@ -122,7 +123,7 @@ def _stored(upright: Size, orientation: int) -> Size:
     return upright[::-1] if orientation >= 5 else upright
 
 
-def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> dict[str, Any]:
+def turned_objects(objects: Fields, orientation: int, stored: Size) -> Fields:
     """Return objects of an image as it is stored as they are in the upright one."""
 
     def turn(points: Points) -> Points:
@@ -146,9 +147,7 @@ def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> d
     return made
 
 
-def _moved(
-    objects: dict[str, Any], boxes: Points, move: Callable[[Points], Points]
-) -> dict[str, Any]:
+def _moved(objects: Fields, boxes: Points, move: Callable[[Points], Points]) -> Fields:
     """Return objects with these boxes, and their polygons and keypoints, as far as they have such,
     where `move` puts them. A keypoint that is not there stays at 0, 0."""
     made = {**objects, "bbox": boxes.tolist()}
@@ -170,7 +169,7 @@ def _moved(
     return made
 
 
-def _check_rle(runs: dict[str, Any], stored: Size) -> None:
+def _check_rle(runs: Fields, stored: Size) -> None:
     """Raise Rejection if a mask of an object is not of the size of the image."""
     height, width = runs["size"]
     error, message = BAD, ""
@@ -194,7 +193,7 @@ def _check_rle(runs: dict[str, Any], stored: Size) -> None:
         raise Rejection("decode", error, message)
 
 
-def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
+def fitted(objects: Fields, size: Size, rule: str) -> Fields:
     """Return objects whose boxes are within an image of this size, by the rule: `keep`, `clip` or
     `drop`.
 
@@ -253,8 +252,8 @@ def mask_values(data: bytes, size: Size) -> npt.NDArray[np.unsignedinteger[Any]]
 
 
 def _finished_mask(
-    mask: dict[str, Any], frame: str, bits: int, opened: Opened, role: Role | None
-) -> dict[str, Any]:
+    mask: Fields, frame: str, bits: int, opened: Opened, role: Role | None
+) -> Fields:
     """Return a mask file as it is where it fits the upright image, else turned. Raises
     Rejection."""
     try:
@@ -279,7 +278,7 @@ def _finished_mask(
     return upright_mask(mask, values.shape[::-1], frame, opened)
 
 
-def upright_mask(mask: dict[str, Any], size: Size, frame: str, opened: Opened) -> dict[str, Any]:
+def upright_mask(mask: Fields, size: Size, frame: str, opened: Opened) -> Fields:
     """Return a mask, whose pixels are (width, height), as it is where it fits the upright image,
     else turned. Raises Rejection.
 

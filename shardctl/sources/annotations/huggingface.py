@@ -7,13 +7,13 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError
 from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.roles import Objects
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault, rows_of
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, fault, rows_of
+from shardctl.sources.annotations.inputs import Rows
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
@@ -92,7 +92,7 @@ def _items_in(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 def take_objects(
     column: pa.ChunkedArray,
-    side_rows: npt.NDArray[np.int64],
+    side_rows: Rows,
     rule: AnnotationRule,
     shown: str,
     category: str,
@@ -119,7 +119,7 @@ def take_objects(
     taken = column.take(pa.array(side_rows[there]))
     objects: list[dict[str, Any] | None] = []
     others = Others()
-    faults: dict[int, Rejection] = {}
+    faults: Faults = {}
     degenerate = shares = with_boxes = 0
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
         try:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
-from shardctl.sources.label_table import hash_names, some
+from shardctl.sources.label_table import Hashes, hash_names, some
 from shardctl.sources.splits import may_name_a_split, roles_of, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of
@@ -62,9 +62,10 @@ _NO_SPLITS = frozenset((*FOLDERS.values(), "dev", "eval"))
 """Folders above names and sources that tell no split: people and programs are called so, too."""
 
 Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 
-Differ = Callable[[Rows, Rows], npt.NDArray[np.bool_]]
+Differ = Callable[[Rows, Rows], Flags]
 """Says of names and inputs, by their numbers, whether they are of different splits."""
 
 
@@ -101,7 +102,7 @@ class Inputs:
 
         return bool(pc.any(pc.match_substring(self.table["path"], "\\")).as_py())
 
-    def in_folder(self, folder: str) -> npt.NDArray[np.bool_]:
+    def in_folder(self, folder: str) -> Flags:
         """Return which inputs are in a folder or below, (n,)."""
         import pyarrow.compute as pc  # 40 ms to import, and most conversions do not ask
 
@@ -316,7 +317,7 @@ class Finder:
         def differ(file: int, root: int, name: str, path: str) -> bool:
             return _are_of_other_splits(*told[file][:2], name, bases[root], path)
 
-        def all_differ(numbers: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
+        def all_differ(numbers: Rows, rows: Rows) -> Flags:
             found = self._inputs.table.take(pa.array(rows))
             folders = (
                 [name.replace("\\", "/").rpartition("/")[0] for name in each.to_pylist()]
@@ -357,16 +358,16 @@ class Finder:
             yield self._normal(batch.column(0)).to_pylist()
 
 
-Sorted = tuple[npt.NDArray[np.uint64], Rows]
+Sorted = tuple[Hashes, Rows]
 """Hashes in order, and the place of each before they were sorted."""
 
 
-def _sorted(hashes: npt.NDArray[np.uint64]) -> Sorted:
+def _sorted(hashes: Hashes) -> Sorted:
     order = np.argsort(hashes, kind="stable")
     return hashes[order], order
 
 
-def _pairs(there: Sorted, wanted: npt.NDArray[np.uint64]) -> tuple[Rows, Rows]:
+def _pairs(there: Sorted, wanted: Hashes) -> tuple[Rows, Rows]:
     """Return every pair of a wanted hash, by its number, and a place that has it."""
     first, end = (np.searchsorted(there[0], wanted, side) for side in ("left", "right"))
     counts = end - first
@@ -471,7 +472,7 @@ def said_of_absent(shown: str, names: Texts, rows: Rows) -> list[str]:
     return [f"{shown}: {what} ({example}); skipped"] if len(absent) else []
 
 
-Place = str | npt.NDArray[np.int64]
+Place = str | Rows
 """Where inputs of a split are: a folder of images, a file with one of their names in a line, or the
 numbers of the inputs."""
 
@@ -493,7 +494,7 @@ class ToldSplits:
             if isinstance(each, str) and not is_folder(each)
         ]
 
-    def found(self, inputs: Inputs) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
+    def found(self, inputs: Inputs) -> tuple[dict[str, Flags], list[str], bool]:
         """Return which inputs are in each split that has some, (n,) bool, what to say of names of
         no input, and whether these are of lists: there are several of them, or there is the name of
         an image in a line.
@@ -501,7 +502,7 @@ class ToldSplits:
         Splits of the same inputs are one. Raises InputError for a list that cannot be read, or a
         name that may be several.
         """
-        sets: dict[str, npt.NDArray[np.bool_]] = {}
+        sets: dict[str, Flags] = {}
         said, are_lists = [], len(self.places) > 1
         for name, places in self.places.items():
             own = np.zeros(len(inputs), bool)
@@ -534,7 +535,7 @@ class ToldSplits:
         return sets, said, bool(said) and are_lists
 
 
-def _listed(file: str, inputs: Inputs) -> tuple[npt.NDArray[np.int64], int, list[str]]:
+def _listed(file: str, inputs: Inputs) -> tuple[Rows, int, list[str]]:
     """Return the inputs that a list names, the number of names of none, and a few of these.
 
     The names have the endings of images, or none of them has.

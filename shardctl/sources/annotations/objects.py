@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations
+from shardctl.sources.annotations.inputs import Rows
 from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import counted
@@ -59,6 +60,9 @@ ANNOTATED_TYPE = pa.struct(
 )
 """The size that the annotations say the image has, null if they do not; whether places are shares
 of the size; the rule."""
+
+Marked = dict[str, list[Any]]
+"""The objects of an image: a list for each member, with an item for each object."""
 
 ROWS_AT_ONCE = 4096
 """Images whose objects are Python objects at a time."""
@@ -120,12 +124,12 @@ class ObjectsWriter:
         schema = pa.schema([(OBJECTS, objects_type(ITEMS)), (ANNOTATED, ANNOTATED_TYPE)])
         self._writer = TableWriter(path, schema)
         self._rule, self._relative = rule, relative
-        self._objects: list[dict[str, list[Any]]] = []
+        self._objects: list[Marked] = []
         self._annotated: list[dict[str, Any]] = []
         self._members: set[str] = set()
         self._outside = self._degenerate = 0
 
-    def add(self, objects: dict[str, list[Any]], size: tuple[int, int] | None) -> None:
+    def add(self, objects: Marked, size: tuple[int, int] | None) -> None:
         """Add the objects of an image, whose size (width, height) the annotations say to be
         this."""
         self._members |= {name for name, items in objects.items() if items}
@@ -143,9 +147,9 @@ class ObjectsWriter:
 
     def finish(
         self,
-        rows: npt.NDArray[np.int64],
+        rows: Rows,
         role: Objects,
-        categories: npt.NDArray[np.int64] | None = None,
+        categories: Rows | None = None,
         **more: Any,
     ) -> Annotations:
         """Return the annotations, without what is not known of any object. `rows` has the row of

@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
-from shardctl.sources.annotations.base import fault
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import Faults, fault
 from shardctl.sources.annotations.inputs import FOLDERS, Inputs, reading, stem
-from shardctl.sources.annotations.objects import ObjectsWriter
+from shardctl.sources.annotations.objects import Marked, ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, walk
@@ -203,7 +202,7 @@ class Digest:
 
 
 @contextmanager
-def rejecting(file: Beside, faults: dict[int, Rejection]) -> Iterator[None]:
+def rejecting(file: Beside, faults: Faults) -> Iterator[None]:
     """Make what is wrong with a file a fault of its input."""
     try:
         yield
@@ -212,7 +211,7 @@ def rejecting(file: Beside, faults: dict[int, Rejection]) -> Iterator[None]:
         faults[file.row] = fault(f"{file.shown}: {reason}")
 
 
-Parse = Callable[[Beside, bytes], tuple[dict[str, list[Any]], tuple[int, int] | None]]
+Parse = Callable[[Beside, bytes], tuple[Marked, tuple[int, int] | None]]
 """Returns the objects of an image and its size, if the file says it. Raises ValueError."""
 
 
@@ -222,13 +221,13 @@ def read_objects(
     files: Sequence[Beside],
     digest: Digest,
     parse: Parse,
-) -> dict[int, Rejection]:
+) -> Faults:
     """Write the objects of some inputs, none for one without a file; return what is wrong with
     files."""
-    by_row, faults = {file.row: file for file in files}, dict[int, Rejection]()
+    by_row, faults = {file.row: file for file in files}, Faults()
     fetch_all(file.opened for file in files)
     for row in rows:
-        objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+        objects: Marked = {"category": [], "bbox": []}
         size, file = None, by_row.get(row)
         if file is not None:
             with rejecting(file, faults):

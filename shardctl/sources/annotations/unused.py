@@ -20,7 +20,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
@@ -28,7 +27,7 @@ from shardctl.sources.annotations.inputs import stem
 from shardctl.sources.annotations.per_image import NAMES
 from shardctl.sources.annotations.yolo import YAML
 from shardctl.sources.files import SourceRoot, begin_of, local_copy, stretch_of
-from shardctl.sources.label_table import hash_names
+from shardctl.sources.label_table import Hashes, hash_names
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import common, follow, join, name_of, parent_of, path_below
@@ -95,10 +94,10 @@ class Images:
     roots: Sequence[SourceRoot]
     folders: Sequence[str]
     table: pa.Table
-    hashes: npt.NDArray[np.uint64]
+    hashes: Hashes
 
     @cached_property
-    def _sorted(self) -> npt.NDArray[np.uint64]:
+    def _sorted(self) -> Hashes:
         return np.sort(self.hashes)
 
     @cached_property

@@ -21,6 +21,7 @@ from shardctl.sources.annotations.base import (
 from shardctl.sources.annotations.inputs import Inputs, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
     BEYOND,
+    Marked,
     ObjectsWriter,
     Others,
     others_in,
@@ -82,7 +83,7 @@ def read(
     classes: dict[str, int] = {}
     digest, left_out, at_zero = Digest(), Others(), 0
 
-    def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], Any]:
+    def parsed(file: Beside, data: bytes) -> tuple[Marked, Any]:
         nonlocal at_zero
         said, records = parse(data)
         objects, zeros = _objects(records, classes, offsets[file.row])
@@ -201,12 +202,10 @@ def parse(data: bytes) -> tuple[dict[str, str], list[Record]]:
     return said, objects
 
 
-def _objects(
-    records: list[Record], classes: dict[str, int], offset: int
-) -> tuple[dict[str, list[Any]], int]:
+def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tuple[Marked, int]:
     """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is
     wrong."""
-    objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": []}
+    objects: Marked = {"category": [], "bbox": [], "segmentation": []}
     flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
     at_zero = 0
     for line, record in records:

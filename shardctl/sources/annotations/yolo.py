@@ -18,7 +18,7 @@ from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, reading, stem
-from shardctl.sources.annotations.objects import BEYOND, ObjectsWriter
+from shardctl.sources.annotations.objects import BEYOND, Marked, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
     NAMES,
     Beside,
@@ -109,7 +109,7 @@ def read(
         others = set(range(len(inputs))).difference(file.row for file in matched)
         _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
 
-    def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], None]:
+    def parsed(file: Beside, data: bytes) -> tuple[Marked, None]:
         return parse(data, setup, file.shown), None
 
     rows = np.arange(len(inputs))
@@ -166,15 +166,13 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
 # --- lines ---
 
 
-def parse(data: bytes, setup: Setup, shown: str = "") -> dict[str, list[Any]]:
+def parse(data: bytes, setup: Setup, shown: str = "") -> Marked:
     """Return the objects of one image, places as shares of its size.
 
     Raises ValueError, the end of a message; InputError for a line that may be a polygon of four
     points, or a turned box: it takes a task to tell.
     """
-    objects: dict[str, list[Any]] = {
-        name: [] for name in ("category", "bbox", "segmentation", "keypoints")
-    }
+    objects: Marked = {name: [] for name in ("category", "bbox", "segmentation", "keypoints")}
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:

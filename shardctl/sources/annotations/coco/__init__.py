@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError
 from shardctl.format.roles import Objects, Role
 from shardctl.sources.annotations.base import (
     AnnotationRule,
     Annotations,
+    Faults,
     Source,
     fault,
     rows_of,
@@ -77,7 +78,7 @@ def read(
     captioning = [file for file in files if len(file.captions)]
     categories, role, said = joined_categories(marking)
     notices += said
-    faults: dict[int, Rejection] = {}
+    faults: Faults = {}
     marks = _Merged(marking, [file.objects for file in marking])
     marks.join("annotation", notices, faults, categories)
     texts = _Merged(captioning, [file.captions for file in captioning])
@@ -197,7 +198,7 @@ class _Merged:
         self,
         what: str,
         notices: list[str],
-        faults: dict[int, Rejection],
+        faults: Faults,
         categories: Numbers | None = None,
     ) -> None:
         """Find out which annotations are of which input. `categories` are the known ones of
@@ -300,9 +301,7 @@ def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
     return main
 
 
-def _check_points(
-    points: pa.Array, rows: Numbers, role: Objects, faults: dict[int, Rejection]
-) -> None:
+def _check_points(points: pa.Array, rows: Numbers, role: Objects, faults: Faults) -> None:
     """Note images with an object that has some keypoints, but not as many as have names."""
     counts = np.diff(points.offsets.to_numpy())
     for place in np.flatnonzero(counts).tolist() if role.keypoints else ():

@@ -34,6 +34,9 @@ from shardctl.sources.annotations.objects import (
 )
 from shardctl.system.text import counted
 
+Record = dict[str, Any]
+"""An element of the file, or what our columns have of one."""
+
 
 def read_file(opened: str, scratch: Path) -> CocoFile:
     """Read a file once, from its beginning to its end. Raises InputError."""
@@ -98,7 +101,7 @@ def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
         file.others.update(others_in(image, KNOWN, "image"))
 
 
-def _name_of(image: dict[str, Any]) -> Any:
+def _name_of(image: Record) -> Any:
     """Return the name of an image. LVIS has its address alone, whose last parts are the name in
     COCO."""
     url = image.get("coco_url")
@@ -107,7 +110,7 @@ def _name_of(image: dict[str, Any]) -> Any:
     )
 
 
-def _size(image: dict[str, Any]) -> tuple[int, int]:
+def _size(image: Record) -> tuple[int, int]:
     """Return (width, height); 0, 0 if they are not known. Some tools write 640.0, or "640"."""
     try:
         width, height = (float(image[name]) for name in ("width", "height"))
@@ -120,7 +123,7 @@ def _size(image: dict[str, Any]) -> tuple[int, int]:
 def _add_annotations(
     file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter
 ) -> None:
-    marked: list[dict[str, Any]] = []
+    marked: list[Record] = []
     said: list[tuple[int, int, str]] = []
     for number, element in enumerate(elements, first):
         image: Any = element.get("image_id") if isinstance(element, dict) else None
@@ -162,7 +165,7 @@ def _add_columns(file: CocoFile, columns: list[pa.Array], objects: TableWriter) 
             file.members.add(name)
 
 
-def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, Any]:
+def _object(file: CocoFile, number: int, element: Record) -> Record:
     """Return an object with the members of our column. What is wrong with it is noted in the file's
     faults."""
     own = element.get("id")
@@ -177,7 +180,7 @@ def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, A
         return _bad(file, record, str(error))
 
 
-def _bad(file: CocoFile, record: dict[str, Any], why: str) -> dict[str, Any]:
+def _bad(file: CocoFile, record: Record, why: str) -> Record:
     of_id = f" (id {record['id']})" if record["id"] is not None else ""
     file.faults.setdefault(
         record["image"], f"{file.shown}: annotation {record['number']} of annotations{of_id} {why}"
@@ -186,7 +189,7 @@ def _bad(file: CocoFile, record: dict[str, Any], why: str) -> dict[str, Any]:
     return {"image": record["image"], **nothing}
 
 
-def _columns(file: CocoFile, marked: list[dict[str, Any]]) -> list[pa.Array]:
+def _columns(file: CocoFile, marked: list[Record]) -> list[pa.Array]:
     """Return objects as columns, those with wrong values as faults of their images."""
     columns = [_array(marked, f) for f in OBJECT_COLUMNS]
     if None in columns:
@@ -204,7 +207,7 @@ _OWN_NAMES = {"image": "image_id", "category": "category_id", "rle": "segmentati
 """What COCO calls members of objects."""
 
 
-def _array(marked: list[dict[str, Any]], f: pa.Field) -> pa.Array | None:
+def _array(marked: list[Record], f: pa.Field) -> pa.Array | None:
     """Return a member of objects as a column; None if values are no numbers, beyond their type, or
     places that are not finite."""
     try:
@@ -219,7 +222,7 @@ def _array(marked: list[dict[str, Any]], f: pa.Field) -> pa.Array | None:
     return array
 
 
-def members_of(element: dict[str, Any]) -> dict[str, Any]:
+def members_of(element: Record) -> Record:
     """Return what an annotation says of an object. Raises ValueError; numbers are looked at together,
     later."""
     category, bbox, points, crowd, own, area = map(
@@ -259,7 +262,7 @@ def members_of(element: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shape(given: Any) -> tuple[list[list[float]], dict[str, Any] | None]:
+def _shape(given: Any) -> tuple[list[list[float]], Record | None]:
     """Return the polygons and the RLE of an object, in its compressed form. Raises ValueError."""
     if not given:
         return [], None
