@@ -69,10 +69,7 @@ def hint_of_format(file: str) -> str:
     """Say which format may be meant by what was taken for the path of a labels file, and could not
     be read; "" if none."""
     if is_folder(file):
-        return (
-            "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR, voc:DIR, "
-            "masks:DIR"
-        )
+        return "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR"
     format_word, equals, path = file.partition("=")
     if equals and format_word in FORMATS:
         return f"write {format_word}:{printable(path)}"
@@ -129,8 +126,7 @@ def read_annotations(
         for field in read.fields:
             if field.name in given:
                 raise UsageError(
-                    f"{given[field.name]} and {name} annotations both give {field.name}; use one "
-                    "of them"
+                    f"{given[field.name]} and {name} annotations both give {field.name}; use one"
                 )
             given[field.name] = name
         found.append(read)

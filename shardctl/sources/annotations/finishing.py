@@ -360,10 +360,9 @@ class Evidence:
         stored, upright, unclear = len(self.stored), len(self.upright), self.unclear + self.unsized
         if stored and upright:
             raise InputError(
-                f"{name}: EXIF turns some images, and the sizes in the annotations disagree. For "
-                f"{counted(stored, 'image')} they fit the stored image "
-                f"({printable(self.stored[0])}), for {upright:,} the upright one "
-                f"({printable(self.upright[0])}); convert them separately, or give "
+                f"{name}: EXIF turns some images, and the sizes in the annotations disagree: "
+                f"{counted(stored, 'image')} fit the stored image ({printable(self.stored[0])}), "
+                f"{upright:,} the upright one ({printable(self.upright[0])}); give "
                 "--annotation-frame stored or upright, which rejects the others"
             )
         if not unclear:

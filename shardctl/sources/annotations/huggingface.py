@@ -31,7 +31,7 @@ from shardctl.sources.annotations.objects import (
     why_shares,
 )
 from shardctl.sources.types import in_order
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.text import composed, counted
 
 READ = (
     "id",
@@ -71,10 +71,9 @@ def without_category(schema: pa.Schema, shown: str) -> list[str]:
     categories."""
     if not _items_in(schema) or named_category(schema) is not None:
         return []
-    others = ", ".join(f.name for f in schema.field(OBJECTS).type if f.name != "bbox")
     return [
-        f"{shown}: objects has bbox and no list of categories ({' or '.join(CATEGORIES)}"
-        f"{f'; it has {printable(others)}' if others else ''}): a plain column, whose boxes stay"
+        f"{shown}: objects has bbox and no list of categories ({' or '.join(CATEGORIES)}): a plain "
+        "column, whose boxes stay"
     ]
 
 

@@ -101,8 +101,7 @@ def _words(shown: str, there: dict[str, str], lines_of: LinesOf) -> dict[str, st
     name = next((name for name in (*WORDS, NUMBERED) if name in there), None)
     if name is None:
         raise InputError(
-            f"{shown}: needs one of the files with the names of classes: "
-            f"{', '.join((*WORDS, NUMBERED))}"
+            f"{shown}: needs one of {', '.join((*WORDS, NUMBERED))}, with the names of classes"
         )
     words: dict[str, str] = {}
     for number, line in lines_of(name):
@@ -126,8 +125,7 @@ def _truth(numbers: dict[str, int], there: dict[str, str], lines_of: LinesOf) ->
         return {}
     if of_list == TRUTH and NUMBERED not in there:
         raise InputError(
-            f"{printable(there[TRUTH])}: its numbers are those of the development kit; put "
-            f"{NUMBERED} beside it, or use {SOLUTION}"
+            f"{printable(there[TRUTH])}: put {NUMBERED} beside it, which says what its numbers are"
         )
     by_id, truth = dict[str, int](), dict[str, int]()
     for _, line in lines_of(NUMBERED) if of_list == TRUTH else ():
@@ -148,7 +146,6 @@ def _truth(numbers: dict[str, int], there: dict[str, str], lines_of: LinesOf) ->
             truth[name] = found
         elif not line.startswith("ImageId,"):
             raise InputError(
-                f"{printable(there[of_list])}, line {number}: {printable(line)} does not give an "
-                "image a class of the list of classes"
+                f"{printable(there[of_list])}, line {number}: {printable(line)} gives no image a class"
             )
     return truth

@@ -199,7 +199,7 @@ class Finder:
             raise InputError(
                 f"{shown}: {printable(names[at].as_py())} leads only to "
                 f"{printable(self._inputs.paths_at([rows[at]])[0])}, which is of another split by "
-                "its name; rename one, or write paths from the source on"
+                "its name; rename one"
             )
         rows[is_other] = -1
         rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is
@@ -331,8 +331,7 @@ class Finder:
     def _refuse_several(self, name: str, rows: list[int]) -> NoReturn:
         raise InputError(
             f"the annotations name {printable(name)}, which may be "
-            f"{_both(*self._inputs.paths_at(rows[:2]))}; give paths below the source in the "
-            "annotations, or convert one folder at a time"
+            f"{_both(*self._inputs.paths_at(rows[:2]))}; write paths from the source on"
         )
 
     def _names_at(self, rows: Rows) -> pa.Array:

@@ -88,10 +88,7 @@ def read(
     table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
     ignore = int(options[IGNORE]) if IGNORE in options else None
     if bits == 8 and ignore is not None and ignore > 255:
-        raise UsageError(
-            f"--labels {sources[0]}: the masks have 8 bits, so no pixel is {ignore}; give a "
-            "number up to 255"
-        )
+        raise UsageError(f"--labels {sources[0]}: the masks have 8 bits, numbers up to 255")
     role = Mask("source", None, names_of_classes(files, [folder], digest, {}), ignore, bits)
     said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
     field = pa.field(MASK, ENCODED_IMAGE)

@@ -219,10 +219,7 @@ def are_shares(boxes: npt.ArrayLike) -> bool:
 
 def why_shares(shown: str) -> str:
     """Return why boxes that are shares are refused. `shown` is where they are."""
-    return (
-        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size are; make "
-        "them pixels: x, y, width, height"
-    )
+    return f"{shown}: all boxes of objects are shares of the size, 0 to 1; make them pixels"
 
 
 def others_in(

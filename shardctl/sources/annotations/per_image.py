@@ -98,8 +98,8 @@ def names_of_classes(
     for one, other in pairwise(lists):
         if lists[one] != lists[other]:
             raise InputError(
-                f"{printable(one)} and {printable(other)} have other classes, or the same ones in "
-                "another order; make them the same, or convert their folders apart"
+                f"{printable(one)} and {printable(other)} have other classes, or in another order; "
+                "make them the same"
             )
     return next(iter(lists.values()), None) or None
 
@@ -156,8 +156,7 @@ def refuse_no_match(
         one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
         raise InputError(
             f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input of "
-            f"its split ({one}; an input is"
-            f" {other})"
+            f"its split ({one}; an input is {other})"
         )
 
 

@@ -157,9 +157,8 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
         folder = unread(roots[row].as_py(), parent_of(image))
         if folder and exists(labels := join(folder, f"{stem(name_of(image))}.txt")):
             raise InputError(
-                f"{shown}: names no folder that has {printable(image)}, and its labels are there "
-                f"({printable(labels)}); add"
-                " the folder, or give --labels yolo:FOLDER"
+                f"{shown}: names no folder that has {printable(image)}, whose labels are "
+                f"{printable(labels)}; add it"
             )
 
 
@@ -439,8 +438,7 @@ def _folders_of(
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
         raise InputError(
-            f"{shown}: no folder of labels was found by its train, val and test{named}; give "
-            "--labels yolo:FOLDER"
+            f"{shown}: no folder of labels was found by its train, val and test{named}"
         )
     outer = [
         folder

@@ -87,8 +87,7 @@ def read(
         file.crowds == len(file.objects) for file in marking
     ):
         notices.append(
-            "all annotations have iscrowd 1, as some tools write for every RLE; they are kept "
-            "as crowds"
+            "all annotations have iscrowd 1, as some tools write; they are kept as crowds"
         )
 
     ids, sizes = np.full(len(inputs), NO_ID, np.int64), np.zeros((len(inputs), 2), np.int32)
@@ -177,7 +176,7 @@ def _find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
         one, other = (file.names[int(file.order[again[0] + more])].as_py() for more in (0, 1))
         raise InputError(
             f"{file.shown}: the images {printable(one)} and {printable(other)} have the same id "
-            f"{int(ordered[again[0]])}; give each image an id of its own"
+            f"{int(ordered[again[0]])}"
         )
     told, first = (file.opened, len(file.names)), (resolved(parent_of(file.opened)), file.names)
     file.rows = inputs.by_path.find(file.names, file.shown, [told], [first])

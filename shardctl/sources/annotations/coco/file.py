@@ -129,8 +129,7 @@ def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str
             if before["name"] != category["name"]:
                 raise InputError(
                     f"{file.shown}: the category {category['id']} has two names, "
-                    f"{printable(before['name'])} and {printable(category['name'])}; give the "
-                    "files the same categories, or convert each alone"
+                    f"{printable(before['name'])} and {printable(category['name'])}; keep one"
                 )
             if "keypoints" in category:
                 found[category["id"]] = {**before, **category}
@@ -138,8 +137,7 @@ def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str
     without = next((file for file in files if len(file.objects)), None)
     if not ids and without is not None:
         raise InputError(
-            f"{without.shown}: it has annotations of objects, and no categories; add the list of "
-            "their names"
+            f"{without.shown}: it has annotations of objects, and no categories; add the list"
         )
     of_name = Counter(found[number]["name"] for number in ids)
     names = [
