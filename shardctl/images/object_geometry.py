@@ -364,7 +364,7 @@ def cut_to(
         after = np.where(masked[:, None], _around(cut, after), after)
     leaves = masked & ((visible < 1 - _ROUNDING) | _ends_before(within))
     if leaves.any():
-        of_each = (limit if limit.ndim == 1 else limit[leaves] for limit in (low, high))
+        of_each = (np.broadcast_to(limit, (len(before), 2))[leaves] for limit in (low, high))
         around = polygons.only(leaves).boxes_within(*of_each)
         # what is outside may have an area by the rounding of numbers
         nothing = around[:, 0] >= around[:, 2]

@@ -74,24 +74,16 @@ class Polygons:
         Source: Sutherland and Hodgman, "Reentrant polygon clipping", 1974. A part that falls into
         several pieces stays one polygon, whose pieces are connected along the edge.
         """
-        of_points = self.of_points
-        low, high = (limit if limit.ndim == 1 else limit[self.owners] for limit in (low, high))
-        below = self.points < (low if low.ndim == 1 else low[of_points])
-        above = self.points > (high if high.ndim == 1 else high[of_points])
-        outside = np.logical_or(below, above).any(axis=1)
+        shape, of_points = (len(self.counts), 2), self.of_points
+        low, high = (np.broadcast_to(limit, shape)[self.owners] for limit in (low, high))
+        outside = ((self.points < low[of_points]) | (self.points > high[of_points])).any(axis=1)
         if not outside.any():
             return self
-        crossed = (np.asarray(below.any(axis=0)), np.asarray(above.any(axis=0)))
         leaves = np.bincount(of_points[outside], minlength=len(self.lengths)) > 0
         chosen = leaves[of_points]
         points, lengths = self.points[chosen], self.lengths[leaves]
-        for axis in (0, 1):
-            for sign, limit, any_there in ((1.0, low, crossed[0]), (-1.0, high, crossed[1])):
-                if any_there[axis]:
-                    limits = limit[axis] if limit.ndim == 1 else limit[leaves, axis]
-                    points, lengths = _half(
-                        points, lengths, axis, sign, np.broadcast_to(limits, len(lengths))
-                    )
+        for axis, (sign, limits) in product((0, 1), ((1.0, low), (-1.0, high))):
+            points, lengths = _half(points, lengths, axis, sign, limits[leaves, axis])
         after = self.lengths.copy()
         after[leaves] = lengths
         from_cut = np.repeat(leaves, after)
