@@ -22,7 +22,7 @@ from shardctl.system.files import read_bytes, read_named
 from shardctl.system.options import Text, Whole, setting
 from shardctl.system.packages import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
-from shardctl.transforms.settings import Table
+from shardctl.transforms.settings import TABLE
 from shardctl.transforms.values import describe
 
 MESSAGE_CHARACTERS = 500
@@ -320,7 +320,7 @@ class Model(GroupTransform, step="model"):
 
     target: str = setting(Text(), help="MODULE:CLASS.")
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
-    arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")
+    arguments: str = setting(TABLE, "{}", "A table with the keywords for the class.")
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the class, to be sure that it can be used. No object is made. Raises

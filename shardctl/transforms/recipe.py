@@ -392,7 +392,7 @@ class Recipe(RecipeKeys):
             try:
                 steps.append(step.loaded(folder) if loads(step) else step)
             except SettingError as error:
-                raise error.within("transform", place) from None
+                raise_any([each.within("transform", place) for each in each_of(error)])
         loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit

@@ -121,7 +121,7 @@ class Steps(ValueType):
             try:
                 steps.append(parse_step(given))
             except SettingError as error:
-                errors += each_of(error.within(number))
+                errors += [each.within(number) for each in each_of(error)]
         raise_any(errors)
         return tuple(steps)
 

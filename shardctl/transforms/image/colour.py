@@ -81,7 +81,7 @@ class ColorJitter(PixelTransform, step="color_jitter"):
     )
     backend: str = _BACKEND
 
-    random = True
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the order and the factors, and adjust."""
@@ -110,10 +110,7 @@ class PhotometricDistort(PixelTransform, step="photometric_distort"):
     p: float = setting(PROBABILITY, 0.5, "Probability of each of the five changes.")
     backend: str = _BACKEND
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return self.p > 0
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw what is changed, and change it: the contrast after the brightness or at last, each
@@ -147,10 +144,7 @@ class ChannelPermutation(SometimesPixels, step="channel_permutation"):
 
     p: float = _ALWAYS
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return self.p > 0
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw an order."""
@@ -163,10 +157,7 @@ class ChannelDropout(SometimesPixels, step="channel_dropout"):
     value: int = setting(Whole(0, 255), 0, "What the channel is set to.")
     p: float = _HALF
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return self.p > 0
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw a channel."""

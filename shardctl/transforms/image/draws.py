@@ -70,11 +70,6 @@ class SometimesPixels(PixelTransform):
         settings = [getattr(self, name) for name in declared_in(type(self)) if name != "p"]
         return type(self).change(image, *settings)
 
-    @property
-    def random(self) -> bool:
-        """Whether it is drawn."""
-        return 0 < self.p < 1
-
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Change the pixels, or leave them."""
         if drawn(self.p, rng):

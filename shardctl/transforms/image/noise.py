@@ -19,7 +19,7 @@ class GaussianNoise(PixelTransform, step="gaussian_noise"):
         Span(0.0, 10.0, alone="fixed"), (0.1, 0.1), "Standard deviation, as a share of 255."
     )
 
-    random = True
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the noise."""
@@ -34,7 +34,7 @@ class SaltAndPepper(PixelTransform, step="salt_and_pepper"):
     )
     salt: float = setting(Number(0.0, 1.0), 0.5, "Share of these that become white.")
 
-    random = True
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the pixels."""
@@ -54,9 +54,7 @@ class Jpeg(PixelTransform, step="jpeg"):
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Encode and decode."""
         low, high = self.quality
-        if low == high:
-            return pixels.jpeg(image, low)
-        return pixels.jpeg(image, whole(rng, low, high))
+        return pixels.jpeg(image, whole(rng, low, high) if low < high else low)
 
 
 class GaussianBlur(PixelTransform, step="gaussian_blur"):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
+from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
 
 
 def version_of(package: str) -> str:
@@ -104,11 +102,8 @@ class TextStep(BatchTransform):
         require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what does the work on one batch after the other. A missing text stays missing."""
-        return EachBatch(self._apply)
-
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records with their texts afterwards. A missing text stays missing."""
         kept = np.ones(len(records.numbers), bool)
 
         def report(fault: Fault) -> None:

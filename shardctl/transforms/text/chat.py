@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -17,12 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.roles import Role
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
 from shardctl.system.options import Flag, Text, setting
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, Counts, EachBatch, Records, RejectRow
+from shardctl.transforms.base import Counts, Records, RejectRow
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.chat_forms import (
     JSON_FIELDS,
@@ -65,10 +64,7 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
     assistant: str | None = setting(Text(), None, "Field that is the answer to it.")
     keep_messages: bool = setting(Flag(), False, "Keep the fields with the messages too.")
 
-    @property
-    def list_field(self) -> str:
-        """A record that is a list has messages."""
-        return MESSAGES
+    list_field = MESSAGES
 
     def form(self, names: Collection[str]) -> Form | None:
         """Return how records with these fields hold a chat; None: they hold none."""
@@ -181,11 +177,10 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         ]
         return pa.schema([*others, *made], given.metadata)
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what encodes the chats of one batch after the other."""
-        return EachBatch(self._apply, "tokens", "loss_tokens")
+    counted = ("tokens", "loss_tokens")
 
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records with the tokens of their chats."""
         rows, chats = [], []
         names = records.batch.schema.names
         form = self.form(names)

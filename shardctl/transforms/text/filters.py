@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,11 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Indices, TextBytes, texts_from
-from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import (
-    BatchRun,
     BatchTransform,
     Counts,
-    EachBatch,
     Records,
     RejectRow,
     check_limits,
@@ -131,14 +127,11 @@ class FilterLength(BatchTransform, step="filter_length"):
             require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what judges one batch after the other."""
-        return EachBatch(self._apply)
-
     def _limits(self, what: str) -> bool:
         return getattr(self, f"min_{what}") is not None or getattr(self, f"max_{what}") is not None
 
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records that keep to the limits."""
         kept = np.ones(len(records.numbers), bool)
         for fault in broken_by(self._rules(records)):
             kept[fault.row] = False

@@ -27,18 +27,17 @@ from shardctl.format.token_columns import (
     is_list_of_whole_numbers,
     list_offsets,
 )
-from shardctl.system.options import ValueType, Whole, Word, setting
+from shardctl.system.options import Whole, Word, setting
 from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import (
     BatchRun,
     BatchTransform,
     Counts,
-    EachBatch,
     HeldMemoryError,
     Records,
     RejectRow,
 )
-from shardctl.transforms.settings import SettingError
+from shardctl.transforms.settings import Checked, SettingError
 
 MOST_TOKEN = 2**32 - 1
 
@@ -56,20 +55,14 @@ MOST_COPIED = 256 << 20
 """Bytes that the other fields of a document may take where each of its pieces has them."""
 
 
-class EndToken(ValueType):
-    """True, false, or the number of a token."""
+def _end_token(value: Any) -> bool | int:
+    if not isinstance(value, int) or not 0 <= value <= MOST_TOKEN:
+        raise ValueError("must be true, false or the number of a token")
+    return value
 
-    def read(self, value: Any) -> bool | int:
-        """Return it."""
-        if not isinstance(value, int) or not 0 <= value <= MOST_TOKEN:
-            raise ValueError("must be true, false or the number of a token")
-        return value
 
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of both."""
-        return {
-            "anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": MOST_TOKEN}]
-        }
+END_TOKEN = Checked(_end_token, {"anyOf": [{"type": "boolean"}, Whole(0, MOST_TOKEN).schema()]})
+"""True, false, or the number of a token."""
 
 
 class Pack(BatchTransform, step="pack"):
@@ -96,7 +89,7 @@ class Pack(BatchTransform, step="pack"):
         " once.",
     )
     eos: bool | int = setting(
-        EndToken(),
+        END_TOKEN,
         True,
         "The token that ends every document that does not end with it. true: the EOS of the "
         "tokenizer, false: none.",
@@ -135,10 +128,7 @@ class Pack(BatchTransform, step="pack"):
         """Pieces are several of a record."""
         return not self.packs and self.length is not None
 
-    @property
-    def is_last(self) -> bool:
-        """Blocks are what is stored."""
-        return True
+    is_last = True
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns of blocks; of pieces, those that were given and `loss_mask` where they
@@ -200,7 +190,7 @@ class Pack(BatchTransform, step="pack"):
         eos = None if self.eos is False else role.eos
         if self.packs:
             return _Packing(self, eos, role.pad or 0)
-        return EachBatch(partial(self._cut, eos), "documents", "tokens", "pieces", "longer")
+        return BatchRun(partial(self._cut, eos), "documents", "tokens", "pieces", "longer")
 
     def _cut(
         self, eos: int | None, records: Records, reject: RejectRow, counts: Counts

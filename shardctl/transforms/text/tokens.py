@@ -18,7 +18,7 @@ from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.text import format_bytes, printable
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
+from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.chat_forms import form_of
@@ -203,11 +203,10 @@ class Tokenize(TokenStep, step="tokenize"):
         field = pa.field(TOKENS, pa.list_(self.numbers))
         return given.insert(place, field) if self.keep_text else given.set(place, field)
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what encodes the texts of one batch after the other."""
-        return EachBatch(self._apply, "tokens")
+    counted = ("tokens",)
 
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records with the tokens of their texts."""
         encoded, kept = self.encoded(texts_of(records), reject)
         counts["tokens"] += int(np.diff(encoded.offsets)[kept].sum())
         place = records.batch.schema.get_field_index(TEXT)
