@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
@@ -31,7 +30,7 @@ from shardctl.transforms.tokenizers.base import (
     Tokenizer,
 )
 from shardctl.transforms.tokenizers.engines import not_given_back
-from shardctl.transforms.tokenizers.huggingface import AUTO, CHOICES, HuggingFace
+from shardctl.transforms.tokenizers.huggingface import AUTO, CHOICES
 from shardctl.transforms.tokenizers.table import digest_of_files, open_tokenizer
 
 S = TypeVar("S", bound="TokenStep")
@@ -221,8 +220,7 @@ class Tokenize(TokenStep, step="tokenize"):
 
     @cached_property
     def _lost(self) -> str | None:
-        opened = self.opened
-        text = opened.not_given_back if isinstance(opened, HuggingFace) else not_given_back(opened)
+        text = not_given_back(self.opened)
         if text is None:
             return None
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
@@ -238,38 +236,25 @@ class Tokenize(TokenStep, step="tokenize"):
         kept = sizes > 0
         longer = self.opened.too_long(texts)
         if longer.any():
-            texts = self._without(texts, longer, sizes, reject)
+            import pyarrow.compute as pc
+
+            texts = pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
             kept &= ~longer
+            for row in np.flatnonzero(longer).tolist():
+                message = (
+                    f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a "
+                    "hundred times as much memory: make smaller records (--record paragraph)"
+                )
+                reject(row, Rejection("transform", "too-large", message))
         encoded = self.opened.encode(texts)
         counts = np.diff(encoded.offsets)
-        for row in np.flatnonzero((counts == 0) | (sizes == 0)).tolist():
-            if kept[row] or not sizes[row]:
-                kept[row] = False
-                reject(
-                    row,
-                    Rejection(
-                        "transform",
-                        "empty",
-                        "the text has no tokens" if sizes[row] else "the text is empty",
-                    ),
-                )
+        for row in np.flatnonzero((counts == 0) & kept | (sizes == 0)).tolist():
+            kept[row] = False
+            why = "the text has no tokens" if sizes[row] else "the text is empty"
+            reject(row, Rejection("transform", "empty", why))
         if self.exact:
             self._compare(texts, encoded, kept, reject)
         return encoded, kept
-
-    def _without(
-        self, texts: pa.Array, longer: Rows, sizes: npt.NDArray[np.int64], reject: RejectRow
-    ) -> pa.Array:
-        """Return the texts with an empty one for each that is too long."""
-        import pyarrow.compute as pc
-
-        for row in np.flatnonzero(longer).tolist():
-            message = (
-                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a hundred "
-                "times as much memory: make smaller records (--record paragraph)"
-            )
-            reject(row, Rejection("transform", "too-large", message))
-        return pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
 
     def _compare(self, texts: pa.Array, encoded: Encoded, kept: Rows, reject: RejectRow) -> None:
         """Reject those of the kept texts that their tokens do not give back."""
@@ -277,14 +262,7 @@ class Tokenize(TokenStep, step="tokenize"):
         for row in np.flatnonzero(kept).tolist():
             ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
             text = texts[row].as_py()
-            if (
-                self.opened.decode(ids) != text
-                and self.opened.decode(ids[~np.isin(ids, special)]) != text
-            ):
+            if text not in map(self.opened.decode, (ids, ids[~np.isin(ids, special)])):
                 kept[row] = False
-                reject(
-                    row,
-                    Rejection(
-                        "transform", "not-exact", "the tokens do not give the text back exactly"
-                    ),
-                )
+                why = "the tokens do not give the text back exactly"
+                reject(row, Rejection("transform", "not-exact", why))
