@@ -50,7 +50,7 @@ class Check:
     @property
     def steps(self) -> tuple[StepSummary, ...]:
         """What the recipe does, step by step."""
-        return summaries(self.recipe.transforms) if self.recipe else ()
+        return summaries(self.recipe.transform) if self.recipe else ()
 
     @property
     def moves(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     recipe, errors = Recipe.examined(file.recipe)
     if recipe is not None and imports:
-        for place, step in enumerate(recipe.transforms):
+        for place, step in enumerate(recipe.transform):
             try:
                 step.loaded()
             except (UsageError, InstallError) as error:
