@@ -191,23 +191,14 @@ class WholeSpan(Whole):
 
 
 class Numbers(Number):
-    """A list of `count` numbers within limits (None: of any). One of them alone stands for all
-    where `repeat` says so."""
+    """A list of `count` numbers within limits; None: of any number of them."""
 
-    def __init__(
-        self,
-        count: int | None,
-        low: float = -math.inf,
-        high: float = math.inf,
-        repeat: bool = False,
-    ) -> None:
+    def __init__(self, count: int | None, low: float = -math.inf, high: float = math.inf) -> None:
         super().__init__(low, high)
-        self.count, self.repeat = count, repeat
+        self.count = count
 
     def read(self, value: Any) -> Any:
         """Return the numbers."""
-        if self.repeat and self.count and math.isfinite(number_of(value)):
-            value = [value] * self.count
         listed = isinstance(value, Sequence) and not isinstance(value, str)
         numbers = tuple(map(number_of, value)) if listed else (math.nan,)
         if len(numbers) != (self.count or len(numbers)) or not all(map(self.fits, numbers)):
@@ -221,9 +212,7 @@ class Numbers(Number):
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of such a list."""
-        number = super().schema()
-        listed = _list_of(number, self.count, self.count)
-        return {"anyOf": [number, listed]} if self.repeat else listed
+        return _list_of(super().schema(), self.count, self.count)
 
 
 class Sides(ValueType):

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from stopping import stopped_at
 
 import shardctl
-from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
+from shardctl.errors import DatasetError, DiskFullError, Rejection, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import Listener, discover
 from shardctl.making.shards import hashes as text_hashes
@@ -312,7 +312,7 @@ class NoB(TextFilter, step="no_b"):
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         return [
-            Fault(row, "letter-b", "has a b")
+            (row, Rejection("filter", "letter-b", "has a b"))
             for row, text in enumerate(texts.to_pylist())
             if "b" in text
         ]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from shardctl.format.arrays import Bytes, Indices, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
 from shardctl.system.packages import needed
-from shardctl.transforms.text.base import TextTransform, unidata, version_of
+from shardctl.transforms.text.base import TextTransform, version_of, where
 from shardctl.transforms.text.characters import NEWLINE, is_ascii, texts_of_kept
 from shardctl.transforms.text.words import Words
 
@@ -38,9 +38,7 @@ class Normalize(TextTransform, step="normalize"):
         "full width.",
     )
 
-    def versions(self) -> tuple[str, ...]:
-        """Return that of Python's tables of Unicode."""
-        return (unidata(),)
+    made_by = ("unidata",)
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts in the form."""
@@ -60,9 +58,7 @@ class Normalize(TextTransform, step="normalize"):
 class LowerCase(TextTransform, step="lower_case"):
     """Makes all letters lower case, as `str.lower` does."""
 
-    def versions(self) -> tuple[str, ...]:
-        """Return that of Python's tables of Unicode."""
-        return (unidata(),)
+    made_by = ("unidata",)
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts in lower case."""
@@ -205,15 +201,11 @@ class Html(TextTransform, step="html"):
         import pyarrow.compute as pc
 
         marked = pc.match_substring_regex(texts, "[<&]" if self.tags else "&")
-        if not marked.true_count:
-            return texts
-        given = texts.filter(marked)
-        plain = pa.array(
-            _without_tags(given) if self.tags else map(unescape, given.to_pylist()), pa.string()
-        )
-        return (
-            plain if marked.true_count == len(texts) else pc.replace_with_mask(texts, marked, plain)
-        )
+        return where(texts, marked, _without_tags if self.tags else _unescaped)
+
+
+def _unescaped(texts: pa.Array) -> list[str]:
+    return list(map(unescape, texts.to_pylist()))
 
 
 def _without_tags(texts: pa.Array) -> list[str]:

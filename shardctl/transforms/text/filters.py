@@ -25,12 +25,10 @@ from shardctl.transforms.base import (
 from shardctl.transforms.settings import PROBABILITY, Names, Numbers, shown_beside
 from shardctl.transforms.text.base import (
     Fault,
-    Report,
     TextFilter,
     TextStep,
     require_text,
     texts_of,
-    unidata,
 )
 from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
 from shardctl.transforms.text.words import Words, are_first, dense, duplicate_shares, shares
@@ -83,7 +81,7 @@ def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
         for row in np.flatnonzero(rule.broken()).tolist():
             first.setdefault(row, rule)
     for row in sorted(first):
-        yield Fault(row, first[row].name, first[row].why(row))
+        yield row, Rejection("filter", first[row].name, first[row].why(row))
 
 
 class RuleFilter(TextFilter):
@@ -133,9 +131,9 @@ class FilterLength(BatchTransform, step="filter_length"):
     def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         """Return the records that keep to the limits."""
         kept = np.ones(len(records.numbers), bool)
-        for fault in broken_by(self._rules(records)):
-            kept[fault.row] = False
-            reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
+        for row, rejection in broken_by(self._rules(records)):
+            kept[row] = False
+            reject(row, rejection)
         return (records.kept(kept),)
 
     def _rules(self, records: Records) -> Iterator[Rule]:
@@ -208,7 +206,7 @@ class FilterC4(TextStep, step="filter_c4"):
         Flag(), True, "Remove [1], [edit] and [citation needed] (in the code, not in the paper)."
     )
 
-    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+    def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return what is left of the texts, and reject those that break a rule."""
         import pyarrow.compute as pc
 
@@ -220,7 +218,7 @@ class FilterC4(TextStep, step="filter_c4"):
         kept = self._kept(lines)
         lines, of_text = lines.filter(pa.array(kept)), of_text[kept]
         for fault in broken_by(self._rules(texts, lines, of_text)):
-            report(fault)
+            reject(*fault)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(of_text, minlength=len(texts)))])
         return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), lines), "\n")
 
@@ -360,9 +358,7 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
         "These words, in lower or upper case.",
     )
 
-    def versions(self) -> tuple[str, ...]:
-        """Return that of Python's tables of Unicode, which say what letters are."""
-        return (unidata(),)
+    made_by = ("unidata",)
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rules with their values."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import bytes_of
+from shardctl.errors import Rejection
 from shardctl.system.options import Number, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.system.text import unknown
+from shardctl.transforms.base import RejectRow
 from shardctl.transforms.settings import Names, SettingError
-from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform, version_of
+from shardctl.transforms.text.base import TextStep, TextTransform, version_of, where
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _HEX = r"[0-9A-Fa-f]{1,4}"
@@ -104,23 +104,14 @@ class Redact(TextTransform, step="redact"):
         for name, pattern in PATTERNS.items():
             if name in self.patterns:
                 placeholder = self.placeholder.replace("NAME", name.upper()).replace("\\", r"\\")
-                rows = _with_at(texts) if name == "email" else None
-                if rows is None or len(rows) == len(texts):
-                    texts = pc.replace_substring_regex(texts, pattern, placeholder)
-                elif len(rows):
-                    mask = np.zeros(len(texts), bool)
-                    mask[rows] = True
-                    some = pc.replace_substring_regex(
-                        texts.take(pa.array(rows)), pattern, placeholder
-                    )
-                    texts = pc.replace_with_mask(texts, pa.array(mask), some)
+                # an @ is found in a tenth of the time that the pattern takes
+                chosen = pc.match_substring(texts, "@" if name == "email" else "")
+                texts = where(
+                    texts,
+                    chosen,
+                    partial(pc.replace_substring_regex, pattern=pattern, replacement=placeholder),
+                )
         return texts
-
-
-def _with_at(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Return which texts have an @. That is found in a tenth of the time that the pattern takes."""
-    data, offsets = bytes_of(texts)
-    return np.unique(np.searchsorted(offsets, np.flatnonzero(data == ord("@")), side="right") - 1)
 
 
 ENGINES = ("auto", "re2", "regex")
@@ -175,7 +166,7 @@ class Replace(TextStep, step="replace"):
         """Return that of the package that searches, where it is not part of pyarrow."""
         return () if self._by_re2 else (version_of("regex"),)
 
-    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+    def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return the changed texts. Rejects those for which the time is not enough."""
         import pyarrow.compute as pc
 
@@ -193,14 +184,8 @@ class Replace(TextStep, step="replace"):
                     f"the pattern {self.pattern!r} needs over {self.time_limit:g} s for this "
                     f"text of {len(text)} characters"
                 )
-                report(
-                    Fault(
-                        row,
-                        "replace-time",
-                        f"{why}; make it simpler, or raise time_limit",
-                        "transform",
-                    )
-                )
+                why += "; make it simpler, or raise time_limit"
+                reject(row, Rejection("transform", "replace-time", why))
         return pa.array(changed, pa.string())
 
 

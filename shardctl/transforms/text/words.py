@@ -35,7 +35,19 @@ class Spans:
 
     def per_text(self, values: npt.NDArray[np.int64] | Mask) -> npt.NDArray[np.int64]:
         """Return the sums of the values of spans, (spans,), by text, (texts,)."""
-        return np.diff(_sums(values)[self.of_text])
+        return np.diff(sums(values)[self.of_text])
+
+
+def stretches(inside: Mask, offsets: Indices) -> tuple[Indices, Indices]:
+    """Return where stretches of bytes that are `inside` begin and end, (n,) each. Text i is from
+    offsets[i] to offsets[i + 1], and no stretch goes into another one."""
+    starts, ends = inside.copy(), inside.copy()
+    starts[1:] &= ~inside[:-1]
+    ends[:-1] &= ~inside[1:]
+    filled = np.flatnonzero(np.diff(offsets))
+    begins, stops = offsets[filled], offsets[filled + 1] - 1
+    starts[begins], ends[stops] = inside[begins], inside[stops]
+    return np.flatnonzero(starts), np.flatnonzero(ends) + 1
 
 
 class Words:
@@ -46,15 +58,7 @@ class Words:
         self.bytes: TextBytes = bytes_of(texts)
         data, offsets = self.bytes
         self.spaces = spaces(data)
-        starts, ends = ~self.spaces, ~self.spaces
-        starts[1:] &= self.spaces[:-1]
-        ends[:-1] &= self.spaces[1:]
-        begins, stops = offsets[:-1][offsets[:-1] < len(data)], offsets[1:][offsets[1:] > 0] - 1
-        # one that goes to the end of its text is not part of the next one's first
-        starts[begins] = ~self.spaces[begins]
-        ends[stops] = ~self.spaces[stops]
-        self.starts: Indices = np.flatnonzero(starts)
-        self.ends: Indices = np.flatnonzero(ends) + 1
+        self.starts, self.ends = stretches(~self.spaces, offsets)
         self.of_text: Indices = np.searchsorted(self.starts, offsets)
 
     def __len__(self) -> int:
@@ -91,7 +95,7 @@ class Words:
 
     @cached_property
     def _word_characters_before(self) -> Indices:
-        return _sums(self.characters)
+        return sums(self.characters)
 
     def characters_of(self, spans: Spans) -> npt.NDArray[np.int64]:
         """Return how many characters the words of each span have, (spans,)."""
@@ -104,7 +108,7 @@ class Words:
 
     def per_text(self, values: npt.NDArray[np.int64] | Mask) -> npt.NDArray[np.int64]:
         """Return the sums of the values of words, (words,), by text, (texts,)."""
-        return np.diff(_sums(values)[self.of_text])
+        return np.diff(sums(values)[self.of_text])
 
     def with_letters(self) -> Mask:
         """Return which words have a letter, (words,)."""
@@ -159,7 +163,7 @@ class Words:
     def packed(self) -> TextBytes:
         """The bytes of all words without what is between them; offsets are those of words, (words +
         1,)."""
-        return TextBytes(self.bytes.data[~self.spaces], _sums(self.ends - self.starts))
+        return TextBytes(self.bytes.data[~self.spaces], sums(self.ends - self.starts))
 
     def ids(self) -> npt.NDArray[np.int64]:
         """Return a number for each word, (words,): the same for words of a text that are the same,
@@ -193,7 +197,7 @@ def _numbered(values: pa.Array) -> npt.NDArray[np.int64]:
     return numbers.astype(np.int64)
 
 
-def _sums(values: npt.NDArray[np.int64] | Mask) -> Indices:
+def sums(values: npt.NDArray[np.int64] | Mask) -> Indices:
     """Return the sums of the values before each place, (n + 1,)."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
