@@ -525,9 +525,7 @@ class Recipe(RecipeKeys):
             what = self.changes[0].name if self.changes else "gray16"
             problem = f"keeps the original bytes, so {what} cannot apply; use store jpeg:90 or raw"
         elif name == "raw" and self.output_size is None and not self.sample_transforms:
-            problem = (
-                "needs one size of all images: add a resize to WIDTHxHEIGHT or a crop (--crop 32)"
-            )
+            problem = "needs a recipe that names the size of all images: add a resize to WIDTHxHEIGHT or a crop (--crop 32)"
         elif name == "none" and not self.sample_transforms:
             problem = "drops the images, and nothing (--transform) makes other fields of them"
         if problem:

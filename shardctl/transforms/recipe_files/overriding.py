@@ -69,7 +69,9 @@ def recipe_with_options(
                 shown = "" if value is True else f" {printable(text)}"
                 who = f"--{name.replace('_', '-')}{shown}: {file} has"
                 if same:
-                    raise UsageError(f"{who} {len(same)} steps {step}; change one of them in it")
+                    raise UsageError(
+                        f"{who} {len(same)} steps {step}; change the one that is meant in it"
+                    )
                 there = ", ".join(dict.fromkeys(map(str, names)))
                 setting = "".join(f" {key}={each}" for key, each in settings.items())
                 raise UsageError(
