@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from PIL import Image
 
 from shardctl.images import pixels
@@ -22,42 +24,42 @@ _BACKEND = setting(
 _ALWAYS, _HALF = (setting(PROBABILITY, p, "Probability of doing it.") for p in (1.0, 0.5))
 
 
-class _Adjusted(SometimesPixels):
-    """One adjustment by a factor."""
-
-    factor: float
-    backend: str
-
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Adjust."""
-        return adjust(image, [(self.name.removeprefix("adjust_"), self.factor)], self.backend)
+def _adjusted(name: str) -> Any:
+    """Return what does one adjustment by a factor."""
+    return staticmethod(lambda image, factor, backend: adjust(image, [(name, factor)], backend))
 
 
-class AdjustBrightness(_Adjusted, step="adjust_brightness"):
+class AdjustBrightness(SometimesPixels, step="adjust_brightness"):
     """Blend with black."""
 
     factor: float = setting(_FACTOR, help="0: black. 1: the image itself. 2: twice as bright.")
     p: float = _ALWAYS
     backend: str = _BACKEND
 
+    change = _adjusted("brightness")
 
-class AdjustContrast(_Adjusted, step="adjust_contrast"):
+
+class AdjustContrast(SometimesPixels, step="adjust_contrast"):
     """Blend with the mean grey of the image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice the contrast.")
     p: float = _ALWAYS
     backend: str = _BACKEND
 
+    change = _adjusted("contrast")
 
-class AdjustSaturation(_Adjusted, step="adjust_saturation"):
+
+class AdjustSaturation(SometimesPixels, step="adjust_saturation"):
     """Blend with the grey image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice as colourful.")
     p: float = _ALWAYS
     backend: str = _BACKEND
 
+    change = _adjusted("saturation")
 
-class AdjustHue(_Adjusted, step="adjust_hue"):
+
+class AdjustHue(SometimesPixels, step="adjust_hue"):
     """Turn the hue."""
 
     factor: float = setting(
@@ -66,6 +68,8 @@ class AdjustHue(_Adjusted, step="adjust_hue"):
     )
     p: float = _ALWAYS
     backend: str = _BACKEND
+
+    change = _adjusted("hue")
 
 
 class ColorJitter(PixelTransform, step="color_jitter"):

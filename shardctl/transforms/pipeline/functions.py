@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -68,12 +68,8 @@ Called = Callable[[list[int], bool], None]
 which are different ones in order, and whether it is a model."""
 
 
-class _Step(NamedTuple):
-    """A function or a model: its place among them, counted from 1, and its name in messages."""
-
-    number: int
-    step: SampleTransform
-    who: str
+_Step = tuple[int, SampleTransform, str]
+"""A function or a model: its place among them, counted from 1; the step; its name in messages."""
 
 
 class Functions:
@@ -87,14 +83,14 @@ class Functions:
     def __init__(self, recipe: Recipe, numbered: bool, traced: bool) -> None:
         self._recipe, self._numbered = recipe, numbered
         self._steps = [
-            _Step(number, step, str(step.settings().get("target", step.name)))
+            (number, step, str(step.settings().get("target", step.name)))
             for number, step in enumerate(recipe.sample_transforms, 1)
         ]
         self._stretches = [
             list(steps)
             for _, steps in groupby(
                 self._steps,
-                lambda each: each.number if isinstance(each.step, GroupTransform) else 0,
+                lambda each: each[0] if isinstance(each[1], GroupTransform) else 0,
             )
         ]
         self._traced = traced or len(self._steps) > 1
@@ -107,7 +103,7 @@ class Functions:
     def setter(self, name: str, given: Given, final: Sample) -> str:
         """Return the function that set a field last; the last of all where it changed the value in
         place."""
-        return self.setters(given, final).get(name) or self._steps[-1].who
+        return self.setters(given, final).get(name) or self._steps[-1][2]
 
     def setters(self, given: Given, final: Sample) -> dict[str, str]:
         """Return the function that set a field last, for each field of a sample that one of them
@@ -116,8 +112,10 @@ class Functions:
             return {}
         absent = object()
         return {
-            name: step.who
-            for step, before, after in zip(self._steps, given, (*given[1:], final), strict=True)
+            name: who
+            for (_, _, who), before, after in zip(
+                self._steps, given, (*given[1:], final), strict=True
+            )
             for name in before.keys() | after.keys()
             if after.get(name, absent) is not before.get(name, absent)
         }
@@ -147,9 +145,9 @@ class Functions:
 
     def _in_turn(self, applied: Applied, steps: list[_Step], called: Called) -> Applied:
         """Call the first function on all samples, then the second on what it made, and so on."""
-        for step in steps:
-            if isinstance(step.step, GroupTransform):
-                applied = self._together(applied, step.step, step.who, called)
+        for number, step, who in steps:
+            if isinstance(step, GroupTransform):
+                applied = self._together(applied, step, who, called)
                 continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
             for record, sample, given in zip(
@@ -161,11 +159,11 @@ class Functions:
                 key, variant = sample["key"], sample["variant"]
                 # Its own stream per function, so that one that draws more or less does not disturb
                 # the next.
-                rng = self._recipe.rng(f"{key}\0{step.number}", variant, step.step.draws)
+                rng = self._recipe.rng(f"{key}\0{number}", variant, step.draws)
                 so_far = (*given, sample.copy()) if self._traced else given
                 try:
-                    results = step.step.apply(sample, rng)
-                    _take(made, record, results, key, variant, step.who, so_far)
+                    results = step.apply(sample, rng)
+                    _take(made, record, results, key, variant, who, so_far)
                 except Rejection as rejection:
                     made.rejects.setdefault(record, rejection)
             applied = made
@@ -227,7 +225,7 @@ class Functions:
                     "tried beforehand"
                 )
                 rejection = Rejection(
-                    "transform", "several-samples", f"{self._steps[-1].who} {several}"
+                    "transform", "several-samples", f"{self._steps[-1][2]} {several}"
                 )
                 applied.rejects.setdefault(record, rejection)
             for number, sample in enumerate(group):

@@ -142,14 +142,6 @@ class Problem:
         return f"{self.file}{f':{self.line}' if self.line else ''}: {self.message}"
 
 
-class TomlError(UsageError):
-    """A file that is no TOML, or no text in UTF-8."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-
-
 @dataclass(frozen=True)
 class RecipeFile:
     """A recipe file that was read. `recipe` is plain data, not yet checked."""
@@ -159,33 +151,28 @@ class RecipeFile:
     recipe: dict[str, Any]
 
     @classmethod
-    def read(cls, path: Path) -> RecipeFile:
-        """Read a file, or a ready recipe by its @NAME. Raises TomlError, UsageError, and OSError if
-        it cannot be read."""
-        shown, data = printable(str(path)), read_named(recipe_file(path))
+    def read(cls, path: Path) -> RecipeFile | Problem:
+        """Read a file, or a ready recipe by its @NAME; a Problem if it is no TOML, or no text in
+        UTF-8. Raises UsageError, InputError if it cannot be read."""
+        shown = printable(str(path))
         try:
+            data = read_named(recipe_file(path))
             text = data.decode("utf-8-sig")
+            return cls(shown, text, tomllib.loads(text))
+        except FileNotFoundError:
+            near = near_path(path) or "; `shardctl recipe list` lists those that are ready"
+            raise InputError(f"{shown}: no such recipe file{near}") from None
+        except OSError as error:
+            raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise TomlError(
-                Problem(
-                    shown, line, None, "", "not a TOML file: there are bytes that are not UTF-8"
-                )
-            ) from None
-        try:
-            return cls(shown, text, tomllib.loads(text))
+            why = "not a TOML file: there are bytes that are not UTF-8"
+            return Problem(shown, line, None, "", why)
         except tomllib.TOMLDecodeError as error:
-            raise TomlError(_toml_problem(shown, text, str(error))) from None
+            return _toml_problem(shown, text, str(error))
         except RecursionError:
-            raise TomlError(
-                Problem(
-                    shown,
-                    None,
-                    None,
-                    "",
-                    "not a recipe: there are lists in lists, too deep to be read",
-                )
-            ) from None
+            why = "not a recipe: there are lists in lists, too deep to be read"
+            return Problem(shown, None, None, "", why)
 
     def problem(self, error: SettingError) -> Problem:
         """Return what a wrong setting of the file is to people: where it is, and in which step."""
@@ -212,29 +199,14 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
     Whether the values fit each other is not looked at: options may still change some.
     """
-    shown = printable(str(path))
-    try:
-        file = RecipeFile.read(path)
-    except FileNotFoundError:
-        raise no_such_recipe(path) from None
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
+    file = RecipeFile.read(path)
+    if isinstance(file, Problem):
+        raise UsageError(str(file))
     _, errors = Recipe.values(file.recipe)
     if errors:
-        more = (
-            f" (and {len(errors) - 1} more: shardctl recipe check {shown})"
-            if len(errors) > 1
-            else ""
-        )
-        raise UsageError(f"{file.problem(errors[0])}{more}")
+        more = f" (and {len(errors) - 1} more: shardctl recipe check {file.shown})"
+        raise UsageError(f"{file.problem(errors[0])}{more if len(errors) > 1 else ''}")
     return file.recipe
-
-
-def no_such_recipe(path: Path) -> InputError:
-    """Return the error for a recipe file that does not exist. It suggests one beside it with a
-    similar name."""
-    near = near_path(path) or "; `shardctl recipe list` lists those that are ready"
-    return InputError(f"{printable(str(path))}: no such recipe file{near}")
 
 
 def steps_to(recipe: Any, key: Key) -> Iterator[str]:

@@ -66,18 +66,18 @@ def _options(settings: dict[str, Any]) -> list[str]:
         if source != "auto" or len(sources) > 1
     ]
     named = {
-        "boxes": ("--boxes-outside", None),
-        "annotation_frame": ("--annotation-frame", None),
-        "task": ("--yolo-task", None),
-        "split": ("--split", "auto"),
-        "shuffle": ("--shuffle", None),
-        "shard_size": ("--shard-size", None),
-        "samples_per_shard": ("--samples-per-shard", None),
+        "boxes": "--boxes-outside",
+        "annotation_frame": "--annotation-frame",
+        "task": "--yolo-task",
+        "split": "--split",
+        "shuffle": "--shuffle",
+        "shard_size": "--shard-size",
+        "samples_per_shard": "--samples-per-shard",
     }
     options = given + [
         f"{option} {shlex.quote(str(settings[name]))}"
-        for name, (option, default) in named.items()
-        if settings.get(name) not in (None, default)
+        for name, option in named.items()
+        if settings.get(name) not in (None, "auto")
     ]
     if settings.get("lenient_labels"):
         options.append("--lenient-labels")

@@ -27,7 +27,6 @@ from shardctl.transforms.text.chat_forms import (
     JSON_FIELDS,
     MEDIA,
     MESSAGES,
-    Chat,
     Form,
     chat_of,
     form_of,
@@ -100,19 +99,13 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
                 f"must be a day such as 2026-01-31; it is {self.date!r}", "date", owner=self.name
             ) from None
         vars(self)["source"] = self._read_template(self.opened, folder)
-        if self.template == BUILT_IN:
-            missing = [
-                token
-                for token in ("<|im_start|>", "<|im_end|>")
-                if token not in self.opened.special
-            ]
-            if missing:
-                problem = (
-                    f"the tokenizer has no special token {missing[0]}, which the template "
-                    "chatml writes"
-                )
+        for token in ("<|im_start|>", "<|im_end|>") if self.template == BUILT_IN else ():
+            if token not in self.opened.special:
                 raise SettingError(
-                    f"{problem}; use a template of your own", "template", owner=self.name
+                    f"the tokenizer has no special token {token}, which the template chatml "
+                    "writes; use a template of your own",
+                    "template",
+                    owner=self.name,
                 )
         self._template  # noqa: B018 - compiled once, and kept
 
@@ -181,19 +174,19 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
 
     def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         """Return the records with the tokens of their chats."""
-        rows, chats = [], []
-        names = records.batch.schema.names
+        batch, names = records.batch, records.batch.schema.names
         form = self.form(names)
         assert form is not None, "the plan has looked at the fields"
+        assert isinstance(self.opened, WithOffsets), "loaded steps have such a tokenizer"
         fields = form.among(names)
         media = tuple(name for name in MEDIA if name in names)
-        for row, record in enumerate(_records(records.batch, fields + media)):
+        kept, chats = np.zeros(batch.num_rows, bool), []
+        for row, record in enumerate(_records(batch, fields + media)):
             try:
-                chats.append(self.written(chat_of(form, record)))
-                rows.append(row)
+                chats.append(self.written(*chat_of(form, record)))
+                kept[row] = True
             except Rejection as rejection:
                 reject(row, rejection)
-        assert isinstance(self.opened, WithOffsets), "loaded steps have such a tokenizer"
         placed = list(self.opened.with_offsets([chat.text for chat in chats]))
         masks = [mask_of(tokens, chat.spans) for tokens, chat in zip(placed, chats, strict=True)]
         tokens = joined([each.ids for each in placed])
@@ -203,15 +196,12 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         if unwritten := Counter(name for chat in chats for name in chat.unwritten):
             unwritten.update(counts.get("unwritten", {}))
             counts["unwritten"] = dict(sorted(unwritten.items()))
-        kept = np.zeros(records.batch.num_rows, bool)
-        kept[rows] = True
         left = records.kept(kept)
-        batch = left.batch if self.keep_messages else left.batch.drop_columns(list(fields))
+        if not self.keep_messages:
+            left = replace(left, batch=left.batch.drop_columns(list(fields)))
         lists = self.lists(tokens.offsets, tokens.ids)
-        mask = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(values))
-        for name, made in ((TOKENS, lists), (LOSS_MASK, mask)):
-            batch = batch.append_column(pa.field(name, made.type), made)
-        return (replace(left, batch=batch),)
+        mask = pa.ListArray.from_arrays(lists.offsets, pa.array(values))
+        return (left.with_column(TOKENS, lists).with_column(LOSS_MASK, mask),)
 
     @cached_property
     def _template(self) -> Template:
@@ -228,9 +218,9 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
             vars(self)["source"], special, f"template {self.template}", vars(self)["day"]
         )
 
-    def written(self, chat: Chat) -> Written:
+    def written(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> Written:
         """Return a chat as one text. Raises Rejection if it is not one that can be trained on."""
-        said = text_in([chat.messages, chat.tools])
+        said = text_in([messages, tools])
         found = next((token for token in self.opened.special if token in said), None)
         if found is not None:
             message = (
@@ -240,16 +230,13 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         if any(mark in said for mark in MARKS):
             message = "a message has U+FDD0, U+FDD1 or U+FDD2, which are not characters"
             raise Rejection("transform", "noncharacter", message)
-        written = self._template.write(chat.messages, chat.tools)
+        written = self._template.write(messages, tools)
         if "tool_calls" in written.unwritten:
             message = "the chat template does not write tool_calls"
             raise Rejection("transform", "tool-calls", message)
         if not written.spans:
-            raise Rejection(
-                "transform",
-                "no-answer",
-                "the chat has no answer of an assistant that counts",
-            )
+            message = "the chat has no answer of an assistant that counts"
+            raise Rejection("transform", "no-answer", message)
         return written
 
 
@@ -265,10 +252,8 @@ def mask_of(tokens: TokensInText, spans: Iterable[tuple[int, int]]) -> npt.NDArr
 
 def _records(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the fields of each record; those of JSON as what it says."""
-    columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in fields]
-    for values in zip(*columns, strict=True):
-        given = zip(fields, values, strict=True)
+    for record in batch.select(list(fields)).to_pylist():
         yield {
             name: json.loads(value) if name in JSON_FIELDS and value is not None else value
-            for name, value in given
+            for name, value in record.items()
         }
