@@ -95,6 +95,9 @@ Rng: TypeAlias = "np.random.Generator"
 """The generator of a sample. Steps that are not random do not look at it: they may get None, as
 making one takes 20 microseconds."""
 
+Range = tuple[float, float]
+"""The lowest and the highest value of what is drawn evenly."""
+
 EVERYTHING = frozenset(("boxes", "polygons", "keypoints", "masks"))
 """The annotations that a step may move."""
 
@@ -331,7 +334,7 @@ def drawn(p: float, rng: Rng) -> bool:
     return bool(rng.random() < p)
 
 
-def between(span: tuple[float, float], rng: Rng) -> float:
+def between(span: Range, rng: Rng) -> float:
     """Return a number drawn evenly from a span. A span of one number takes no random number."""
     low, high = span
     if low == high:

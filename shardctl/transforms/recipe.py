@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,11 @@ from shardctl.transforms.base import (
 )
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
-from shardctl.transforms.settings import SettingError, each_of, raise_any
+from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.stored_recipe import OWN
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
-
-S = TypeVar("S", bound=Transform)
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -222,20 +220,20 @@ class Recipe(RecipeKeys):
         return pa.schema(marked, fields.metadata)
 
     @classmethod
-    def reading_of(cls, given: dict[str, Any]) -> Reading:
+    def reading_of(cls, given: Json) -> Reading:
         """Return how records are read by a recipe whose kind need not be decided yet. Raises
         SettingError."""
         return cls._of_given(given).reading
 
     @classmethod
-    def image_source(cls, given: dict[str, Any]) -> str | None:
+    def image_source(cls, given: Json) -> str | None:
         """Return the field that a recipe chooses as the image, None if it chooses none. Raises
         SettingError."""
         chosen = cls._of_given(given).chosen_fields
         return next((old for old, new in chosen.items() if new == "image"), None)
 
     @classmethod
-    def _of_given(cls, given: dict[str, Any]) -> Recipe:
+    def _of_given(cls, given: Json) -> Recipe:
         values, errors = cls.values(given)
         raise_any(errors)
         return cls(**values)
@@ -249,13 +247,10 @@ class Recipe(RecipeKeys):
         """Open an image as the recipe says. Raises Rejection."""
         return open_image(data, self.max_pixels, self.keep_truncated, pixels_only, self.gray16)
 
-    def _of(self, kind: type[S]) -> tuple[S, ...]:
-        return tuple(step for step in self.transform if isinstance(step, kind))
-
     @property
     def image_transforms(self) -> tuple[ImageTransform, ...]:
         """The transforms of the image."""
-        return self._of(ImageTransform)
+        return tuple(step for step in self.transform if isinstance(step, ImageTransform))
 
     @property
     def moving(self) -> tuple[ImageTransform, ...]:
@@ -265,7 +260,7 @@ class Recipe(RecipeKeys):
     @property
     def filters(self) -> tuple[Filter, ...]:
         """The steps that only reject images."""
-        return self._of(Filter)
+        return tuple(step for step in self.transform if isinstance(step, Filter))
 
     @property
     def changes(self) -> tuple[Transform, ...]:
@@ -285,12 +280,12 @@ class Recipe(RecipeKeys):
     @cached_property
     def sample_transforms(self) -> tuple[SampleTransform, ...]:
         """The user's own functions."""
-        return self._of(SampleTransform)
+        return tuple(step for step in self.transform if isinstance(step, SampleTransform))
 
     @property
     def models(self) -> tuple[GroupTransform, ...]:
         """Those of the user's own functions that are called on many samples."""
-        return self._of(GroupTransform)
+        return tuple(step for step in self.transform if isinstance(step, GroupTransform))
 
     @property
     def records_together(self) -> int:
@@ -303,7 +298,7 @@ class Recipe(RecipeKeys):
     @property
     def batch_transforms(self) -> tuple[BatchTransform, ...]:
         """The transforms of whole batches of records."""
-        return self._of(BatchTransform)
+        return tuple(step for step in self.transform if isinstance(step, BatchTransform))
 
     @property
     def joins(self) -> bool:
@@ -333,7 +328,7 @@ class Recipe(RecipeKeys):
             np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64))
         )
 
-    def given(self) -> dict[str, Any]:
+    def given(self) -> Json:
         """Return the keys whose values differ from their defaults, as plain data."""
         declared = declared_in(Recipe)
         return {
@@ -354,7 +349,7 @@ class Recipe(RecipeKeys):
         return [step.table for step in self.transform if step.table]
 
     @classmethod
-    def without_functions(cls, record: dict[str, Any], folder: Path) -> Recipe:
+    def without_functions(cls, record: Json, folder: Path) -> Recipe:
         """Build a recipe that makes no sample: what a person's functions are called is known, and
         none is imported."""
         return cls.from_json(record, folder, lambda step: step.name not in OWN)
@@ -362,7 +357,7 @@ class Recipe(RecipeKeys):
     @classmethod
     def from_json(
         cls,
-        record: dict[str, Any],
+        record: Json,
         folder: Path | None = None,
         loads: Callable[[Transform], bool] = lambda step: True,
     ) -> Recipe:
@@ -378,7 +373,8 @@ class Recipe(RecipeKeys):
             try:
                 steps.append(step.loaded(folder) if loads(step) else step)
             except SettingError as error:
-                raise_any([each.within("transform", place) for each in each_of(error)])
+                found = each_of(error)
+                raise_any([each.within("transform", place, owner=step.name) for each in found])
         loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit
@@ -394,7 +390,7 @@ class Recipe(RecipeKeys):
         return recipe
 
     @classmethod
-    def examined(cls, given: dict[str, Any]) -> tuple[Recipe | None, list[SettingError]]:
+    def examined(cls, given: Json) -> tuple[Recipe | None, list[SettingError]]:
         """Build from what a recipe says; None if something is wrong, beside all that is.
 
         Functions are not imported. Whether the settings fit each other is looked at only if the
@@ -411,7 +407,7 @@ class Recipe(RecipeKeys):
         return None if errors else recipe, errors
 
     @classmethod
-    def values(cls, given: dict[str, Any]) -> tuple[dict[str, Any], list[SettingError]]:
+    def values(cls, given: Json) -> tuple[Json, list[SettingError]]:
         """Return those of the given values that are right, and what is wrong. None says
         nothing."""
         # a manifest has None for what is left out

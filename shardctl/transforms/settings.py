@@ -28,6 +28,9 @@ else:
         return lambda made: made
 
 
+Json = dict[str, Any]
+"""An object of JSON: a schema, or settings as a recipe has them."""
+
 MAX_SIDE = 16384
 """Longest side of an output image, in pixels."""
 
@@ -72,7 +75,7 @@ class Checked(ValueType):
     def __init__(
         self,
         check: Callable[[Any], Any],
-        form: dict[str, Any],
+        form: Json,
         written: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         super().__init__()
@@ -86,7 +89,7 @@ class Checked(ValueType):
         """Return it as a recipe has it."""
         return self._written(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema."""
         return self._form
 
@@ -109,13 +112,13 @@ class OrWord(ValueType):
         """Return the value as a recipe has it."""
         return self._of.write(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of both."""
         form = self._of.schema()
         return {"anyOf": [*form.get("anyOf", [form]), {"const": self.absent}]}
 
 
-def _list_of(items: dict[str, Any], least: int | None, most: int | None) -> dict[str, Any]:
+def _list_of(items: Json, least: int | None, most: int | None) -> Json:
     """Return the schema of a list, of any length where there are no limits."""
     length = {} if least is None else {"minItems": least, "maxItems": most}
     return {"type": "array", "items": items, **length}
@@ -156,7 +159,7 @@ class Span(Number):
         """Return a list of the two."""
         return list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a list of two numbers, and of one number where that is allowed."""
         number = super().schema()
         pair = _list_of(number, 2, 2)
@@ -184,7 +187,7 @@ class WholeSpan(Whole):
         """Return one number where both are the same."""
         return value[0] if value[0] == value[1] else list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a number, or a list of two."""
         number = super().schema()
         return {"anyOf": [number, _list_of(number, 2, 2)]}
@@ -210,7 +213,7 @@ class Numbers(Number):
         """Return a list of them."""
         return list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of such a list."""
         return _list_of(super().schema(), self.count, self.count)
 
@@ -244,7 +247,7 @@ class Sides(ValueType):
         """Return 224, or 320x240."""
         return value if isinstance(value, int) else f"{value[0]}x{value[1]}"
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a number, a string with both, or a list of both."""
         side = Whole(1, MAX_SIDE).schema()
         text = {"type": "string", "pattern": "^[0-9]+([xX][0-9]+)?$"}
@@ -289,7 +292,7 @@ class Names(ValueType):
         """Return a list of them."""
         return list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a list, and of a string."""
         name = {"type": "string", "minLength": 1}
         return {"anyOf": [{"type": "array", "items": name, "uniqueItems": True}, name]}
@@ -347,7 +350,7 @@ class Settings:
             raise
 
     @classmethod
-    def values(cls, given: dict[str, Any]) -> tuple[dict[str, Any], list[SettingError]]:
+    def values(cls, given: Json) -> tuple[Json, list[SettingError]]:
         """Return those of the given settings that are right, and what is wrong or missing."""
         declared = declared_in(cls)
         errors = [SettingError(cls.unknown_key(key), key) for key in given if key not in declared]
@@ -367,11 +370,11 @@ class Settings:
                 errors.append(SettingError(f"needs {key}"))
         return values, [error.within(owner=cls.name) for error in errors]
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """Return the settings as they are written in a recipe."""
         return {name: value for name, value in self.to_json().items() if value is not None}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the settings as they are written in a recipe, None for those that are left out."""
         return {
             name: each.write(getattr(self, name))
@@ -380,7 +383,7 @@ class Settings:
         }
 
     @classmethod
-    def properties(cls) -> dict[str, Any]:
+    def properties(cls) -> Json:
         """Return JSON schemas of the settings, by their names."""
         found = {}
         for name, each in declared_in(cls).items():
@@ -390,7 +393,7 @@ class Settings:
         return found
 
     @classmethod
-    def json_schema(cls) -> dict[str, Any]:
+    def json_schema(cls) -> Json:
         """Return a JSON schema of the step in a recipe."""
         needed = [name for name, each in declared_in(cls).items() if each.default is MISSING]
         return {

@@ -9,7 +9,7 @@ from typing import Any
 from shardctl.system.options import ValueType
 from shardctl.system.text import unknown
 from shardctl.transforms.base import Transform, settings_of
-from shardctl.transforms.settings import SettingError, each_of, raise_any
+from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 
 _MODULES = {
     "image.views": """resize letterbox pad crop random_crop random_resized_crop five_crop ten_crop
@@ -125,17 +125,17 @@ class Steps(ValueType):
         raise_any(errors)
         return tuple(steps)
 
-    def write(self, value: tuple[Transform, ...]) -> list[dict[str, Any]]:
+    def write(self, value: tuple[Transform, ...]) -> list[Json]:
         """Return the steps as a recipe has them."""
         return [settings_of(step) for step in value]
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a list of steps, whichever they are: each is as the definition
         `step` says."""
         return {"type": "array", "items": {"$ref": "#/definitions/step"}}
 
 
-def definitions() -> dict[str, Any]:
+def definitions() -> Json:
     """Return the JSON schemas of all steps by their names, and of `step`, which is one of them."""
     each = {name: step.json_schema() for name, step in TRANSFORMS.items()}
     return {"step": {"oneOf": [{"$ref": f"#/definitions/{name}"} for name in TRANSFORMS]}, **each}

@@ -707,7 +707,7 @@ def test_the_share_of_stop_words():
         (
             "stop_words",
             {"language": "xx"},
-            "stop_words: there are no stop words of the language 'xx'; give one of",
+            "there are no stop words of the language 'xx'; give one of",
         ),
         (
             "filter_stop_words",

@@ -23,6 +23,7 @@ from shardctl.transforms.duplicates.rule import DuplicateRule
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.uint8]
 
 LEAF = 256
 """So many hashes are compared each with each."""
@@ -54,7 +55,7 @@ class Repeats:
 
     rule: DuplicateRule
     kept_for: Places
-    apart: npt.NDArray[np.uint8] | None
+    apart: Distances | None
     paths: Callable[[Places], list[str]]
 
     @property
@@ -110,7 +111,7 @@ def first_of_similar(hashes: Hashes, distance: int) -> Places:
     return first[_Greedy(values, distance).first][ranks]
 
 
-def distances(some: Hashes, others: Hashes) -> npt.NDArray[np.uint8]:
+def distances(some: Hashes, others: Hashes) -> Distances:
     """Return in how many bits hashes differ, pair by pair."""
     return _ones(some ^ others)
 
@@ -233,13 +234,13 @@ def _masks(radius: int) -> npt.NDArray[np.uint16]:
     return np.fromiter(numbers, np.uint16)
 
 
-def _ones(values: Hashes) -> npt.NDArray[np.uint8]:
+def _ones(values: Hashes) -> Distances:
     """Return how many bits of each number are set."""
     if hasattr(np, "bitwise_count"):
-        counted: npt.NDArray[np.uint8] = np.bitwise_count(values)
+        counted: Distances = np.bitwise_count(values)
         return counted
     # numpy 1: of each byte, which a table has
     of_bytes = np.array([number.bit_count() for number in range(256)], np.uint8)
     parts = np.ascontiguousarray(values)[..., None].view(np.uint8)
-    sums: npt.NDArray[np.uint8] = of_bytes[parts].sum(axis=-1, dtype=np.uint8)
+    sums: Distances = of_bytes[parts].sum(axis=-1, dtype=np.uint8)
     return sums

@@ -9,7 +9,7 @@ from PIL import Image
 from shardctl.images import pixels
 from shardctl.images.pixels import BACKENDS, adjust
 from shardctl.system.options import Number, Whole, Word, setting
-from shardctl.transforms.base import PixelTransform, Rng, between, drawn
+from shardctl.transforms.base import PixelTransform, Range, Rng, between, drawn
 from shardctl.transforms.image.draws import SometimesPixels, jitter, order, whole
 from shardctl.transforms.settings import PROBABILITY, Span
 
@@ -75,14 +75,12 @@ class AdjustHue(SometimesPixels, step="adjust_hue"):
 class ColorJitter(PixelTransform, step="color_jitter"):
     """Change brightness, contrast, saturation and hue by random factors, in random order."""
 
-    brightness: tuple[float, float] = setting(
+    brightness: Range = setting(
         _AROUND_1, (1.0, 1.0), "Factor; n alone is 1 - n, but no less than 0, to 1 + n."
     )
-    contrast: tuple[float, float] = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
-    saturation: tuple[float, float] = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
-    hue: tuple[float, float] = setting(
-        _TURN, (0.0, 0.0), "Part of the circle of colours; n alone is -n to n."
-    )
+    contrast: Range = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
+    saturation: Range = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
+    hue: Range = setting(_TURN, (0.0, 0.0), "Part of the circle of colours; n alone is -n to n.")
     backend: str = _BACKEND
 
     draws = True
@@ -103,14 +101,10 @@ class PhotometricDistort(PixelTransform, step="photometric_distort"):
     """Change brightness, contrast, saturation, hue and the order of the channels, each with a
     probability, as SSD does."""
 
-    brightness: tuple[float, float] = setting(
-        _AROUND_1, (0.875, 1.125), "Factor; n alone is 1 - n to 1 + n."
-    )
-    contrast: tuple[float, float] = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
-    saturation: tuple[float, float] = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
-    hue: tuple[float, float] = setting(
-        _TURN, (-0.05, 0.05), "Part of the circle of colours; n alone is -n to n."
-    )
+    brightness: Range = setting(_AROUND_1, (0.875, 1.125), "Factor; n alone is 1 - n to 1 + n.")
+    contrast: Range = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
+    saturation: Range = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
+    hue: Range = setting(_TURN, (-0.05, 0.05), "Part of the circle of colours; n alone is -n to n.")
     p: float = setting(PROBABILITY, 0.5, "Probability of each of the five changes.")
     backend: str = _BACKEND
 

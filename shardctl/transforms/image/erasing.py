@@ -7,7 +7,7 @@ from PIL import Image
 from shardctl.images import pixels
 from shardctl.images.geometry import BLACK, Colour
 from shardctl.system.options import Number, setting
-from shardctl.transforms.base import PixelTransform, Rng
+from shardctl.transforms.base import PixelTransform, Range, Rng
 from shardctl.transforms.image.draws import SometimesPixels, rectangle
 from shardctl.transforms.settings import COLOUR, PROBABILITY, OrWord, Span
 
@@ -62,10 +62,8 @@ class RandomErasing(SometimesPixels, step="random_erasing"):
     """
 
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
-    scale: tuple[float, float] = setting(Span(0.0, 1.0), (0.02, 0.33), "Share of the area.")
-    ratio: tuple[float, float] = setting(
-        Span(0.0, 100.0, above=True), (0.3, 3.3), "Height by width."
-    )
+    scale: Range = setting(Span(0.0, 1.0), (0.02, 0.33), "Share of the area.")
+    ratio: Range = setting(Span(0.0, 100.0, above=True), (0.3, 3.3), "Height by width.")
     value: Colour | None = _VALUE
 
     draws = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover, fit
 from shardctl.system.options import Whole, Word, setting
-from shardctl.transforms.base import ImageTransform, Rng, ViewTransform, drawn
+from shardctl.transforms.base import ImageTransform, Range, Rng, ViewTransform, drawn
 from shardctl.transforms.image.draws import whole
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import COLOUR, PROBABILITY, Sides, Span
@@ -164,12 +164,8 @@ class RandomResizedCrop(_ToSize, ViewTransform, step="random_resized_crop"):
     """
 
     size: Size = _SIZE
-    scale: tuple[float, float] = setting(
-        Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area."
-    )
-    ratio: tuple[float, float] = setting(
-        Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height."
-    )
+    scale: Range = setting(Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area.")
+    ratio: Range = setting(Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height.")
 
     draws = True
 

@@ -28,7 +28,7 @@ from shardctl.images.geometry import (
     moving,
 )
 from shardctl.system.options import Flag, Number, Word, setting
-from shardctl.transforms.base import ImageTransform, Rng, between, drawn
+from shardctl.transforms.base import ImageTransform, Range, Rng, between, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import COLOUR, PROBABILITY, Numbers, Span
 
@@ -138,7 +138,7 @@ class Rotate(ImageTransform, step="rotate"):
 class RandomRotation(ImageTransform, step="random_rotation"):
     """Turn by a random angle, counter-clockwise, about the centre."""
 
-    degrees: tuple[float, float] = _TURN
+    degrees: Range = _TURN
     expand: bool = _EXPAND
     interpolation: str = NEAREST
     fill: Colour = FILL
@@ -178,19 +178,15 @@ class Affine(ImageTransform, step="affine"):
 class RandomAffine(ImageTransform, step="random_affine"):
     """Shear, scale, turn and move by random amounts, about the centre."""
 
-    degrees: tuple[float, float] = _TURN
+    degrees: Range = _TURN
     translate: tuple[float, ...] = setting(
         Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
     )
-    scale: tuple[float, float] = setting(
-        Span(0.0, above=True), (1.0, 1.0), "How much larger things become."
-    )
-    shear: tuple[float, float] = setting(
+    scale: Range = setting(Span(0.0, above=True), (1.0, 1.0), "How much larger things become.")
+    shear: Range = setting(
         Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along x; n alone is -n to n."
     )
-    shear_y: tuple[float, float] = setting(
-        Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y."
-    )
+    shear_y: Range = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y.")
     interpolation: str = NEAREST
     fill: Colour = FILL
 

@@ -46,6 +46,9 @@ from shardctl.sources.label_table import some
 from shardctl.system.text import counted, printable
 from shardctl.transforms.values import UnfitValue, describe, plain_value, value_size
 
+Members = dict[str, Any]
+"""The objects of an image, a list for each member; or one of them, or a mask."""
+
 WAITING_BYTES = 16 << 10
 """Bytes of the objects of an image from which they are moved at once: there is little to win, and
 memory that they need and do not get is their record's own."""
@@ -59,7 +62,7 @@ class DeferredObjects:
     `bytes` is about what they take: less than WAITING_BYTES.
     """
 
-    objects: dict[str, Any]
+    objects: Members
     size: Size
     stages: tuple[Stage, ...]
     role: Objects
@@ -204,9 +207,9 @@ class Annotated:
                     changed[name] = _moved_mask(sample[name], name, stages, mask, size)
         return changed, lost
 
-    def settled(self, waiting: Sequence[DeferredObjects]) -> list[dict[str, Any]]:
+    def settled(self, waiting: Sequence[DeferredObjects]) -> list[Members]:
         """Return objects that were to be moved later."""
-        moved: list[dict[str, Any]] = [{} for _ in waiting]
+        moved: list[Members] = [{} for _ in waiting]
         for _, role in self._objects:
             places = [place for place, each in enumerate(waiting) if each.role is role]
             given = [waiting[place] for place in places]
@@ -216,14 +219,14 @@ class Annotated:
         return moved
 
     def _moved_objects(
-        self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects
-    ) -> dict[str, Any]:
+        self, given: Members, motion: Motion, stages: Sequence[Stage], role: Objects
+    ) -> Members:
         runs = given.get("rle")
         if not runs or all(each is None for each in runs):
             return moved_objects(given, motion, role, self._rule)
         masks, moves = MovedMasks(len(runs)), [patch_mover(stage) for stage in stages]
         visible: VisibleSpans | None = None
-        made: list[dict[str, Any] | None] = [None] * len(runs)
+        made: list[Members | None] = [None] * len(runs)
         for place, each in enumerate(runs):
             if each is None:
                 continue
@@ -259,7 +262,7 @@ def _members(layout: Layout | None, name: str) -> frozenset[str]:
     return frozenset(f.name for f in type_) if pa.types.is_struct(type_) else frozenset()
 
 
-def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
+def object_faults(lists: Members, role: Objects) -> Iterator[str]:
     """Yield what is wrong with objects that Python made, as the end of a sentence; places in lists
     are counted from 0."""
     missing = [member for member, items in lists.items() if items is None]
@@ -334,7 +337,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple | np.ndarray)
 
 
-def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
+def _checked(objects: Members, name: str, size: Size) -> Members:
     """Return objects of a table whose lists go together, those that are missing as lists of
     nothing. Raises Rejection.
 
@@ -388,7 +391,7 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
         raise Rejection("transform", BAD, message)
 
 
-def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
+def _upright_objects(given: Members, rule: AnnotationRule, opened: Opened) -> Members:
     """Return objects of a table in the frame of the upright image, and within it by the rule.
     Raises Rejection."""
     orientation = 1
@@ -413,9 +416,7 @@ def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened
     return fitted(objects, opened.size, rule.boxes)
 
 
-def _upright_mask(
-    mask: dict[str, Any], name: str, rule: AnnotationRule, opened: Opened
-) -> dict[str, Any]:
+def _upright_mask(mask: Members, name: str, rule: AnnotationRule, opened: Opened) -> Members:
     """Return a mask of a record as it is where it fits the upright image, else turned, as a PNG.
     Raises Rejection."""
     size = open_image(mask["bytes"], max(MAX_PIXELS, opened.size[0] * opened.size[1])).size
@@ -437,8 +438,8 @@ def _other_size(name: str, size: Size, of_image: Size) -> Rejection:
 
 
 def _moved_mask(
-    mask: dict[str, Any], name: str, stages: Sequence[Stage], role: Mask, size: Size
-) -> dict[str, Any]:
+    mask: Members, name: str, stages: Sequence[Stage], role: Mask, size: Size
+) -> Members:
     """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers
     and palette.
 

@@ -11,7 +11,7 @@ from shardctl.images.geometry import Size
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import Problem, RecipeFile
-from shardctl.transforms.settings import SettingError, first_line
+from shardctl.transforms.settings import SettingError, each_of, first_line
 from shardctl.transforms.table import definitions
 
 
@@ -72,8 +72,10 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         for place, step in enumerate(recipe.transform):
             try:
                 step.loaded()
-            except (UsageError, InstallError) as error:
+            except InstallError as error:
                 errors.append(SettingError(str(error), "transform", place))
+            except UsageError as error:
+                errors += [each.within("transform", place) for each in each_of(error)]
     problems = sorted(
         (file.problem(error) for error in errors),
         key=lambda problem: (problem.line or 0, problem.column or 0),

@@ -16,6 +16,7 @@ from shardctl.sources.format_table import FORMAT_NAMES
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
+from shardctl.transforms.settings import Json
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
 if sys.version_info >= (3, 11):
@@ -26,7 +27,7 @@ else:
 
 def recipe_with_options(
     recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Json:
     """Join a recipe, or the file of one, and options: those of RECIPE_OPTIONS and STEP_OPTIONS that
     are given, by their names.
 
@@ -93,7 +94,7 @@ def recipe_with_options(
     return {**joined, "transform": all_steps} if all_steps else joined
 
 
-def _each(steps: list[Any]) -> Iterator[dict[str, Any]]:
+def _each(steps: list[Any]) -> Iterator[Json]:
     """Yield all steps, those inside of others too."""
     for step in steps:
         if isinstance(step, dict):
@@ -112,7 +113,7 @@ _WORD = re.compile(r"[A-Za-z_0-9][\w.:/-]*")
 """A value that needs no quotes: 320x240, bilinear, module:function."""
 
 
-def parse_step_option(text: str) -> dict[str, Any]:
+def parse_step_option(text: str) -> Json:
     """Read a step that is written as `NAME key=value key=value`, each value as in TOML; plain words
     need no quotes.
 

@@ -85,8 +85,9 @@ def places(text: str) -> dict[Key, TextPlace]:
             if end == "}":
                 pair(key)
                 continue
-            found[(*key, number)] = tokens[-1].start()
-            value((*key, number))
+            item = (*key, number)
+            found[item] = tokens[-1].start()
+            value(item)
             number += 1
 
     table: Key = ()

@@ -82,21 +82,18 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         """Read the template too. Raises SettingError, InputError."""
         super().check(folder)
         if (self.user is None) != (self.assistant is None):
-            raise SettingError(
-                "user and assistant name two fields of one chat; give both", owner=self.name
-            )
+            raise SettingError("user and assistant name two fields of one chat; give both")
         if not isinstance(self.opened, WithOffsets):
             raise SettingError(
                 f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text; a "
                 "tokenizer.json, tiktoken and bytes do",
                 "tokenizer",
-                owner=self.name,
             )
         try:
             vars(self)["day"] = None if self.date is None else date.fromisoformat(self.date)
         except ValueError:
             raise SettingError(
-                f"must be a day such as 2026-01-31; it is {self.date!r}", "date", owner=self.name
+                f"must be a day such as 2026-01-31; it is {self.date!r}", "date"
             ) from None
         vars(self)["source"] = self._read_template(self.opened, folder)
         for token in ("<|im_start|>", "<|im_end|>") if self.template == BUILT_IN else ():
@@ -105,7 +102,6 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
                     f"the tokenizer has no special token {token}, which the template chatml "
                     "writes; use a template of your own",
                     "template",
-                    owner=self.name,
                 )
         self._template  # noqa: B018 - compiled once, and kept
 
@@ -118,7 +114,6 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
                     "the tokenizer has no chat template; use template = chatml, or name a "
                     "FILE.jinja",
                     "template",
-                    owner=self.name,
                 )
             return tokenizer.template
         path = Path(self.template) if folder is None else folder / self.template

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.format.arrays import Bytes, Indices, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
@@ -62,8 +63,6 @@ class LowerCase(TextTransform, step="lower_case"):
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts in lower case."""
-        import pyarrow.compute as pc
-
         if is_ascii(bytes_of(texts).data):
             return pc.ascii_lower(texts)
         return pa.array([text.lower() for text in texts.to_pylist()], pa.string())
@@ -82,8 +81,6 @@ class ControlCharacters(TextTransform, step="control_characters"):
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without them."""
-        import pyarrow.compute as pc
-
         if (bytes_of(texts).data == 0x0D).any():
             texts = pc.replace_substring_regex(texts, "\r\n?", "\n")
         return pc.replace_substring_regex(
@@ -198,8 +195,6 @@ class Html(TextTransform, step="html"):
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without markup. Those without any < and & stay what they are."""
-        import pyarrow.compute as pc
-
         marked = pc.match_substring_regex(texts, "[<&]" if self.tags else "&")
         return where(texts, marked, _without_tags if self.tags else _unescaped)
 
@@ -210,8 +205,6 @@ def _unescaped(texts: pa.Array) -> list[str]:
 
 def _without_tags(texts: pa.Array) -> list[str]:
     """Return the text that a browser shows, each block element on lines of its own."""
-    import pyarrow.compute as pc
-
     lined = pc.replace_substring_regex(texts, rf"(?i)</?(?:{LINES})(?:[\s/][^<>]*)?>", "\n\\0")
     lined = pc.replace_substring_regex(lined, rf"(?i)<(?:{CELLS})(?:[\s/][^<>]*)?>", " \\0")
     parser, found = _parser(), []

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Indices, TextBytes, texts_from
@@ -31,7 +32,15 @@ from shardctl.transforms.text.base import (
     texts_of,
 )
 from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
-from shardctl.transforms.text.words import Words, are_first, dense, duplicate_shares, shares
+from shardctl.transforms.text.words import (
+    Integers,
+    Shares,
+    Words,
+    are_first,
+    dense,
+    duplicate_shares,
+    shares,
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class Rule:
         return f"{self.what} {shown_beside(value, limit)} is {side} {limit:.15g}"
 
 
-def whole_numbers(values: pa.Array) -> npt.NDArray[np.int64]:
+def whole_numbers(values: pa.Array) -> Integers:
     """Return counts that Arrow made, (n,) without nulls."""
     return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
 
@@ -137,8 +146,6 @@ class FilterLength(BatchTransform, step="filter_length"):
         return (records.kept(kept),)
 
     def _rules(self, records: Records) -> Iterator[Rule]:
-        import pyarrow.compute as pc
-
         if self._limits("chars"):
             yield Rule(
                 "chars",
@@ -208,8 +215,6 @@ class FilterC4(TextStep, step="filter_c4"):
 
     def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return what is left of the texts, and reject those that break a rule."""
-        import pyarrow.compute as pc
-
         lists = pc.split_pattern(texts, "\n")
         lines = pc.utf8_trim_whitespace(lists.flatten())
         of_text = np.repeat(np.arange(len(texts)), whole_numbers(pc.list_value_length(lists)))
@@ -224,8 +229,6 @@ class FilterC4(TextStep, step="filter_c4"):
 
     def _kept(self, lines: pa.Array) -> Mask:
         """Return which lines stay, (lines,)."""
-        import pyarrow.compute as pc
-
         kept = np.zeros(len(lines), bool)
         for ending in self.endings:
             kept |= _flags(pc.ends_with(lines, ending))
@@ -241,8 +244,6 @@ class FilterC4(TextStep, step="filter_c4"):
         return kept
 
     def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Indices) -> Iterator[Rule]:
-        import pyarrow.compute as pc
-
         for phrase in self.text_phrases:
             name = "c4-" + ("curly-bracket" if phrase == "{" else phrase.replace(" ", "-"))
             times = whole_numbers(
@@ -286,11 +287,11 @@ class FilterFineweb(RuleFilter, step="filter_fineweb"):
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rules with their values."""
-        import pyarrow.compute as pc
-
         words = Words(texts)
         lines = words.lines()
-        ended = shares(lines.per_text(words.ending(lines, self.punctuation)), lines.count)
+        ended = shares(
+            lines.per_text(words.having(lines, self.punctuation, at_end=True)), lines.count
+        )
         yield Rule(
             "fineweb-punctuated",
             "share of lines that end with punctuation",
@@ -362,8 +363,6 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rules with their values."""
-        import pyarrow.compute as pc
-
         words = Words(texts)
         count = words.count
         yield Rule("gopher-words", "words", count, self.min_words, self.max_words)
@@ -387,14 +386,16 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
             most=self.max_symbols,
         )
         lines = words.lines()
-        bullets = shares(lines.per_text(words.starting(lines, self.bullets)), lines.count)
+        bullets = shares(
+            lines.per_text(words.having(lines, self.bullets, at_end=False)), lines.count
+        )
         yield Rule(
             "gopher-bullet-lines",
             "share of lines that start with a bullet",
             bullets,
             most=self.max_bullet_lines,
         )
-        ends = shares(lines.per_text(words.ending(lines, ELLIPSES)), lines.count)
+        ends = shares(lines.per_text(words.having(lines, ELLIPSES, at_end=True)), lines.count)
         yield Rule(
             "gopher-ellipsis-lines",
             "share of lines that end with an ellipsis",
@@ -410,13 +411,9 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
             yield Rule("gopher-stop-words", "different stop words", found, self.min_stop_words)
 
 
-def _different_words(
-    texts: pa.Array, words: Words, wanted: Sequence[str], enough: int
-) -> npt.NDArray[np.int64]:
+def _different_words(texts: pa.Array, words: Words, wanted: Sequence[str], enough: int) -> Integers:
     """Return how many of some words are in each text, (n,), in any case; not more are looked for
     where it is enough."""
-    import pyarrow.compute as pc
-
     # A pattern with classes of Unicode takes 10 ms to compile, and \b knows ASCII alone.
     plain = (
         _in_ascii(words.bytes)
@@ -534,7 +531,7 @@ class FilterGopherRepetition(RuleFilter, step="filter_gopher_repetition"):
             yield rule
 
 
-def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, Shares]]:
     """Yield n and the share of characters, (texts,), that are in the most common n-gram (n below 5)
     or in duplicate ones.
 
@@ -579,7 +576,7 @@ def _most_common(words: Words, places: Indices, ids: Indices, counts: Indices, n
     return places[wanted[ids]]
 
 
-def _covered(words: Words, places: Indices, n: int) -> npt.NDArray[np.float64]:
+def _covered(words: Words, places: Indices, n: int) -> Shares:
     """Return the share of the characters of each text, (texts,), that are in the n-grams at some
     places."""
     if not len(places):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
 from shardctl.system.options import Number, Text, Word, setting
@@ -99,8 +100,6 @@ class Redact(TextTransform, step="redact"):
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts with placeholders."""
-        import pyarrow.compute as pc
-
         for name, pattern in PATTERNS.items():
             if name in self.patterns:
                 placeholder = self.placeholder.replace("NAME", name.upper()).replace("\\", r"\\")
@@ -168,8 +167,6 @@ class Replace(TextStep, step="replace"):
 
     def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return the changed texts. Rejects those for which the time is not enough."""
-        import pyarrow.compute as pc
-
         if self._by_re2:
             return pc.replace_substring_regex(texts, self.pattern, self.replacement)
         pattern, changed = _compiled(self.pattern, self.replacement), []
@@ -191,8 +188,6 @@ class Replace(TextStep, step="replace"):
 
 def _refused_by_re2(pattern: str, replacement: str) -> str:
     """Return why RE2 does not take a pattern; nothing if it does."""
-    import pyarrow.compute as pc
-
     try:
         pc.replace_substring_regex(pa.array([""]), pattern, replacement)
     except pa.ArrowInvalid as error:
@@ -212,7 +207,6 @@ def _compiled(pattern: str, replacement: str) -> Any:
         raise SettingError(
             f"pattern {pattern!r} is not a regular expression: {error}",
             "pattern",
-            owner=Replace.name,
         ) from None
     for number, name in re.findall(r"(?<!\\)(?:\\)*\\(?:(\d+)|g<(\w+)>)", replacement):
         group = number or name
@@ -224,12 +218,11 @@ def _compiled(pattern: str, replacement: str) -> Any:
             raise SettingError(
                 f"replacement refers to the group {group}, but the pattern has none",
                 "replacement",
-                owner=Replace.name,
             )
     try:
         # Only a match shows what is wrong with a replacement; the empty alternative always does.
         regex.compile(f"(?:{pattern}\n)|").sub(replacement, "")
     except (regex.error, IndexError) as error:
         message = f"replacement {replacement!r} cannot be used: {error}"
-        raise SettingError(message, "replacement", owner=Replace.name) from None
+        raise SettingError(message, "replacement") from None
     return compiled

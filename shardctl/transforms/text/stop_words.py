@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
@@ -144,7 +145,6 @@ def stop_words(language: str, who: str) -> frozenset[str]:
             f"there are no stop words of the language {language!r}; give one of the {len(known)} "
             "codes such as en, de, fr or zh",
             "language",
-            owner=who,
         )
     return _plain(stopwordsiso.stopwords(language))
 
@@ -184,13 +184,9 @@ class Segment(TextTransform, step="segment"):
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts with spaces between words."""
-        import pyarrow.compute as pc
-
         return where(texts, pc.match_substring_regex(texts, HAN), self._divided)
 
     def _divided(self, given: pa.Array) -> pa.Array:
-        import pyarrow.compute as pc
-
         cut, mark = _rjieba().cut, _unused_character(given)
         divided = pa.array(
             [mark.join(cut(text, self.new_words)) for text in given.to_pylist()], pa.string()
@@ -205,8 +201,6 @@ class Segment(TextTransform, step="segment"):
 
 
 def _unused_character(texts: pa.Array) -> str:
-    import pyarrow.compute as pc
-
     return next(
         chr(point) for point in PRIVATE if not pc.match_substring(texts, chr(point)).true_count
     )

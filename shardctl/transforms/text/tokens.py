@@ -95,7 +95,7 @@ class TokenStep(BatchTransform):
                 f"a vocabulary of {size} tokens does not fit in uint16, which has room for "
                 f"{UINT16_VOCABULARY:,}"
             )
-            raise SettingError(f"{problem}; use dtype = uint32 or auto", "dtype", owner=self.name)
+            raise SettingError(f"{problem}; use dtype = uint32 or auto", "dtype")
 
     def kept(self: S, digest: str | None) -> S:
         """Return the same step with the settings that open the files that a dataset keeps."""

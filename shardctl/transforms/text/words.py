@@ -16,6 +16,9 @@ import pyarrow as pa
 from shardctl.format.arrays import Indices, TextBytes, bytes_of, texts_from
 from shardctl.transforms.text.characters import NEWLINE, Mask, characters_before, letters, spaces
 
+Integers = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class Spans:
@@ -29,11 +32,11 @@ class Spans:
     text: Indices
 
     @property
-    def count(self) -> npt.NDArray[np.int64]:
+    def count(self) -> Integers:
         """How many there are in each text, (texts,)."""
         return np.diff(self.of_text)
 
-    def per_text(self, values: npt.NDArray[np.int64] | Mask) -> npt.NDArray[np.int64]:
+    def per_text(self, values: Integers | Mask) -> Integers:
         """Return the sums of the values of spans, (spans,), by text, (texts,)."""
         return np.diff(sums(values)[self.of_text])
 
@@ -70,7 +73,7 @@ class Words:
         return len(self.of_text) - 1
 
     @property
-    def count(self) -> npt.NDArray[np.int64]:
+    def count(self) -> Integers:
         """How many words each text has, (texts,)."""
         return np.diff(self.of_text)
 
@@ -80,7 +83,7 @@ class Words:
         return np.repeat(np.arange(self.texts), self.count)
 
     @cached_property
-    def characters(self) -> npt.NDArray[np.int64]:
+    def characters(self) -> Integers:
         """How many characters each word has, (words,)."""
         return self.between(self.starts, self.ends)
 
@@ -88,25 +91,22 @@ class Words:
     def _characters_before(self) -> npt.NDArray[np.int32] | None:
         return characters_before(self.bytes.data)
 
-    def between(self, starts: Indices, ends: Indices) -> npt.NDArray[np.int64]:
+    def between(self, starts: Indices, ends: Indices) -> Integers:
         """Return how many characters there are from some places in the data to others."""
         before = self._characters_before
         return ends - starts if before is None else (before[ends] - before[starts]).astype(np.int64)
 
     @cached_property
-    def _word_characters_before(self) -> Indices:
+    def characters_before(self) -> Indices:
+        """How many characters the words before each one have, and all words: (words + 1,)."""
         return sums(self.characters)
 
-    def characters_of(self, spans: Spans) -> npt.NDArray[np.int64]:
-        """Return how many characters the words of each span have, (spans,)."""
-        return self._word_characters_before[spans.end] - self._word_characters_before[spans.first]
-
     @cached_property
-    def text_characters(self) -> npt.NDArray[np.int64]:
+    def text_characters(self) -> Integers:
         """How many characters the words of each text have, (texts,)."""
-        return np.diff(self._word_characters_before[self.of_text])
+        return np.diff(self.characters_before[self.of_text])
 
-    def per_text(self, values: npt.NDArray[np.int64] | Mask) -> npt.NDArray[np.int64]:
+    def per_text(self, values: Integers | Mask) -> Integers:
         """Return the sums of the values of words, (words,), by text, (texts,)."""
         return np.diff(sums(values)[self.of_text])
 
@@ -137,15 +137,8 @@ class Words:
         end = np.append(first[1:], len(self))[: len(first)]
         return Spans(first, end, np.searchsorted(first, self.of_text), self.text[first])
 
-    def starting(self, spans: Spans, beginnings: tuple[str, ...]) -> Mask:
-        """Return which spans start with one of these strings, (spans,)."""
-        return self._having(spans, beginnings, at_end=False)
-
-    def ending(self, spans: Spans, endings: tuple[str, ...]) -> Mask:
-        """Return which spans end with one of these strings, (spans,)."""
-        return self._having(spans, endings, at_end=True)
-
-    def _having(self, spans: Spans, strings: tuple[str, ...], at_end: bool) -> Mask:
+    def having(self, spans: Spans, strings: tuple[str, ...], at_end: bool) -> Mask:
+        """Return which spans begin, or end, with one of these strings, (spans,)."""
         data = self.bytes.data
         starts, ends = self.starts[spans.first], self.ends[spans.end - 1]
         found = np.zeros(len(starts), bool)
@@ -165,7 +158,7 @@ class Words:
         1,)."""
         return TextBytes(self.bytes.data[~self.spaces], sums(self.ends - self.starts))
 
-    def ids(self) -> npt.NDArray[np.int64]:
+    def ids(self) -> Integers:
         """Return a number for each word, (words,): the same for words of a text that are the same,
         another one for others, and for those of other texts. They are 0, 1, …, in the order in
         which they are first there."""
@@ -180,41 +173,39 @@ class Words:
         return ~are_first(dense(spans.text * (int(ids.max(initial=0)) + 1) + ids))
 
 
-def dense(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def dense(keys: Integers) -> Integers:
     """Return numbers for keys: 0, 1, …, in the order in which they are first there."""
     return _numbered(pa.array(keys))
 
 
-def are_first(numbers: npt.NDArray[np.int64]) -> Mask:
+def are_first(numbers: Integers) -> Mask:
     """Return where each of some numbers (`dense`) is for the first time."""
     if not len(numbers):
         return np.zeros(0, bool)
     return np.diff(np.maximum.accumulate(numbers), prepend=-1) > 0
 
 
-def _numbered(values: pa.Array) -> npt.NDArray[np.int64]:
+def _numbered(values: pa.Array) -> Integers:
     numbers: npt.NDArray[np.int32] = values.dictionary_encode().indices.to_numpy()
     return numbers.astype(np.int64)
 
 
-def sums(values: npt.NDArray[np.int64] | Mask) -> Indices:
+def sums(values: Integers | Mask) -> Indices:
     """Return the sums of the values before each place, (n + 1,)."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
 
 
-def shares(parts: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def shares(parts: Integers, whole: Integers) -> Shares:
     """Return parts / whole, 0 where there is nothing."""
     return np.divide(parts, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
-def duplicate_shares(
-    words: Words, spans: Spans
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def duplicate_shares(words: Words, spans: Spans) -> tuple[Shares, Shares]:
     """Return the shares of the spans of each text that have been in it before, and of the
     characters in them: (texts,) both."""
     repeated = words.repeated(spans)
-    characters = words.characters_of(spans) * repeated
-    whole = words.text_characters
+    before, whole = words.characters_before, words.text_characters
+    characters = (before[spans.end] - before[spans.first]) * repeated
     return shares(spans.per_text(repeated), spans.count), shares(spans.per_text(characters), whole)

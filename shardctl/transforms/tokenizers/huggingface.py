@@ -104,10 +104,12 @@ class HuggingFace(Tokenizer):
             self._template = beside[TEMPLATE].decode() if TEMPLATE in beside else None
         except UnicodeDecodeError:
             raise InputError(f"{where}: {TEMPLATE}: not UTF-8") from None
+        self._engine: Engine | None
         self._json = _object(data, where)
         if not isinstance(self._json.get("model"), dict):
             raise InputError(f"{where}: not a tokenizer.json of Hugging Face: it has no model")
-        self._engine, facts = self._choose(engine) or (None, _facts(self._json, self._own))
+        proven = self._choose(engine)
+        self._engine, facts = proven or (None, _facts(self._json, self._own))
         self._around, self.special, self.vocabulary = facts
         self.eos = self._role("eos", END_NAMES)
         self.bos = self._role("bos", BEGIN_NAMES)
@@ -155,8 +157,9 @@ class HuggingFace(Tokenizer):
                 return number
         said = self._config.get(GENERATION, {}).get(f"{role}_token_id")
         said = said[0] if isinstance(said, list) and said else said
-        is_token = type(said) is int and 0 <= said < self.vocabulary
-        return said if is_token else of_names(self.special, names)
+        if type(said) is int and 0 <= said < self.vocabulary:
+            return said
+        return of_names(self.special, names)
 
     @cached_property
     def _cuts(self) -> bool:
