@@ -35,17 +35,13 @@ MOST_EXACT = 2**53
 """Whole numbers up to this one are the same as floats of 64 bits."""
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: Any, deepest: int = DEEPEST) -> Any:
     """Return a value as Arrow takes it: tuples as lists, arrays of two or more dimensions as lists
     of lists of arrays.
 
     Arrays of one dimension and numpy's numbers stay what they are: their type decides the column's.
     Raises UnfitValue for what no column can hold.
     """
-    return _plain(value, DEEPEST)
-
-
-def _plain(value: Any, deepest: int) -> Any:
     if type(value) in PLAIN:
         return value
     if deepest == 0:
@@ -65,13 +61,13 @@ def _plain(value: Any, deepest: int) -> Any:
         return (
             list(value)
             if set(map(type, value)) <= PLAIN
-            else [_plain(part, deepest - 1) for part in value]
+            else [plain_value(part, deepest - 1) for part in value]
         )
     if isinstance(value, dict):
         odd = next((name for name in value if not isinstance(name, str)), None)
         if odd is not None:
             raise UnfitValue(f"a dict with the key {describe(odd)}; keys must be strings")
-        return {name: _plain(part, deepest - 1) for name, part in value.items()}
+        return {name: plain_value(part, deepest - 1) for name, part in value.items()}
     if isinstance(value, set | frozenset):
         raise UnfitValue(f"{describe(value)} (it has no order: make it a list)")
     return value
@@ -83,9 +79,9 @@ def _plain_array(value: np.ndarray[Any, Any], deepest: int) -> Any:
     if not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
     if value.ndim == 0:
-        return _plain(value[()], deepest - 1)
+        return plain_value(value[()], deepest - 1)
     if value.dtype.kind in "OUSTmM":
-        return [_plain(part, deepest - 1) for part in value]
+        return [plain_value(part, deepest - 1) for part in value]
     return value if value.ndim == 1 else [_plain_array(part, deepest - 1) for part in value]
 
 
@@ -155,7 +151,7 @@ def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
     kinds = set(map(type, values))
     if kinds <= _plain_types(type_):
         return True
-    if not pa.types.is_list(type_) or not kinds <= _LISTS:
+    if not pa.types.is_list(type_) or not kinds <= {list, np.ndarray, type(None)}:
         return False
     inner = type_.value_type
     arrays = [value for value in values if isinstance(value, np.ndarray)]
@@ -165,9 +161,6 @@ def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
     if any(a.ndim != 1 or a.dtype != dtype_of(inner) for a in arrays):
         return False
     return set(map(type, chain.from_iterable(lists))) <= _plain_types(inner)
-
-
-_LISTS = frozenset((list, np.ndarray, type(None)))
 
 
 def _plain_types(type_: pa.DataType) -> frozenset[type]:
@@ -264,9 +257,12 @@ def _for_tensor(value: Any, type_: pa.FixedShapeTensorType) -> Any:
     ):
         raise UnfitValue(describe(given))
     flat = value.reshape(-1)
-    flat = flat.tolist() if given is not value else flat.astype(flat.dtype.newbyteorder("="))
-    if any(each is None for each in flat):
+    if given is value:
+        flat = flat.astype(flat.dtype.newbyteorder("="), copy=False)
+    elif any(each is None for each in flat):
         raise UnfitValue(describe(given))
+    else:
+        flat = flat.tolist()
     check_fit(flat, type_.storage_type)
     return np.asarray(flat, dtype_of(type_.value_type))
 
@@ -293,22 +289,15 @@ def check_fit(value: Any, type_: pa.DataType) -> None:
 def _check(value: Any, type_: pa.DataType) -> None:
     if value is None:
         return
-    if _is_list_or_view(type_):
+    types = pa.types
+    if is_list(type_) or types.is_list_view(type_) or types.is_large_list_view(type_):
         _check_list(value, type_.value_type)
-    elif pa.types.is_struct(type_):
-        _check_struct(value, type_)
-    elif pa.types.is_map(type_):
-        _check_map(value, type_)
+    elif types.is_struct(type_) or types.is_map(type_):
+        _check_dict(value, type_)
     elif pa.types.is_dictionary(type_):
         _check(value, type_.value_type)
     elif not _takes(type_, type(value)) or not _is_exact(value, type_):
         raise UnfitValue(describe(value))
-
-
-def _is_list_or_view(type_: pa.DataType) -> bool:
-    return is_list(type_) or bool(
-        pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
-    )
 
 
 def _check_list(value: Any, type_: pa.DataType) -> None:
@@ -340,22 +329,16 @@ def _are_exact(values: list[Any], type_: pa.DataType) -> bool:
     return _array_fits(np.array(values, np.float64), type_)
 
 
-def _check_struct(value: Any, type_: pa.DataType) -> None:
+def _check_dict(value: Any, type_: pa.DataType) -> None:
     if not isinstance(value, dict):
         raise UnfitValue(describe(value))
-    fields = {field.name: field.type for field in type_}
+    fields = None if pa.types.is_map(type_) else {field.name: field.type for field in type_}
     for name, part in value.items():
-        if name not in fields:
+        if fields is None:
+            _check(name, type_.key_type)
+        elif name not in fields:
             raise UnfitValue(f"a dict with the key {describe(name)}, which others do not have")
-        _check(part, fields[name])
-
-
-def _check_map(value: Any, type_: pa.MapType) -> None:
-    if not isinstance(value, dict):
-        raise UnfitValue(describe(value))
-    for name, part in value.items():
-        _check(name, type_.key_type)
-        _check(part, type_.item_type)
+        _check(part, type_.item_type if fields is None else fields[name])
 
 
 _KINDS: tuple[tuple[tuple[Callable[[pa.DataType], bool], ...], tuple[type, ...], Any], ...] = (

@@ -1,27 +1,30 @@
 """A preview shows what a conversion would store, and nothing stops it but wrong usage."""
 
 from __future__ import annotations
+
 import base64
 import io
 import json
-import numpy as np
-import pytest
 import re
 import shutil
 import sys
 import types
-from PIL import Image
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 from annotated_sources import source_with
 from in_this_process import convert
-from pathlib import Path
+from PIL import Image
 from places import place_of
 from pyarrow import parquet
-from shardctl.errors import (InputError, UsageError)
-from shardctl.inspection.content.blocks import (StoredSample, some_samples)
-from shardctl.making.preview import (Preview, make_preview)
-from shardctl.making.preview.page import (preview_page, preview_sheet, record_of, steps_in_words)
+
+from shardctl.errors import InputError, UsageError
+from shardctl.inspection.content.blocks import StoredSample, some_samples
+from shardctl.making.preview import Preview, make_preview
+from shardctl.making.preview.page import preview_page, preview_sheet, record_of, steps_in_words
 from shardctl.transforms.recipe import Recipe
-from typing import Any
 
 RANDOM = {
     "transform": [

@@ -2,25 +2,29 @@
 rule, and in conversions."""
 
 from __future__ import annotations
+
 import json
+import re
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import plain_text_steps as plain
 import pyarrow as pa
 import pytest
-import re
-import shardctl
-import sys
-import unicodedata
 from conftest import examples
-from hypothesis import (given, strategies as st)
-from pathlib import Path
-from shardctl.errors import (InputError, InstallError, Rejection, UsageError)
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.system.packages import to_install
 from shardctl.transforms.base import Records
-from shardctl.transforms.table import (TRANSFORMS, parse_step)
+from shardctl.transforms.table import TRANSFORMS, parse_step
 from shardctl.transforms.text.base import TextStep
 from shardctl.transforms.text.patterns import PATTERNS
-from typing import Any
 
 STEPS: dict[str, dict[str, Any]] = {
     "normalize": {"unicode": "NFKC"},

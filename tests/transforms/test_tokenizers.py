@@ -2,33 +2,37 @@
 wrong files."""
 
 from __future__ import annotations
+
 import base64
 import json
-import numpy as np
 import os
-import pyarrow as pa
-import pytest
 import random
-import shardctl
 import shutil
-from collections.abc import (Callable, Iterator, Sequence)
-from conftest import examples
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from hypothesis import (given, strategies as st)
 from pathlib import Path
-from shardctl.errors import (InputError, Rejection, StorageError, UsageError)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
-from shardctl.making.train_tokenizer import (KINDS, SPECIAL)
+from shardctl.making.train_tokenizer import KINDS, SPECIAL
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.tokenizers import (engines, huggingface)
-from shardctl.transforms.tokenizers.base import (Tokenizer, WithOffsets)
-from shardctl.transforms.tokenizers.engines import (ENGINES, Engine)
-from shardctl.transforms.tokenizers.huggingface import (HuggingFace, pieces_of)
+from shardctl.transforms.tokenizers import engines, huggingface
+from shardctl.transforms.tokenizers.base import Tokenizer, WithOffsets
+from shardctl.transforms.tokenizers.engines import ENGINES, Engine
+from shardctl.transforms.tokenizers.huggingface import HuggingFace, pieces_of
 from shardctl.transforms.tokenizers.table import open_tokenizer
 from shardctl.transforms.tokenizers.templates import Template
 from shardctl.transforms.tokenizers.tiktoken import ENCODINGS
-from typing import Any
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -18,8 +18,7 @@ from shardctl.format.arrays import Bytes, Indices, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.text.base import TextTransform, version_of, where
-from shardctl.transforms.text.characters import NEWLINE, is_ascii, texts_of_kept
-from shardctl.transforms.text.words import Words
+from shardctl.transforms.text.words import NEWLINE, Words, is_ascii, texts_of_kept
 
 FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 

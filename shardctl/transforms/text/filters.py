@@ -31,14 +31,16 @@ from shardctl.transforms.text.base import (
     require_text,
     texts_of,
 )
-from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
 from shardctl.transforms.text.words import (
     Integers,
+    Mask,
     Shares,
     Words,
     are_first,
     dense,
     duplicate_shares,
+    is_ascii,
+    parts_of_words,
     shares,
 )
 

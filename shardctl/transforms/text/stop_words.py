@@ -18,9 +18,16 @@ from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
 from shardctl.transforms.settings import PROBABILITY, Names, SettingError
 from shardctl.transforms.text.base import TextTransform, where
-from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
 from shardctl.transforms.text.filters import Rule, RuleFilter
-from shardctl.transforms.text.words import shares, stretches, sums
+from shardctl.transforms.text.words import (
+    Mask,
+    parts_of_words,
+    shares,
+    spaces,
+    stretches,
+    sums,
+    texts_of_kept,
+)
 
 LANGUAGE = setting(Text(), help="The language, by its code of ISO 639-1: en, de, zh, …")
 ALSO = setting(Names(), (), "More words that count as stop words.")
