@@ -720,7 +720,7 @@ def test_the_share_of_stop_words():
         (
             "replace",
             {"pattern": "(?<=a)b", "replacement": r"\2"},
-            "replacement refers to the group 2, but the pattern has none",
+            "replacement .* cannot be used: invalid group reference",
         ),
         (
             "replace",

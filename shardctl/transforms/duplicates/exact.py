@@ -49,12 +49,10 @@ class Runs:
         self._held, self._held_bytes = [], 0
         order = np.argsort(parts, kind="stable")
         ends = np.cumsum(np.bincount(parts, minlength=PARTS))
-        rows, first = rows[order], 0
-        for part, end in enumerate(ends.tolist()):
-            if end > first:
+        for part, of_part in enumerate(np.split(rows[order], ends[:-1])):
+            if len(of_part):
                 with open(self._path(part), "ab") as file:
-                    file.write(rows[first:end].tobytes())
-            first = end
+                    file.write(of_part.tobytes())
 
     def chunks(self, part: int) -> Iterator[Rows]:
         """Yield the rows of a part, some of them at a time, in the order in which they were added.

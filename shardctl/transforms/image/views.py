@@ -58,7 +58,7 @@ def _centred(picture: Picture, size: Size, fill: Colour) -> None:
     """Put what is seen at the centre of a canvas."""
     if size != picture.size:
         width, height = picture.size
-        picture.pad(Pad((size[0] - width) // 2, (size[1] - height) // 2, size, fill))
+        picture.resample(Pad((size[0] - width) // 2, (size[1] - height) // 2, size, fill))
 
 
 class Letterbox(_ToSize, step="letterbox"):
@@ -149,7 +149,7 @@ class RandomCrop(_ToSize, step="random_crop"):
         if self.padding:
             width, height = picture.size
             canvas = (width + 2 * self.padding, height + 2 * self.padding)
-            picture.pad(Pad(self.padding, self.padding, canvas, self.fill))
+            picture.resample(Pad(self.padding, self.padding, canvas, self.fill))
         look = _covering(picture.look, self.size)
         left, top = (
             whole(rng, 0, side - part) for side, part in zip(look.size, self.size, strict=True)

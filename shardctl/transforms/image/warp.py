@@ -289,4 +289,4 @@ class Elastic(ImageTransform, step="elastic"):
         )
         for each in (x, y):
             each *= np.float32(self.alpha / 2)
-        picture.displace(Displacement(x, y, self.fill, self.interpolation == "nearest"))
+        picture.resample(Displacement(x, y, self.fill, self.interpolation == "nearest"))

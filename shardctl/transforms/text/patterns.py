@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,17 +207,6 @@ def _compiled(pattern: str, replacement: str) -> Any:
             f"pattern {pattern!r} is not a regular expression: {error}",
             "pattern",
         ) from None
-    for number, name in re.findall(r"(?<!\\)(?:\\)*\\(?:(\d+)|g<(\w+)>)", replacement):
-        group = number or name
-        if (
-            (int(group) > compiled.groups)
-            if group.isdecimal()
-            else (group not in compiled.groupindex)
-        ):
-            raise SettingError(
-                f"replacement refers to the group {group}, but the pattern has none",
-                "replacement",
-            )
     try:
         # Only a match shows what is wrong with a replacement; the empty alternative always does.
         regex.compile(f"(?:{pattern}\n)|").sub(replacement, "")
