@@ -150,7 +150,9 @@ class RemoteDataset:
 
     def missing(self, blocks: Indices) -> Indices:
         """Return those of these blocks that must come over the network."""
-        return blocks if self.cached is None else blocks[self.cached.missing(blocks)]
+        return (
+            blocks if self.cached is None else blocks[self.cached.missing(len(self.table) + blocks)]
+        )
 
     @property
     def keeps_no_more(self) -> bool:
@@ -215,12 +217,12 @@ class RemoteDataset:
         return True
 
     def _is_here(self, block: int) -> bool:
-        return self.cached is not None and self.cached.has(block)
+        return self.cached is not None and self.cached.has(len(self.table) + block)
 
     def _forget(self, block: int) -> None:
         self._checked[block] = False
         if self.cached is not None:
-            self.cached.forget(block)
+            self.cached.forget(len(self.table) + block)
 
     def _checked_in_place(self, block: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         shard, number = self._place_of(block)
@@ -278,7 +280,7 @@ class RemoteDataset:
         if self.cached is None or not opened.in_cache:
             return get()
         name, size = self.table.names[shard], int(self.table.sizes[shard])
-        return self.cached.keep(block, name, size, start, length, get)
+        return self.cached.keep(len(self.table) + block, name, size, start, 0, get)
 
     def _get(self, shard: int, start: int, length: int) -> pa.Buffer:
         """Return some bytes of a shard. Raises DatasetError if it is not the one that was looked at
@@ -343,17 +345,20 @@ class RemoteDataset:
             cached, tail = self.cached, None
             if cached is None:
                 tail = self._fetched_tail(shard)
-            elif not cached.has_tail(shard):
+            elif not cached.has(shard):
                 name, size = self.table.names[shard], int(self.table.sizes[shard])
-                blocks, get = int(self.table.block_counts[shard]), self._fetched_tail
-                tail = cached.keep_tail(shard, name, size, blocks, partial(get, shard))
-            found = self._tail_here(shard) if tail is None else tail
+                blocks, get = (
+                    int(self.table.block_counts[shard]),
+                    partial(self._fetched_tail, shard),
+                )
+                tail = cached.keep(shard, name, size, None, blocks, get)
+            found = self._tail_here(shard) if tail is None else tail.to_pybytes()
             held = HeldFile(int(self.table.sizes[shard]), found)
             return _OpenShard(self._extents(shard, found), held, in_cache=tail is None)
 
         def forget() -> None:
             if self.cached is not None:
-                self.cached.forget_tail(shard)
+                self.cached.forget(shard)
 
         return once_more(look, forget)
 
@@ -374,14 +379,14 @@ class RemoteDataset:
             raise DatasetError(f"{printable(str(path))}: {error}") from error
         return tail
 
-    def _fetched_tail(self, shard: int) -> bytes:
+    def _fetched_tail(self, shard: int) -> pa.Buffer:
         """Return the last bytes of a shard, with all of its footer and no more."""
         likely = self._tail_bytes + _BLOCK_BYTES * int(self.table.block_counts[shard])
         tail = read_tail(int(self.table.sizes[shard]), partial(self._get, shard), likely)
         with suppress(ValueError):  # what is wrong is said where the footer is read
             tail = tail[-footer_bytes(tail) :]
         self._tail_bytes = max(self._tail_bytes, len(tail) if len(tail) > likely else 0)
-        return tail
+        return pa.py_buffer(tail)
 
     def _extents(self, shard: int, tail: bytes) -> Extents:
         shown = printable(self.name_of(shard))
