@@ -16,7 +16,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Generation, Manifest, root_of
-from shardctl.format.names import GENERATIONS, MANIFEST
+from shardctl.format.names import MANIFEST
 from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
@@ -82,7 +82,10 @@ def open_dataset(
     if cache_limit is not None:
         size_of(cache_limit, "cache_limit")
     if is_url(path):
-        return _open_remote(str(path), split, generation, cache, cache_limit)
+        # local datasets need nothing of it
+        from shardctl.loader.remote.open import remote_shards
+
+        return Dataset(Selection(remote_shards(str(path), split, generation, cache, cache_limit)))
     root = Path(path)
     refuse_half_url(str(path))
     if generation is not None:
@@ -102,25 +105,6 @@ def open_dataset(
             continue
         if identity(root / MANIFEST) == found:
             return opened
-
-
-def _open_remote(
-    url: str,
-    split: str | None,
-    generation: int | None,
-    folder: str | Path | bool | None,
-    limit: int | str | None,
-) -> Dataset:
-    # local datasets need nothing of it
-    from shardctl.loader.remote.open import RemoteShards, cache_of
-
-    cache = cache_of(folder, limit)
-    shards: Shards = RemoteShards.at(url, split, cache)
-    if generation is not None:
-        number, present = whole_number("generation", generation), shards.manifest.generation
-        if number != present.number:
-            shards = RemoteShards.at(f"{url.rstrip('/')}/{GENERATIONS}/{number:05d}", split, cache)
-    return Dataset(Selection(shards))
 
 
 class Dataset:

@@ -127,13 +127,16 @@ class Shards:
     `starts` (blocks + 1,) int64 says at which sample of the split each block begins.
     """
 
-    def __init__(self, root: Path, split: str | None = None) -> None:
+    def __init__(
+        self, root: Path, split: str | None = None, table: ShardTable | None = None
+    ) -> None:
+        """`table` is that of shards.arrow, where it was opened before."""
         root = root.absolute()  # the current folder may change later
         self.root, self._place, self.split = root, root, split
         self._manifest = os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
         self.manifest = Manifest.load(LocalFolder(root))
-        table = ShardTable(LocalFolder(root))
+        table = table or ShardTable(LocalFolder(root))
         if sum(facts.shards for facts in self.manifest.splits) != len(table):
             raise DatasetError(
                 f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; "

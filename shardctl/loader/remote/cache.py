@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import StorageError
+from shardctl.errors import DatasetError, StorageError
 from shardctl.format.arrays import Bools, Indices
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
@@ -318,10 +318,6 @@ class CachedDataset:
         a part of it."""
         return self.folder.name.endswith(f"-{digest[:16]}")
 
-    def has_blocks(self, shards: int, blocks: int) -> bool:
-        """Return whether the file that says which blocks are here has the size for so many."""
-        return (self.folder / BLOCKS).stat().st_size == _bytes_of_blocks(shards, blocks)
-
     def discard(self) -> None:
         """End the use, and remove the dataset unless others use it: it is not as it was fetched."""
         self._use.close()
@@ -329,8 +325,11 @@ class CachedDataset:
             _remove_unused(self.folder)
 
     def attach(self, shards: int, blocks: int) -> None:
-        """Find which blocks are here. Raises StorageError."""
+        """Find which blocks are here. Raises StorageError, and DatasetError where the list of them
+        is not of so many."""
         with naming_the_path(self.folder / BLOCKS):
+            if (self.folder / BLOCKS).stat().st_size != _bytes_of_blocks(shards, blocks):
+                raise DatasetError(f"{printable(str(self.folder / BLOCKS))}: not of this dataset")
             self.renew()
             held = mmap.mmap(self._descriptor, _bytes_of_blocks(shards, blocks))
         self._digests = np.frombuffer(held, np.uint64, shards)
