@@ -406,7 +406,9 @@ class Dataset:
             )
         if not isinstance(variant, str | None):
             selection = of_variant(selection, whole_number("variant", variant))
-        stream = make(selection, chosen, order, transforms, reading)
+        stream = make(
+            selection=selection, columns=chosen, order=order, transforms=transforms, reading=reading
+        )
         begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
         # now, and not after days of training
         refuse_unmoved(selection.shards, stream.columns, transforms, begin)
