@@ -370,25 +370,6 @@ class DatasetTables:
                 start += at + 1
         return sorted(places, key=lambda place: place.unit.number)
 
-    def nearest_key(self, path: str, record: int) -> str | None:
-        """Return a key of a file, of the record with the number that is nearest; None if no unit is
-        of this file."""
-        import pyarrow.compute as pc
-
-        number = pc.index(self.paths, path).as_py()
-        low, high = MOST, -1
-        for batch in self.plan.select(["file", "first", "records"]).to_batches():
-            of, first, records = (_values(column, -1) for column in batch.columns)
-            own = np.flatnonzero(of == number)
-            if len(own):
-                low, high = (
-                    min(low, int(first[own].min())),
-                    max(high, int((first[own] + records[own]).max()) - 1),
-                )
-        if number < 0 or high < 0:
-            return None
-        return f"{path}#{min(max(record, low), high)}" if low > 0 else path
-
     def _of_record(self, number: int, record: int) -> Iterator[RecordUnit]:
         """Yield the units of a file that have one of its records."""
         file = self.file(number)

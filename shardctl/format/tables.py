@@ -248,8 +248,10 @@ class ShardTable:
     dataset's folder.
     """
 
-    def __init__(self, folder: FolderHere) -> None:
-        self._table = open_table(folder, SHARDS, SHARDS_SCHEMA)
+    def __init__(self, folder: FolderHere, unfinished: pa.Table | None = None) -> None:
+        """`unfinished` has the rows of shards of a dataset that is not complete; their names are
+        paths."""
+        self._table = unfinished or open_table(folder, SHARDS, SHARDS_SCHEMA)
         shown = folder.shown(SHARDS)
         _validate(self._table, shown)
         blocks = self._table["block_rows"].combine_chunks()
@@ -265,7 +267,7 @@ class ShardTable:
         self.raw_sizes: Indices = self._numbers("raw_bytes")
         self.block_rows: Array = np.from_dlpack(flat)
         self.block_counts: Indices = np.diff(offsets).astype(np.int64)
-        if not are_file_names(self.names):
+        if unfinished is None and not are_file_names(self.names):
             raise DatasetError(f"{shown}: names a shard outside of the dataset's folder")
         if not len(self) or not self._is_consistent():
             raise DatasetError(

@@ -42,7 +42,6 @@ from shardctl.system.arguments import caller_level, mapping, names, real_number,
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.python_names import named_arguments
-from shardctl.system.report import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
@@ -207,7 +206,8 @@ class Dataset:
     def _repr_html_(self) -> str:
         """Return the splits, the columns and the first samples, for a notebook. So `ds[7:8]` shows
         one sample."""
-        from shardctl.loader import notebook  # training needs nothing of it
+        # training needs nothing of it
+        from shardctl.loader.notebook import dataset_in_notebook
 
         manifest, chosen = self.manifest, self._selection.chosen
         splits = [each for each in manifest.splits if self.split in (None, each.name)]
@@ -215,13 +215,14 @@ class Dataset:
         stored = format_bytes(sum(each.bytes for each in splits))
         size = stored if chosen is None else f"chosen from {len(self._selection.shards):,}"
         line = f"{self._selection.shards.shown}: {counted(len(self), 'sample')}{of_split}, {size}"
+        samples: list[Sample] = []
         try:
-            first = list(self.limit(SHOWN))
-            samples = notebook.samples_in_notebook("first samples", first, self.roles)
+            samples = list(self.limit(SHOWN))
         except ShardctlError as error:  # the rest can be shown
-            samples = lines_in_notebook([error], marked("the samples cannot be shown", BAD))
-        of_splits = notebook.splits_in_notebook(splits if chosen is None else ())
-        return in_notebook(line, of_splits, notebook.columns_in_notebook(manifest, {}), samples)
+            line += f"; the samples cannot be shown: {error}"
+        return dataset_in_notebook(
+            line, splits if chosen is None else (), manifest, samples, self.roles
+        )
 
     @property
     def identity(self) -> dict[str, Any]:

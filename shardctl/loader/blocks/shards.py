@@ -30,7 +30,6 @@ from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
     Opener,
-    ShardFacts,
     load_file,
     map_file,
     map_resident_file,
@@ -80,43 +79,6 @@ _Key = tuple[int, Opener, tuple[int, ...] | None]
 """A shard, how it is opened, and for which fields."""
 
 
-@dataclass(frozen=True)
-class FinishedShards:
-    """What shards.arrow says, of shards of a dataset that is not complete: (shards,) int64 each,
-    `block_rows` (blocks,).
-
-    `names` are their paths.
-    """
-
-    names: list[str]
-    sha256: list[str]
-    sizes: Indices
-    raw_sizes: Indices
-    first: Indices
-    block_counts: Indices
-    block_rows: Indices
-    jpegs: None = None
-
-    @classmethod
-    def of(cls, shards: Sequence[tuple[str, ShardFacts]]) -> FinishedShards:
-        """Return the table of shards, each given by its path and its facts."""
-        facts = [each for _, each in shards]
-        rows = np.array([each.rows for each in facts], np.int64)
-        return cls(
-            [path for path, _ in shards],
-            [each.sha256 for each in facts],
-            np.array([each.bytes for each in facts], np.int64),
-            np.array([each.raw_bytes for each in facts], np.int64),
-            np.cumsum(rows) - rows,
-            np.array([len(each.block_rows) for each in facts], np.int64),
-            np.array([count for each in facts for count in each.block_rows], np.int64),
-        )
-
-    def digests(self, shards: slice) -> list[str]:
-        """Return the SHA-256 of these shards."""
-        return self.sha256[shards]
-
-
 _NOTHING = contextlib.nullcontext()
 
 
@@ -144,7 +106,7 @@ class Shards:
             )
         self._take(table, self._shards_of(split, len(table)))
 
-    def _take(self, table: ShardTable | FinishedShards, chosen: range) -> None:
+    def _take(self, table: ShardTable, chosen: range) -> None:
         """Begin with these of the shards of a table."""
         self._table = table
         first_block = np.concatenate([[0], np.cumsum(table.block_counts)])

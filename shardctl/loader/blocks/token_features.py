@@ -3,7 +3,7 @@ documents in each block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -88,20 +88,13 @@ class BlockLayout:
         lengths = self.segments
         starts = ((np.cumsum(lengths) - lengths) % self.width).astype(np.int32)  # in the row
         places = np.arange(self.width, dtype=np.int32)
-        for part, some in self._parts():
-            np.subtract(
-                places,
-                np.repeat(starts[some], lengths[some]).reshape(-1, self.width),
-                out=found[part],
-            )
+        np.subtract(places, np.repeat(starts, lengths).reshape(found.shape), out=found)
 
     def document_ids(self, found: npt.NDArray[np.int32]) -> None:
         """Set which document of its row each token is of, counted from 0, and -1 for padding: (n,
         width)."""
         lengths, numbers = self._with_padding
-        numbers = numbers.astype(np.int32)
-        for part, some in self._parts():
-            found[part] = np.repeat(numbers[some], lengths[some]).reshape(-1, self.width)
+        found[:] = np.repeat(numbers.astype(np.int32), lengths).reshape(found.shape)
 
     def cu_seqlens(self) -> npt.NDArray[np.int32]:
         """Return where each document, and the padding of each row, begins in all rows one behind
@@ -111,30 +104,13 @@ class BlockLayout:
     def labels(self, tokens: Array, mask: Array | None, found: Indices) -> None:
         """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same
         document, or where the `mask` (n, width) of it is 0: (n, width)."""
-        ends = np.cumsum(self.segments) - 1
+        found[:, :-1] = tokens[:, 1:]
+        if mask is not None:
+            np.copyto(found[:, :-1], NO_LABEL, where=mask[:, 1:] == 0)
+        found.reshape(-1)[np.cumsum(self.segments) - 1] = NO_LABEL
         padded = np.flatnonzero(self.filled < self.width)
-        for part, some in self._parts():
-            labels = found[part]
-            labels[:, :-1] = tokens[part, 1:]
-            if mask is not None:
-                np.copyto(labels[:, :-1], NO_LABEL, where=mask[part, 1:] == 0)
-            labels.reshape(-1)[ends[some] - part.start * self.width] = NO_LABEL
         for row, first in zip(padded.tolist(), self.filled[padded].tolist(), strict=True):
             found[row, first:] = NO_LABEL
-
-    def _parts(self) -> Iterator[tuple[slice, slice]]:
-        """Yield some rows at a time, and their segments: few enough to stay in the processor's
-        cache."""
-        step = max(1, _TOGETHER // max(1, self.width))
-        rows = len(self.counts)
-        edges = np.concatenate([[0], np.cumsum(self.counts + (self.filled < self.width))])
-        for first in range(0, rows, step):
-            last = min(first + step, rows)
-            yield slice(first, last), slice(int(edges[first]), int(edges[last]))
-
-
-_TOGETHER = 1 << 16
-"""Places of rows that are worked on together: 512 kB of labels."""
 
 
 class Deriver:
