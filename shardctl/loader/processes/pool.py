@@ -163,6 +163,7 @@ class _Worker:
         self._broken = self._closed = False
         self._why: str | None = None
         self.counts: dict[str, float] = {}
+        self._lock = threading.Lock()
         self._pages: dict[int, SharedPages] = {}
         self.leases: dict[int, weakref.ref[Any]] = {}
         self.seen_by_others: set[int] = set()
@@ -249,7 +250,7 @@ class _Worker:
 
         When nothing refers to the bytes of a segment any more, it is free.
         """
-        with _LEASING:
+        with self._lock:
             # unless a later answer came first: they only grow
             self.counts = {
                 name: max(count, self.counts.get(name, 0)) for name, count in found.counts.items()
@@ -272,6 +273,8 @@ class _Worker:
                 self.leases[number] = weakref.ref(
                     whole, partial(_lease_ended, number, self.leases, self._free)
                 )
+                if _FORKING:  # perhaps after what is in use was noted
+                    self.seen_by_others.add(number)
                 leases[number] = whole.data
             return leases
 
@@ -343,12 +346,13 @@ def _end(process: int, workers: Sequence[_Worker]) -> None:
 _ALIVE: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
-_LEASING = threading.RLock()
-"""Held while a lease begins, and by a thread that forks this process."""
+_FORKING: set[int] = set()
+"""Threads that fork this process at the moment. Other threads go on before and after the fork
+itself, and a handler of a person's program may take batches in between."""
 
 
 def _before_fork() -> None:
-    _LEASING.acquire()
+    _FORKING.add(threading.get_ident())
     for processes in list(_ALIVE):
         processes.see()
 
@@ -360,5 +364,7 @@ def _close_all() -> None:
 
 atexit.register(_close_all)
 os.register_at_fork(
-    before=_before_fork, after_in_child=_LEASING.release, after_in_parent=_LEASING.release
+    before=_before_fork,
+    after_in_child=_FORKING.clear,
+    after_in_parent=lambda: _FORKING.discard(threading.get_ident()),
 )
