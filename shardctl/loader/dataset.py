@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
@@ -16,7 +17,6 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Generation, Manifest, root_of
-from shardctl.format.names import MANIFEST
 from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
@@ -25,7 +25,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.pictures import most_pixels
-from shardctl.loader.blocks.shards import Shards, identity
+from shardctl.loader.blocks.shards import Shards, open_shards
 from shardctl.loader.blocks.transforms import (
     Normalization,
     Transforms,
@@ -93,17 +93,7 @@ def open_dataset(
             whole_number("generation", generation),
             Manifest.load(LocalFolder(root)).generation.number,
         )
-    while True:
-        found = identity(root / MANIFEST)
-        try:
-            opened = Dataset(Selection(Shards(root, split)))
-        except DatasetError:
-            if identity(root / MANIFEST) == found:
-                raise
-            # `convert --overwrite` replaced the dataset between the reading of two of its files
-            continue
-        if identity(root / MANIFEST) == found:
-            return opened
+    return Dataset(Selection(open_shards(lambda: root, split)))
 
 
 class Dataset:
@@ -434,25 +424,17 @@ class Dataset:
         labelled = sum(sum(counts.get(split, ())) for split in splits)
         if labelled >= len(self):
             return
-        key = self._first_without(label)
-        if key is not None:
-            raise UsageError(
-                f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no "
-                f"{label}, the first of"
-                f" them is {key!r}; give fill={{{label!r}: -1}} to the loader, or leave the column "
-                "out with columns="
-            )
-
-    def _first_without(self, label: str) -> str | None:
-        """Return the key of the first sample that has no label; None if each has one, perhaps
-        outside of the classes."""
-        labels, starts = self._gatherer([label]), self._selection.starts()
-        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        labels = self._gatherer([label])
+        for begin, end in pairwise(self._selection.starts().tolist()):
             column = labels.table(np.arange(begin, end)).column(label)
-            if column.null_count:
-                place = column.to_pylist().index(None)
-                return str(self.take([begin + place], columns=["key"])["key"][0])
-        return None
+            if column.null_count:  # else one is outside of the classes
+                place = begin + column.to_pylist().index(None)
+                key = str(self.take([place], columns=["key"])["key"][0])
+                raise UsageError(
+                    f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no "
+                    f"{label}, the first of them is {key!r}; give fill={{{label!r}: -1}} to the "
+                    "loader, or leave the column out with columns="
+                )
 
 
 def _byte_count(name: str, value: Any) -> int:

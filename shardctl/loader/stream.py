@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -37,12 +37,13 @@ def sums(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(each.get(name, 0) for each in every) for name in names}
 
 
+@dataclass(frozen=True, eq=False)
 class Selection:
     """The samples of a dataset that are wanted, in its order: all of them, or those in `chosen`
     (n,)."""
 
-    def __init__(self, shards: Shards, chosen: Indices | None = None) -> None:
-        self.shards, self.chosen = shards, chosen
+    shards: Shards
+    chosen: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.shards) if self.chosen is None else len(self.chosen)

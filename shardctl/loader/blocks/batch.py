@@ -53,7 +53,12 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
         if column is None or (
             member and (column.objects is None or member not in column.object_members)
         ):
-            raise _no_column(shards, [name for name in names or () if name not in there])
+            members = [
+                f"{each}.{member}"
+                for each in roles.objects
+                for member in Column.of(schema.field(each)).object_members
+            ]
+            raise UsageError(lacks("column", name, [*schema.names, *members]))
         before = chosen.get(whole)
         if member and (before is None or before.members is not None):
             column = replace(
@@ -61,18 +66,6 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
             )
         chosen[whole] = column
     return list(chosen.values())
-
-
-def _no_column(shards: Shards, missing: Sequence[str]) -> UsageError:
-    """Return the error for names that are no columns."""
-    schema, roles = shards.layout.columns, shards.layout.roles
-    members = [
-        f"{name}.{member}"
-        for name in roles.objects
-        for member in Column.of(schema.field(name)).object_members
-    ]
-    gone = [name for name in missing if name not in members]
-    return UsageError(lacks("column", gone[0], [*schema.names, *members]))
 
 
 _CHUNK = 2 << 20
@@ -366,18 +359,14 @@ def _strings(column: Column, located: Located, wanted: Samples) -> list[Any]:
         # cast() imports pyarrow.compute for the same
         return list(values.view(pa.large_string()).to_pylist())
     except UnicodeDecodeError as error:
-        wrong = [place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
+        wrong = [
+            place
+            for place, value in enumerate(values.to_pylist())
+            if value.decode(errors="ignore").encode() != value
+        ]
         raise DamageError(
             f"{wanted.name_of(wrong[0])}: {column.name} is not UTF-8; {VERIFY_ADVICE}", wrong
         ) from error
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _shaped(values: Bytes, column: Column) -> Array:

@@ -6,6 +6,7 @@ https://arrow.apache.org/docs/format/Columnar.html
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -47,49 +48,14 @@ class Column:
     def of(cls, field: pa.Field, role: Role | None = None) -> Column:
         """Look at a field's type. Of the roles, those of images, masks and objects say how values
         are read."""
-        picture = role if isinstance(role, Image) else None
-        objects = role if isinstance(role, Objects) else None
-        plain = role if isinstance(role, Plain) else None
-        return replace(
-            cls._of_type(field.name, field.type), picture=picture, objects=objects, plain=plain
+        return cls(
+            field.name,
+            field.type,
+            *_places_of(field.type),
+            picture=role if isinstance(role, Image) else None,
+            objects=role if isinstance(role, Objects) else None,
+            plain=role if isinstance(role, Plain) else None,
         )
-
-    @classmethod
-    def _of_type(cls, name: str, type_: pa.DataType) -> Column:
-        if isinstance(type_, pa.FixedShapeTensorType) and _is_number(type_.value_type):
-            dtype = dtype_of(type_.value_type)
-            shape = tuple(type_.shape)
-            return cls(
-                name,
-                type_,
-                "fixed",
-                int(np.prod(shape, dtype=np.int64)) * dtype.itemsize,
-                dtype,
-                shape,
-            )
-        leaf, sizes = _lists(type_)
-        if _is_number(leaf) and 0 not in sizes:
-            dtype = dtype_of(leaf)
-            if all(size >= 0 for size in sizes):
-                return cls(
-                    name,
-                    type_,
-                    "fixed",
-                    int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize,
-                    dtype,
-                    sizes,
-                )
-            if len(sizes) == 1:
-                return cls(name, type_, "variable", dtype.itemsize, dtype)
-            return cls(name, type_, "nested", dtype.itemsize, dtype)
-        if (
-            type_.equals(ENCODED_IMAGE)
-            or _is_text(type_)
-            or pa.types.is_binary(type_)
-            or pa.types.is_large_binary(type_)
-        ):
-            return cls(name, type_, "variable")
-        return cls(name, type_, "other")
 
     @property
     def is_flat(self) -> bool:
@@ -166,6 +132,22 @@ class Column:
     def picture_channels(self) -> tuple[int, ...]:
         """The axes behind height and width: (3,) for images, () for masks."""
         return () if isinstance(self.picture, Mask) else (3,)
+
+
+def _places_of(
+    type_: pa.DataType,
+) -> tuple[str, int, np.dtype[Any] | None, tuple[int, ...]]:
+    """Return the kind, the width, the type of numbers and the shape of values of a type."""
+    is_tensor = isinstance(type_, pa.FixedShapeTensorType)
+    leaf, sizes = (type_.value_type, tuple(type_.shape)) if is_tensor else _lists(type_)
+    if _is_number(leaf) and (is_tensor or 0 not in sizes):
+        dtype = dtype_of(leaf)
+        if all(size >= 0 for size in sizes):
+            return "fixed", math.prod(sizes) * dtype.itemsize, dtype, sizes
+        return "variable" if len(sizes) == 1 else "nested", dtype.itemsize, dtype, ()
+    is_bytes = pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
+    is_variable = is_bytes or type_.equals(ENCODED_IMAGE) or _is_text(type_)
+    return "variable" if is_variable else "other", 1, None, ()
 
 
 def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:

@@ -49,7 +49,7 @@ def moves_of(
     many pixels.
     """
     views = Views(transforms, wanted)
-    scales, shifts, lows, highs = [], [], [], []
+    rows = []
     for place, (width, height) in enumerate(sizes):
         resized = (
             transforms.resized_view(width, height).size if transforms.resize else (width, height)
@@ -59,19 +59,14 @@ def moves_of(
             transforms.bounded(View.whole((right - left, bottom - top)))
         except DatasetError as error:
             raise wanted.unreadable(place, f"{image.name}: {error}") from error
-        across, down = resized[0] / width, resized[1] / height
+        across, down, shift = resized[0] / width, resized[1] / height, -left
         if views.mirrored(place):
-            scales.append((-across, down))
-            shifts.append((right, -top))
-        else:
-            scales.append((across, down))
-            shifts.append((-left, -top))
-        still = scales[-1] == (1.0, 1.0) and (left, top, right, bottom) == (0, 0, width, height)
-        lows.append((-np.inf, -np.inf) if still else (0.0, 0.0))
-        highs.append((np.inf, np.inf) if still else (right - left, bottom - top))
-    return Moves(
-        *(np.array(each, np.float64).reshape(-1, 2) for each in (scales, shifts, lows, highs))
-    )
+            across, shift = -across, right
+        seen: tuple[float, ...] = (0.0, 0.0, right - left, bottom - top)
+        if (across, down, left, top, right, bottom) == (1.0, 1.0, 0, 0, width, height):
+            seen = (-np.inf, -np.inf, np.inf, np.inf)  # it is as it is stored
+        rows.append((across, down, shift, -top, *seen))
+    return Moves(*np.array(rows, np.float64).reshape(-1, 4, 2).transpose(1, 0, 2))
 
 
 Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
@@ -122,7 +117,9 @@ def member_types(column: Column) -> dict[str, MemberType]:
     """Return all members of a column of objects. Raises ValueError for a type that is not one of
     objects."""
     type_ = column.type
-    if not pa.types.is_struct(type_) or not all(_is_ragged(field.type) for field in type_):
+    if not pa.types.is_struct(type_) or not all(
+        pa.types.is_list(field.type) or pa.types.is_large_list(field.type) for field in type_
+    ):
         raise ValueError("it is not a struct of lists")
     types = {field.name: _member_type(field, column.objects) for field in type_}
     if types.get(BOX) != BOX_TYPE or types.get(CATEGORY) != CATEGORY_TYPE:
@@ -147,20 +144,9 @@ def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
         return MemberType((), np.dtype(bool))
     if inner.kind != "fixed" or inner.dtype is None:
         return MemberType()
-    as_float32 = inner.dtype.kind == "f" and field.name in (BOX, AREA)
-    return MemberType(
-        inner.shape,
-        np.dtype(np.float32)
-        if as_float32
-        else np.dtype(np.int64)
-        if inner.dtype.kind in "iu"
-        else inner.dtype,
-    )
-
-
-def _is_ragged(type_: pa.DataType) -> bool:
-    """Return whether values are lists of any length."""
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
+    dtype = np.dtype(np.int64) if inner.dtype.kind in "iu" else inner.dtype
+    as_float32 = dtype.kind == "f" and field.name in (BOX, AREA)
+    return MemberType(inner.shape, np.dtype(np.float32) if as_float32 else dtype)
 
 
 def _depth(type_: pa.DataType) -> int:

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -188,11 +188,6 @@ class Shards:
         return slice(self._first_shard, self._first_shard + self.count)
 
     @property
-    def fit_in_memory(self) -> bool:
-        """Whether all shards together are no larger than half of this machine's memory."""
-        return int(self._table.sizes[self._chosen].sum()) <= memory_bytes() // 2
-
-    @property
     def bytes_per_sample(self) -> int:
         """The bytes of a sample before compression, on average."""
         return int(self._table.raw_sizes[self._chosen].sum()) // max(1, len(self))
@@ -300,7 +295,8 @@ class Shards:
 
     def opener(self, preload: bool) -> Opener:
         """Return how files are opened whose samples are read in place."""
-        return load_file if preload else map_resident_file if self.fit_in_memory else map_file
+        fit_in_memory = int(self._table.sizes[self._chosen].sum()) <= memory_bytes() // 2
+        return load_file if preload else map_resident_file if fit_in_memory else map_file
 
     def ahead(self, keeps: bool) -> Ahead | None:
         """Return what fetches blocks before they are needed, by this process (`keeps`) or others;
@@ -436,18 +432,26 @@ def identity(path: str | Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
-    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises
-    DatasetError if it is gone."""
+def open_shards(find: Callable[[], Path], split: str | None) -> Shards:
+    """Open a split of the dataset in the folder that is found; again where it was replaced, or
+    moved, between the reading of two of its files. Raises DatasetError, UsageError."""
     while True:
-        root = _root_of(place, generation)
-        found = identity(root / MANIFEST)
+        root = find()
+        found, shards = identity(root / MANIFEST), None
         try:
             shards = Shards(root, split)
         except (DatasetError, UsageError):
             if identity(root / MANIFEST) == found:
                 raise
-            continue  # it was moved between two of its files
+        if shards is not None and identity(root / MANIFEST) == found:
+            return shards
+
+
+def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
+    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises
+    DatasetError if it is gone."""
+    while True:
+        shards = open_shards(lambda: _root_of(place, generation), split)
         if shards.manifest.generation == generation:
             shards._place = place
             return shards

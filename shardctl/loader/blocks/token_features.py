@@ -165,20 +165,15 @@ class Deriver:
         what its name says."""
         schema = self._shards.layout.columns
         column = Column.of(schema.field(name)) if name in schema.names else None
-        integers = column is not None and column.dtype is not None and column.dtype.kind in "iu"
-        lists = integers and column is not None and column.kind == "variable"
-        as_tokens = (
-            integers
-            and column is not None
-            and (column.kind, column.shape) == (self._tokens.kind, self._tokens.shape)
+        if column is not None and column.dtype is not None and column.dtype.kind in "iu":
+            tokens = (self._tokens.kind, self._tokens.shape)
+            if (column.kind, column.shape) == (tokens if name == LOSS_MASK else ("variable", ())):
+                return column
+        found = "there is none" if column is None else f"it is {column.type}"
+        raise DatasetError(
+            f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, "
+            f"{self._tokens.type}: {found}"
         )
-        if column is None or not (as_tokens if name == LOSS_MASK else lists):
-            found = "there is none" if column is None else f"it is {column.type}"
-            raise DatasetError(
-                f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, "
-                f"{self._tokens.type}: {found}"
-            )
-        return column
 
     def read(self, batch: Batch, sources: BlockSources, memory: BatchMemory) -> Batch:
         """Return the derived fields of a batch, given its other fields. Raises DatasetError."""
@@ -194,13 +189,7 @@ class Deriver:
                 continue
             found = made[name] = memory.array(name, tokens.shape, _DTYPES[name])
             if name == LABELS:
-                layout.labels(
-                    tokens,
-                    None
-                    if self._mask is None
-                    else self._mask_of(self._mask, tokens.shape, sources),
-                    found,
-                )
+                layout.labels(tokens, self._mask_of(tokens.shape, sources), found)
             elif name == POSITION_IDS:
                 layout.position_ids(found)
             else:
@@ -209,14 +198,11 @@ class Deriver:
 
     def _layout(self, batch: Batch, tokens: Array, sources: BlockSources) -> BlockLayout:
         if self._lengths is None:
-            lengths = (
-                batch[f"{self._tokens.name}_length"]
-                if self._tokens.is_ragged
-                else np.full(len(tokens), tokens.shape[1])
-            )
-            return BlockLayout(
-                tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0]
-            )
+            lengths = np.full(len(tokens), tokens.shape[1])
+            if self._tokens.is_ragged:
+                lengths = batch[f"{self._tokens.name}_length"]
+            there = lengths > 0
+            return BlockLayout(tokens.shape[1], there.astype(np.int64), lengths[there])
         lists = _lists(self._lengths, sources)
         layout = BlockLayout(tokens.shape[1], lists.lengths[0], lists.numbers.astype(np.int64))
         # Each by itself too: the sum of long ones may begin anew at 0.
@@ -228,19 +214,19 @@ class Deriver:
             )
         return layout
 
-    def _mask_of(self, column: Column, shape: tuple[int, ...], sources: BlockSources) -> Array:
-        """Return the loss mask of a batch, (n, width), 0 at padding."""
-        assert column.dtype is not None, "whole numbers"
+    def _mask_of(self, shape: tuple[int, ...], sources: BlockSources) -> Array | None:
+        """Return the loss mask of a batch, (n, width), 0 at padding; None if there is none."""
+        column = self._mask
+        if column is None or column.dtype is None:
+            return None
         if not column.is_ragged:
             located = sources.locate(column)
             if isinstance(located, Located):
-                return np.frombuffer(
-                    gather(located).buffers()[2], column.dtype, shape[0] * shape[1]
-                ).reshape(shape)
+                data = gather(located).buffers()[2]
+                return np.frombuffer(data, column.dtype, shape[0] * shape[1]).reshape(shape)
             return numbers_of(sources.take(column), column)[0]
-        lists = _lists(column, sources)
         full = np.zeros(shape, np.uint8)
-        padded = lists.padded(0, lambda wanted: np.empty(wanted, np.uint8))
+        padded = _lists(column, sources).padded(0, lambda wanted: np.empty(wanted, np.uint8))
         width = min(shape[1], padded.shape[1])
         full[:, :width] = padded[:, :width]
         return full
