@@ -2,12 +2,14 @@
 nothing waits for a pipe."""
 
 from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib
 import json
 import os
+import pyarrow as pa
+import pytest
+import shardctl
 import shutil
 import signal
 import socket
@@ -15,27 +17,21 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pytest
+from collections.abc import (Callable, Iterator)
 from conftest import examples
 from forged_datasets import signed
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import (given, strategies as st)
+from pathlib import Path
 from places import place_of
-
-import shardctl
-from shardctl.errors import DatasetError, ShardctlError, StorageError
+from shardctl.errors import (DatasetError, ShardctlError, StorageError)
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.samples import head
-from shardctl.loader.remote.cache import About, Cache
+from shardctl.loader.remote.cache import (About, Cache)
 from shardctl.making.convert import Listener
 from shardctl.system import files
 from shardctl.system.folders import LocalFolder
+from typing import Any
 
 FINGERPRINT = "0123456789abcdef" * 2
 
@@ -409,9 +405,7 @@ def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here, name,
         assert (state(here / name), state(here / "out")) == (before, dataset), command
 
 
-def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(
-    here,
-):
+def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(here):
     """As if the one that deletes it had been killed, and a person had put a file there."""
     trash, job = here / ".out.shardctl.old", here / ".out.shardctl.old" / ".shardctl" / FINGERPRINT
     shutil.copytree(here / "out", trash)

@@ -1,27 +1,24 @@
 """Damage a real dataset, expect the finding by name."""
 
 from __future__ import annotations
-
 import errno
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pytest
-from conftest import CROP, without_privileges
-from damage import DAMAGE, SHARD, edit_manifest, flip, middle
-from PIL import Image
-
 import shardctl
-from shardctl.errors import DatasetError, UsageError, WorkerError
+import shutil
+from PIL import Image
+from collections.abc import Callable
+from conftest import (CROP, without_privileges)
+from damage import (DAMAGE, SHARD, edit_manifest, flip, middle)
+from pathlib import Path
+from shardctl.errors import (DatasetError, UsageError, WorkerError)
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import FATAL_KILLS
+from typing import Any
 
 
 @pytest.mark.thorough(after=8)
@@ -295,12 +292,6 @@ def test_what_is_no_dataset_is_said(tmp_path):
         shardctl.verify(tmp_path)
     with pytest.raises(UsageError, match="level 'total'"):
         shardctl.verify(tmp_path, "total")
-
-
-def test_progress_counts_every_shard(raw_dataset):
-    heard: list[tuple[int, int]] = []
-    result = shardctl.verify(raw_dataset, progress=lambda done, total: heard.append((done, total)))
-    assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
 
 
 @pytest.mark.thorough(after=1)
