@@ -1,24 +1,28 @@
 """Which samples come when, and to whom."""
 
 from __future__ import annotations
+
 import itertools
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import shardctl
-import warnings
-from collections.abc import Iterable
 from conftest import examples
 from handmade import write_dataset
-from hypothesis import (given, strategies as st)
-from pathlib import Path
+from hypothesis import given
+from hypothesis import strategies as st
 from programs import run_python
-from shardctl.errors import (DatasetError, UsageError)
-from shardctl.loader.order import (MODES, OrderOptions, Ordering)
-from shardctl.system.permutation import (Orders, mix64)
-from token_samples import (packed_blocks, write_packed, write_ragged)
-from typing import Any
+from token_samples import packed_blocks, write_packed, write_ragged
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+from shardctl.loader.order import MODES, Ordering, OrderOptions
+from shardctl.system.permutation import Orders, mix64
 
 SAMPLES = 1000
 ORDERS = (False, True, *MODES)

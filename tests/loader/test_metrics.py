@@ -2,23 +2,26 @@
 are."""
 
 from __future__ import annotations
+
 import json
-import pytest
 import re
-import shardctl
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import (Iterator, Mapping)
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from prometheus_client.parser import text_string_to_metric_families
-from shardctl.errors import (StorageError, UsageError)
-from shardctl.loader.metrics import (Family, LOADER)
-from tensorboardX.proto.event_pb2 import Event
 from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tensorboardX.proto.event_pb2 import Event
+
+import shardctl
+from shardctl.errors import StorageError, UsageError
+from shardctl.loader.metrics import LOADER, Family
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
