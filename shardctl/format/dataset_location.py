@@ -197,7 +197,10 @@ def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> Da
 
     Raises DatasetError if there is no such shard, StoreError.
     """
-    base = _base_of_lone(store, name)
+    base = ""
+    if store.stat(name) is None:
+        data, _ = read_manifest(store) or (None, "")
+        base = _base_of(store, data, _record_of(data))
     dataset = DatasetOnStore(
         store.url, base, "whole", str(folder), limit, "", tuple(sorted(BESIDE_SHARDS)), listed=False
     )
@@ -250,15 +253,6 @@ def _base_of(store: Store, data: bytes | None, record: dict[str, Any]) -> str:
     folders = [f"{name}/" for name in store.children()[0] if name != STAGING]
     whole = [folder for folder in folders if store.stat(f"{folder}{CHECKSUMS}") is not None]
     return whole[0] if len(whole) == 1 else ""
-
-
-def _base_of_lone(store: Store, name: str) -> str:
-    """Return the folder of one shard, as `_base_of` does: nothing if it is right there, else that
-    which the manifest names."""
-    if store.stat(name) is not None:
-        return ""
-    data, _ = read_manifest(store) or (None, "")
-    return _base_of(store, data, _record_of(data))
 
 
 def _check_that_it_was_one(store: Store) -> None:

@@ -179,10 +179,8 @@ class ShardUnits:
     def rows_of(self, place: int) -> tuple[int, int]:
         """Return the rows among which the samples of a unit are: the first, and the one behind the
         last."""
-        first = int(self.first_row[place])
-        return first, int(self._stops[np.searchsorted(self._making, place)]) if self.samples[
-            place
-        ] else first
+        firsts, stops = self.bounds
+        return int(firsts[place]), int(stops[place])
 
     @property
     def bounds(self) -> tuple[Indices, Indices]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles
+from shardctl.format.roles import Image, Label, Mask, Plain, Role, Roles
 
 ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 """The type of an encoded image column, as Hugging Face datasets defines it."""
@@ -147,9 +147,10 @@ class Layout:
             elif self.roles.names.get(column.name):
                 features[column.name] = _class_label(self.roles.names[column.name])
             elif column.name in self.roles.objects:
-                features[column.name] = _objects_feature(
-                    column.type, self.roles.objects[column.name]
-                )
+                features[column.name] = feature = _huggingface_feature(column.type)
+                names = self.roles.objects[column.name].names
+                if names and isinstance(feature, dict) and "category" in feature:
+                    feature["category"] = {"feature": _class_label(names), "_type": "Sequence"}
             else:
                 features[column.name] = _huggingface_feature(column.type)
         return features
@@ -159,31 +160,19 @@ def _check_image(name: str, role: Image, type_: pa.DataType) -> None:
     """Raise ValueError for a column that does not hold images as its role says."""
     if type_.equals(ENCODED_IMAGE):
         return
-    if not _is_raw(role, type_) or (role.shape is not None and tuple(type_.shape) != role.shape):
+    is_raw = isinstance(type_, pa.FixedShapeTensorType) and len(type_.shape) == len(role.axes)
+    if isinstance(role, Mask):
+        fits = is_raw and pa.types.is_integer(type_.value_type)
+    else:
+        fits = is_raw and type_.value_type == pa.uint8() and type_.shape[2] == 3
+    if not fits or role.shape not in (None, tuple(type_.shape)):
         raise ValueError(
             f"{name!r:.200} is of type {type_}, which is no {role.name} as its role describes it"
         )
 
 
-def _is_raw(role: Image, type_: pa.DataType) -> bool:
-    """Return whether a column of this type can hold raw images or masks."""
-    if not isinstance(type_, pa.FixedShapeTensorType) or len(type_.shape) != len(role.axes):
-        return False
-    if isinstance(role, Mask):
-        return bool(pa.types.is_integer(type_.value_type))
-    return bool(type_.value_type == pa.uint8() and type_.shape[2] == 3)
-
-
 def _class_label(names: tuple[str, ...]) -> dict[str, Any]:
     return {"names": list(names), "_type": "ClassLabel"}
-
-
-def _objects_feature(type_: pa.DataType, role: Objects) -> Any:
-    """Return the type of marked objects, whose categories have names."""
-    feature = _huggingface_feature(type_)
-    if role.names and isinstance(feature, dict) and "category" in feature:
-        feature["category"] = {"feature": _class_label(role.names), "_type": "Sequence"}
-    return feature
 
 
 HUGGINGFACE_NAMES = {

@@ -328,7 +328,8 @@ class _State:
             file = self._open.pop(name, None)
         if file is None:
             found = self.found(name)
-            file = RemoteFile(found.size, partial(self.store.store.exactly, found))
+            get = partial(self.store.store.exactly, found)
+            file = RemoteFile(found.size, read_tail(found.size, get), get)
         with self._lock:
             self._open[name] = file
             while len(self._open) > OPEN:

@@ -38,18 +38,11 @@ def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
     """Raise DatasetError for a file of another format version, saying which shardctl reads it."""
     if version == FORMAT_VERSION and not isinstance(version, bool):
         return
-    older = isinstance(version, int) and version < FORMAT_VERSION
-    remedy = "or convert the sources again" if older else "or a later one"
-    by = (
-        f"; it was written by shardctl {printable(writer)}: use that version, {remedy}"
-        if isinstance(writer, str)
-        else ""
-    )
-    if not by and older:
-        by = "; use the version that wrote it, or convert the sources again"
+    by = f", {printable(writer)}," if isinstance(writer, str) else ""
     raise DatasetError(
         f"{shown}: format version {version!r}; shardctl {__version__} reads version "
-        f"{FORMAT_VERSION}{by}"
+        f"{FORMAT_VERSION}; use the version that wrote it{by} or a later one, or convert the sources "
+        "again"
     )
 
 
@@ -83,10 +76,8 @@ class Compression:
     def parse(cls, text: str) -> Compression:
         """Read `none`, `lz4`, `zstd` or `zstd:LEVEL`. Raises UsageError."""
         name, _, level = text.partition(":")
-        if name in ("none", "lz4") and not level:
-            return cls(name)
-        if name == "zstd" and not level and text == "zstd":
-            return cls(name, 3)
+        if text in ("none", "lz4", "zstd"):
+            return cls(text, 3 if text == "zstd" else None)
         if name == "zstd" and level.isdecimal() and 1 <= int(level) <= 22:
             return cls(name, int(level))
         raise UsageError(

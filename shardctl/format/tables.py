@@ -404,14 +404,14 @@ def open_table(
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DatasetError(f"{shown}: not a readable Arrow file; {REPAIR_ADVICE}") from error
     except KeyError as error:
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it ({error})"
-        ) from error
+        raise _other_columns(shown) from error
     if schema is not None and (names != schema.names or not table.schema.equals(schema)):
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it"
-        )
+        raise _other_columns(shown)
     return table
+
+
+def _other_columns(shown: str) -> DatasetError:
+    return DatasetError(f"{shown}: not the columns that `shardctl help format` gives it")
 
 
 def open_checked_table(
@@ -422,9 +422,7 @@ def open_checked_table(
     table, shown = open_table(folder, name, columns=columns), folder.shown(name)
     # of which not every value is one in Python
     if any(_holds_times(field.type) for field in table.schema):
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it"
-        )
+        raise _other_columns(shown)
     _validate(table, shown)
     return table
 

@@ -347,7 +347,9 @@ class BatchReader:
                     _shaped(gather_fixed(located.at(part), column.width), column), result[part]
                 )
             except Misfit as misfit:
-                raise misfit.of(first + misfit.at * column.dtype.itemsize // column.width) from None
+                raise misfit.of(
+                    first + misfit.place * column.dtype.itemsize // column.width
+                ) from None
         return result
 
 
@@ -397,7 +399,7 @@ def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchM
         try:
             converter.write(lists.numbers, numbers)
         except Misfit as misfit:
-            raise misfit.of(int(lists.owners(np.array([misfit.at]))[0])) from None
+            raise misfit.of(int(lists.owners(np.array([misfit.place]))[0])) from None
     if transforms.fill is None:
         return {name: lists.with_numbers(numbers).arrays_or_none()}
     if lists.missing is not None:

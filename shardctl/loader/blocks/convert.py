@@ -20,12 +20,12 @@ _CROP, _FLIP = 11, 12
 
 
 class Misfit(Exception):
-    """A number does not fit the requested type. `at` is its index among those converted, `place`
-    its sample once known."""
+    """A value is not as it should be. `place` is its index among those that were looked at, then its
+    sample once that is known."""
 
-    def __init__(self, at: int, value: Any, dtype: np.dtype[Any]) -> None:
-        super().__init__(f"{value} does not fit {dtype}")
-        self.at, self.place = at, at
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
 
     def of(self, place: int) -> Misfit:
         """Say which sample it is of."""
@@ -150,7 +150,7 @@ def _check_fit(values: Array, limits: _Limits, dtype: np.dtype[Any]) -> None:
         wrong &= np.isfinite(values)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        raise Misfit(at, values.reshape(-1)[at], dtype)
+        raise Misfit(at, f"{values.reshape(-1)[at]} does not fit {dtype}")
 
 
 class _Affine:

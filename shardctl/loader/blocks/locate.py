@@ -107,7 +107,8 @@ class InPlace:
     """Reads uncompressed columns in place, in the mapped (or loaded) files. Their places are looked
     up block by block.
 
-    A place is the position in the file of the column's data, its size in bytes, and the position of
+    `passing` says which blocks are in no file, and `elsewhere` which cannot be read in place, by
+    column: with a null or a compressed buffer. A place is the position in the file of the column's data, its size in bytes, and the position of
     its offsets.
     """
 
@@ -121,8 +122,8 @@ class InPlace:
             column.name: np.zeros(blocks, _PLACE) for column in columns
         }
         self._known = np.zeros(blocks, bool)
-        self._passing = np.zeros(blocks, bool)
-        self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
+        self.passing = np.zeros(blocks, bool)
+        self.elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
 
     def prepare(self, wanted: Samples, stages: Stages) -> tuple[Files, Faults]:
         """Open the files of these samples, make sure that they are unchanged, and find the columns
@@ -138,17 +139,13 @@ class InPlace:
         # each other at each of them.
         with self._shards.opening:
             for block in passing:  # they are in no file, and must be read into memory
-                for elsewhere in self._elsewhere.values():
+                for elsewhere in self.elsewhere.values():
                     elsewhere[block] = True
-                self._passing[block] = self._known[block] = True
+                self.passing[block] = self._known[block] = True
             files, faults = self._files(
                 numbers, which, [block for block in unknown if block not in missing]
             )
             return files, {**faults, **missing}
-
-    def pass_by(self, wanted: Samples) -> bool:
-        """Return whether some of these samples are in no file."""
-        return bool(self._passing[wanted.block].any())
 
     def _files(
         self, numbers: Indices, which: Indices, unknown: Iterable[int]
@@ -192,11 +189,6 @@ class InPlace:
             return None
         return opened
 
-    def lie_elsewhere(self, column: Column, wanted: Samples) -> bool:
-        """Return whether some of these values cannot be read in place: a null in their block, or a
-        compressed buffer."""
-        return bool(self._elsewhere[column.name][wanted.block].any())
-
     def _look(self, block: int, opened: OpenShard) -> None:
         """Find the columns in a block. Raises DamageError."""
         number = self._shards.place_of(block)[1]
@@ -211,13 +203,13 @@ class InPlace:
                 flat = flatten(batch.column(column.name), column)
             except ValueError as error:
                 raise opened.file.unreadable(number, error) from error
-            self._elsewhere[column.name][block] = True
+            self.elsewhere[column.name][block] = True
             if flat is not None:
                 data = flat.data.address - base if flat.data.size else 0
                 offsets = flat.offsets.ctypes.data - base if flat.offsets is not None else 0
                 if 0 <= data <= end - flat.data.size and 0 <= offsets < end:
                     self._places[column.name][block] = (data, flat.data.size, offsets)
-                    self._elsewhere[column.name][block] = False
+                    self.elsewhere[column.name][block] = False
         self._known[block] = True
 
     def locate(self, column: Column, wanted: Samples, files: Files) -> Located:
@@ -426,7 +418,7 @@ class BlockSources:
         """Copy the values of a column into one Arrow array. Raises DamageError."""
         in_place = self._storage.in_place
         # Where other columns are read in place, this one comes without them.
-        if in_place is None or column.is_flat or in_place.pass_by(self.wanted):
+        if in_place is None or column.is_flat or in_place.passing[self.wanted.block].any():
             return self.memory.take(column)
         if self._nested is None:
             self._nested = self._fetch(self._storage.nested)
@@ -446,6 +438,6 @@ class BlockSources:
         if not column.is_flat:
             return None
         in_place = self._storage.in_place
-        if in_place is not None and not in_place.lie_elsewhere(column, self.wanted):
+        if in_place and not in_place.elsewhere[column.name][self.wanted.block].any():
             return in_place.locate(column, self.wanted, self._files)
         return self.memory.locate(column)

@@ -30,7 +30,7 @@ from shardctl.images.object_geometry import (
 )
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
-from shardctl.loader.blocks.convert import Views
+from shardctl.loader.blocks.convert import Misfit, Views
 from shardctl.loader.blocks.gather import Located
 from shardctl.loader.blocks.locate import BlockSources, Samples
 from shardctl.loader.blocks.memory import Batch, BatchMemory
@@ -84,14 +84,6 @@ BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
 
 _ROUNDING = 1e-9
 """How far a pixel's centre may be off by the rounding of numbers."""
-
-
-class Malformed(Exception):
-    """The objects of the sample at `place` are not as docs/annotations.md describes them."""
-
-    def __init__(self, place: int, why: str) -> None:
-        super().__init__(why)
-        self.place = place
 
 
 @dataclass(frozen=True)
@@ -173,7 +165,7 @@ class Marked:
 
     @classmethod
     def of(cls, array: pa.StructArray, types: dict[str, MemberType]) -> Marked:
-        """Read the members of an Arrow array of structs of lists. Raises Malformed."""
+        """Read the members of an Arrow array of structs of lists. Raises Misfit."""
         annotated = ~is_missing(array)
         lists = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         counts = _lengths(lists[BOX])
@@ -183,7 +175,7 @@ class Marked:
             wrong = np.flatnonzero(lengths != counts)
             if len(wrong):
                 place = int(wrong[0])
-                raise Malformed(place, f"has {counts[place]} boxes and {lengths[place]} of {name}")
+                raise Misfit(place, f"has {counts[place]} boxes and {lengths[place]} of {name}")
             members[name] = _member(name, lists[name].flatten(), type_, counts)
         return cls(counts, annotated, members, types)
 
@@ -193,7 +185,7 @@ class Marked:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def with_categories(self, table: Indices) -> Marked:
-        """Return the same objects with table[n] for the category n. Raises Malformed for one that
+        """Return the same objects with table[n] for the category n. Raises Misfit for one that
         is not in it."""
         categories: Any = self.members.get(CATEGORY)
         if categories is None:
@@ -201,7 +193,7 @@ class Marked:
         wrong = np.flatnonzero((categories < -1) | (categories >= len(table)))
         if len(wrong):
             place = int(self.owners[wrong[0]])
-            raise Malformed(
+            raise Misfit(
                 place, f"has the category {categories[wrong[0]]}, which is not one of {len(table)}"
             )
         renumbered = np.append(table, -1)[categories]
@@ -213,7 +205,7 @@ class Marked:
 
         It is what images/object_geometry.py does in a conversion, for all samples of a batch at
         once, and by the same rules. A point outside is no longer there (0, 0, 0). Nothing changes
-        in an image that is as it is stored. Raises Malformed.
+        in an image that is as it is stored. Raises Misfit.
         """
         owners, changed = self.owners, dict[str, Member]()
         of_object = moves.at(owners)
@@ -329,7 +321,7 @@ def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Array:
     wrong = np.flatnonzero(lengths > most)
     if len(wrong):
         place = _owner(counts, int(wrong[0]))
-        raise Malformed(
+        raise Misfit(
             place, f"has an object of {lengths[wrong[0]]} keypoints, where {most} have names"
         )
     points = values.flatten()
@@ -346,7 +338,7 @@ def _polygons(values: pa.Array, counts: Indices) -> Polygons:
     wrong = np.flatnonzero(lengths % 2)
     if len(wrong):
         owner = np.repeat(np.arange(len(of_object)), of_object)[wrong[0]]
-        raise Malformed(
+        raise Misfit(
             _owner(counts, int(owner)),
             f"has a polygon of {lengths[wrong[0]]} numbers, which are x, y, x, y, …",
         )
@@ -384,7 +376,7 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], 
             columns_of[owner] = visible_columns(_motion(moves, owner, mask), mask.shape[::-1])
         columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
         if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
-            raise Malformed(
+            raise Misfit(
                 owner,
                 f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image",
             )
@@ -399,11 +391,11 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], 
 
 def _pixels(runs: dict[str, Any], owner: int) -> Patch:
     if runs["size"].dtype.kind != "i" or runs["counts"] is None:
-        raise Malformed(owner, "has a mask without a size or without counts")
+        raise Misfit(owner, "has a mask without a size or without counts")
     try:
         return rle.decode_patch(runs["counts"], tuple(runs["size"].tolist()))
     except ValueError as error:
-        raise Malformed(owner, f"has a mask that cannot be read: {error}") from None
+        raise Misfit(owner, f"has a mask that cannot be read: {error}") from None
 
 
 def _motion(moves: Moves, place: int, mask: Patch) -> Motion:
@@ -489,7 +481,7 @@ class ObjectReader:
                 found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
                 gone = before - int(found.counts.sum())
                 self.cut += gone  # no call comes in between, in which another thread could add
-        except Malformed as malformed:
+        except Misfit as malformed:
             why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
             raise wanted.unreadable(malformed.place, why) from malformed
         found = found.only(members)

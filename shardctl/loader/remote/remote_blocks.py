@@ -22,7 +22,8 @@ from shardctl.format.stretches import (
     END_BYTES,
     TAIL,
     Extents,
-    HeldFile,
+    OpenFile,
+    RemoteFile,
     extents_of,
     footer_bytes,
     read_tail,
@@ -52,6 +53,10 @@ _BLOCK_BYTES = 24
 _STRIPES = 256
 
 
+def _outside(start: int, count: int) -> pa.Buffer:
+    raise OSError(f"bytes {start} to {start + count} are outside of its block")
+
+
 @dataclass
 class _OpenShard:
     """What is known of a shard: where its blocks lie, its footer as a file, and the readers that
@@ -63,7 +68,7 @@ class _OpenShard:
 
     shown: str
     extents: Extents
-    held: HeldFile
+    held: RemoteFile
     path: Path | None
     readers: dict[tuple[bool, Fields], BlockFile] = field(default_factory=dict)
 
@@ -76,7 +81,9 @@ class _OpenShard:
                 assert self.path is not None
                 found = BlockFile.at(self.path, map_file, fields)
             else:
-                found = BlockFile(self.shown, lambda: pa.PythonFile(self.held, mode="r"), fields)
+                found = BlockFile(
+                    self.shown, lambda: pa.PythonFile(OpenFile(self.held), mode="r"), fields
+                )
             self.readers[(mapped, fields)] = found
         return found
 
@@ -322,7 +329,8 @@ class RemoteDataset:
                 path = cached.path(name)
                 found = self._tail_here(cached, shard, path)
             shown = self.name_of(shard)
-            return _OpenShard(shown, self._extents(shard, found), HeldFile(size, found), path)
+            held = RemoteFile(size, found, _outside)
+            return _OpenShard(shown, self._extents(shard, found), held, path)
 
         def forget() -> None:
             if cached is not None:
