@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Array, Bools, Indices
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, PLAN, SHARDS
+from shardctl.format.names import FILES, PLAN, SHARDS, Json
 from shardctl.format.shard import BlockFile, field_names
 from shardctl.format.tables import (
     FILE_FIELDS,
@@ -53,7 +53,7 @@ class RawFile:
     root: int
     size: int
     label: int | None = None
-    columns: dict[str, Any] | None = None
+    columns: Json | None = None
 
     def key(self, record: int) -> str:
         """Return the key of a record of the file; 0 is that of a file that is one record."""

@@ -27,11 +27,12 @@ from shardctl.format.names import (
     REPLACED,
     STAGING,
     TABLES,
+    Json,
     are_file_names,
     is_duplicates_table,
     is_file_name,
 )
-from shardctl.format.roles import Roles
+from shardctl.format.roles import Names, Roles
 from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
@@ -62,7 +63,7 @@ class Generation:
     shards: int
     digest: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as plain data."""
         return asdict(self)
 
@@ -85,7 +86,7 @@ def expect_fields(*records: Any) -> None:
     kinds: dict[Any, Callable[[Any], bool]] = {
         "int": is_count,
         "str": lambda value: type(value) is str,
-        "dict[str, Any]": lambda value: type(value) is dict,
+        "Json": lambda value: type(value) is dict,
     }
     for record in records:
         for each in fields(record):
@@ -172,12 +173,12 @@ class Manifest:
     rejected: int
     splits: tuple[SplitFacts, ...]
     schema: tuple[tuple[str, str], ...]
-    fields: dict[str, Any]
-    recipe: dict[str, Any]
-    settings: dict[str, Any]
+    fields: Json
+    recipe: Json
+    settings: Json
     fingerprint: str
     fingerprint_parts: dict[str, str]
-    sources: tuple[str, ...]
+    sources: Names
     files: dict[str, FileFacts]
     created: str
     shardctl_version: str
@@ -185,7 +186,7 @@ class Manifest:
     seconds: float | None = None
     class_counts: dict[str, list[int]] | None = None
     environment: dict[str, str] | None = None
-    records: dict[str, Any] | None = None
+    records: Json | None = None
     objects: dict[str, int] | None = None
     jpeg: dict[str, int] | None = None
     steps: list[Counts] | None = None
@@ -207,7 +208,7 @@ class Manifest:
         record["digest"] = _digest(record)
         return json.dumps(record, indent=1) + "\n"
 
-    def strange_sources(self) -> tuple[str, ...]:
+    def strange_sources(self) -> Names:
         """Return the sources that no conversion records so: neither an absolute path without `..`
         nor a URL."""
         return tuple(
@@ -288,7 +289,7 @@ class Manifest:
             ) from error
 
     @classmethod
-    def _checked(cls, record: dict[str, Any]) -> Manifest:
+    def _checked(cls, record: Json) -> Manifest:
         """Build the manifest from an untrusted record."""
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         made = cls(
@@ -391,7 +392,7 @@ class Manifest:
         return Layout.from_json(self.kind, self.fields, columns)
 
 
-def _facts_of(record: dict[str, Any]) -> FileFacts:
+def _facts_of(record: Json) -> FileFacts:
     return FileFacts(record["bytes"], record["sha256"])
 
 
@@ -440,7 +441,7 @@ def is_absolute_place(source: str) -> bool:
     return Path(source).is_absolute() and ".." not in Path(source).parts and "\0" not in source
 
 
-def _digest(record: dict[str, Any]) -> str:
+def _digest(record: Json) -> str:
     """Return the SHA-256 of the record as compact JSON with sorted keys and without its own
     digest."""
     text = json.dumps(

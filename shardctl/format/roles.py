@@ -12,6 +12,9 @@ Sample = dict[str, Any]
 """One training example: field name to value. Always has `key`; see docs/format.md for the other
 names."""
 
+Names = tuple[str, ...]
+"""Names of classes, of points or of columns, in their order."""
+
 RESERVED_FIELDS = ("key", "image", "variant")
 """Names that shardctl gives to fields itself, so that a labels file or a JSONL line may not use
 them."""
@@ -34,8 +37,8 @@ class Image:
     store: str
     shape: tuple[int, ...] | None = None
     name: ClassVar[str] = "image"
-    always: ClassVar[tuple[str, ...]] = ("store", "shape")
-    axes: ClassVar[tuple[str, ...]] = ("height", "width", "3")
+    always: ClassVar[Names] = ("store", "shape")
+    axes: ClassVar[Names] = ("height", "width", "3")
 
     @property
     def is_plain(self) -> bool:
@@ -54,11 +57,11 @@ class Mask(Image):
     masks have numbers of `bits`, 8 or 16.
     """
 
-    names: tuple[str, ...] | None = None
+    names: Names | None = None
     ignore: int | None = None
     bits: int = 8
     name: ClassVar[str] = "mask"
-    axes: ClassVar[tuple[str, ...]] = ("height", "width")
+    axes: ClassVar[Names] = ("height", "width")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ class Label:
     """The class of a sample: `names[n]` is the name of class n. None if the values have no
     names."""
 
-    names: tuple[str, ...] | None = None
+    names: Names | None = None
     name: ClassVar[str] = "label"
-    always: ClassVar[tuple[str, ...]] = ("names",)
+    always: ClassVar[Names] = ("names",)
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,14 @@ class Objects:
     mirrored image; None if they are not known, or there are no keypoints.
     """
 
-    names: tuple[str, ...] | None = None
+    names: Names | None = None
     ids: tuple[int, ...] | None = None
-    supercategories: tuple[str, ...] | None = None
-    keypoints: tuple[str, ...] | None = None
+    supercategories: Names | None = None
+    keypoints: Names | None = None
     skeleton: tuple[tuple[int, int], ...] | None = None
     flip: tuple[int, ...] | None = None
     name: ClassVar[str] = "objects"
-    always: ClassVar[tuple[str, ...]] = ("names",)
+    always: ClassVar[Names] = ("names",)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Tokens:
     tokenizer: str | None = None
     packed: bool = False
     name: ClassVar[str] = "tokens"
-    always: ClassVar[tuple[str, ...]] = ()
+    always: ClassVar[Names] = ()
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class Roles:
         return {name: role for name, role in self.by_name.items() if isinstance(role, kind)}
 
     @cached_property
-    def names(self) -> dict[str, tuple[str, ...]]:
+    def names(self) -> dict[str, Names]:
         """The names of the classes of each label whose classes have names."""
         return {name: role.names for name, role in self.labels.items() if role.names is not None}
 
@@ -177,7 +180,7 @@ class Roles:
         return _main("label", self.labels, list(self.labels))
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> Names | None:
         """The names of the classes of the main label; None if there is none, or its values have no
         names."""
         return None if self.main_label is None else self.labels[self.main_label].names

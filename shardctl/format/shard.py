@@ -30,6 +30,12 @@ from shardctl.version import __version__
 
 T = TypeVar("T")
 
+Fields = tuple[int, ...] | None
+"""The numbers of the columns that are read, None for all."""
+
+StoredBlock = tuple[pa.RecordBatch, dict[bytes, bytes]]
+"""A block with its metadata."""
+
 FORMAT_VERSION = 2
 """Raised when a reader of the old version could misread the new one."""
 
@@ -409,7 +415,7 @@ class BlockFile:
         """Return the number of blocks."""
         return int(self._reader.num_record_batches)
 
-    def fetch(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def fetch(self, index: int) -> StoredBlock:
         """Return block `index` with its metadata, unchecked. Raises DatasetError if Arrow cannot
         make it out."""
         try:
@@ -528,7 +534,7 @@ class ShardReader(BlockFile):
         DatasetError as `block` does."""
         return self.checked_block(index)[1]
 
-    def _read(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def _read(self, index: int) -> StoredBlock:
         """Read a block, and make sure that none of its values leads outside of its buffers before
         anyone uses them."""
         batch, metadata = self.fetch(index)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Array, Indices
 from shardctl.format.counts import JpegRecord
-from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, are_file_names
+from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, Json, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.folders import FolderHere
@@ -133,7 +133,7 @@ class ShardEntry:
             facts.block_rows,
         )
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """Return the row of shards.arrow."""
         return {name: getattr(self, name) for name in SHARDS_SCHEMA.names}
 
@@ -147,12 +147,12 @@ class Making:
     many records were read (None where a file is one record). No paths, no times.
     """
 
-    layout: dict[str, Any]
-    fields: dict[str, Any]
-    recipe: dict[str, Any]
-    settings: dict[str, Any]
+    layout: Json
+    fields: Json
+    recipe: Json
+    settings: Json
     parts: dict[str, str]
-    records: dict[str, Any] | None = None
+    records: Json | None = None
 
 
 MADE_BY = "shardctl.write"
@@ -186,7 +186,7 @@ class ShardSpool:
         with naming_the_path(folder):
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), SHARDS_SCHEMA)
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Json] = []
 
     def __enter__(self) -> ShardSpool:
         return self
@@ -317,7 +317,7 @@ class ShardTable:
                 yield self._entry(number, row)
                 number += 1
 
-    def _entry(self, number: int, row: dict[str, Any]) -> ShardEntry:
+    def _entry(self, number: int, row: Json) -> ShardEntry:
         places = {"first": int(self.first[number]), "first_unit": int(self.first_unit[number])}
         return ShardEntry(**{**row, "block_rows": tuple(row["block_rows"]), **places})
 

@@ -19,6 +19,9 @@ from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.transforms.values import describe
 
+Figures = Mapping[str, float]
+"""Figures by their names."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -71,7 +74,7 @@ CONVERSION = Family(
 class Sink(Protocol):
     """Something that takes figures: a file, an endpoint, another program."""
 
-    def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
+    def write(self, family: Family, values: Figures, step: int) -> None:
         """Take the figures of a family; those that are not known are left out. `step` grows. Raises
         StorageError."""
         ...
@@ -92,7 +95,7 @@ def _begins_with_figures(begin: bytes) -> bool:
 _FIGURES_OF_A_LINE = OutputFileType("file of metrics", _begins_with_figures)
 
 
-Write = Callable[[Family, Mapping[str, float], int], None]
+Write = Callable[[Family, Figures, int], None]
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def _json_lines(path: Path) -> Sink:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "ab", buffering=0)  # noqa: SIM115 - the sink closes it
 
-    def write(family: Family, values: Mapping[str, float], step: int) -> None:
+    def write(family: Family, values: Figures, step: int) -> None:
         line = {"time": round(time.time(), 3), "of": family.name, "step": step, **values}
         data = json.dumps(line).encode() + b"\n"
         with naming_the_path(path):
@@ -140,7 +143,7 @@ def _tensorboard(target: str) -> Sink:
         folder.mkdir(parents=True, exist_ok=True)
         writer = EventsWriter(str(folder / "events"))
 
-    def write(family: Family, values: Mapping[str, float], step: int) -> None:
+    def write(family: Family, values: Figures, step: int) -> None:
         scalars = [
             Summary.Value(tag=f"shardctl/{family.name}/{name}", simple_value=value)
             for name, value in values.items()
@@ -173,9 +176,9 @@ class _LastFigures:
             ) from None
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        self._last: dict[str, tuple[Family, Mapping[str, float]]] = {}
+        self._last: dict[str, tuple[Family, Figures]] = {}
 
-    def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
+    def write(self, family: Family, values: Figures, step: int) -> None:
         """Have these figures collected from now on."""
         self._last[family.name] = (family, dict(values))
 
@@ -198,7 +201,7 @@ def _prometheus_file(path: Path) -> Sink:
         path.parent.mkdir(parents=True, exist_ok=True)
     _FIGURES.check(path)
 
-    def write(family: Family, values: Mapping[str, float], step: int) -> None:
+    def write(family: Family, values: Figures, step: int) -> None:
         from prometheus_client import write_to_textfile
 
         figures.write(family, values, step)
@@ -266,7 +269,7 @@ def _telling_failures() -> Iterator[None]:
         sys.stderr.write(f"shardctl: no more metrics here: {name}{error}\n")
 
 
-def tell(sinks: list[Sink], family: Family, values: Mapping[str, float], step: int) -> None:
+def tell(sinks: list[Sink], family: Family, values: Figures, step: int) -> None:
     """Give figures to all sinks. One that fails (a full disk) is left out from then on."""
     for sink in list(sinks):
         sinks.remove(sink)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.arrays import Array, Bools, Bytes, Indices
+from shardctl.format.arrays import Array, Bools, Bytes, Indices, Shape
 from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
@@ -469,7 +469,7 @@ def _spec(column: Column, transforms: Transforms) -> Spec:
     return Spec("fixed", fixed_shape(column, transforms), dtype)
 
 
-def fixed_shape(column: Column, transforms: Transforms) -> tuple[int, ...]:
+def fixed_shape(column: Column, transforms: Transforms) -> Shape:
     """Return the shape of a value of a "fixed" column in a batch."""
     changed = transforms.picture_shape(column) if column.picture is not None else None
     return changed or column.shape

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bools, Indices, dtype_of, is_list
+from shardctl.format.arrays import Array, Bools, DType, Indices, Shape, dtype_of, is_list
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.roles import Image, Mask, Objects, Plain, Role
+from shardctl.format.roles import Image, Mask, Names, Objects, Plain, Role
 from shardctl.loader.blocks.gather import Located, gather
 
 
@@ -37,11 +37,11 @@ class Column:
     type: pa.DataType
     kind: str
     width: int = 1
-    dtype: np.dtype[Any] | None = None
-    shape: tuple[int, ...] = ()
+    dtype: DType | None = None
+    shape: Shape = ()
     picture: Image | None = None
     objects: Objects | None = None
-    members: tuple[str, ...] | None = None
+    members: Names | None = None
     plain: Plain | None = None
 
     @classmethod
@@ -69,7 +69,7 @@ class Column:
         return _is_text(self.type)
 
     @property
-    def offset_dtype(self) -> np.dtype[Any]:
+    def offset_dtype(self) -> DType:
         """The type of the numbers that say where the values of a "variable" column begin."""
         large = (pa.types.is_large_list, pa.types.is_large_string, pa.types.is_large_binary)
         return np.dtype(np.int64 if any(is_large(self.type) for is_large in large) else np.int32)
@@ -100,7 +100,7 @@ class Column:
         return self.picture is not None and self.is_encoded_image
 
     @property
-    def object_members(self) -> tuple[str, ...]:
+    def object_members(self) -> Names:
         """The wanted members of a column of objects."""
         if self.members is not None:
             return self.members
@@ -117,26 +117,26 @@ class Column:
         )
 
     @property
-    def picture_shape(self) -> tuple[int, ...] | None:
+    def picture_shape(self) -> Shape | None:
         """The decoded shape that the images or masks share, as stored; None if it differs."""
         return self.shape or (self.picture.shape if self.picture is not None else None)
 
     @property
-    def pixel_dtype(self) -> np.dtype[Any]:
+    def pixel_dtype(self) -> DType:
         """The type of the numbers of decoded images and masks."""
         return np.dtype(
             np.uint16 if isinstance(self.picture, Mask) and self.picture.bits == 16 else np.uint8
         )
 
     @property
-    def picture_channels(self) -> tuple[int, ...]:
+    def picture_channels(self) -> Shape:
         """The axes behind height and width: (3,) for images, () for masks."""
         return () if isinstance(self.picture, Mask) else (3,)
 
 
 def _places_of(
     type_: pa.DataType,
-) -> tuple[str, int, np.dtype[Any] | None, tuple[int, ...]]:
+) -> tuple[str, int, DType | None, Shape]:
     """Return the kind, the width, the type of numbers and the shape of values of a type."""
     is_tensor = isinstance(type_, pa.FixedShapeTensorType)
     leaf, sizes = (type_.value_type, tuple(type_.shape)) if is_tensor else _lists(type_)
@@ -150,7 +150,7 @@ def _places_of(
     return "variable" if is_variable else "other", 1, None, ()
 
 
-def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
+def _lists(type_: pa.DataType) -> tuple[pa.DataType, Shape]:
     """Return the element type of nested lists, and the sizes of the lists from the outermost on, -1
     for any size."""
     sizes: list[int] = []
@@ -254,8 +254,8 @@ class Spec:
     """
 
     kind: str
-    shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = np.dtype(np.int64)
+    shape: Shape = ()
+    dtype: DType = np.dtype(np.int64)
     fill: float = 0
 
 
@@ -363,7 +363,7 @@ class Lists:
             np.maximum.at(found[:, depth], owners, lengths)
         return found
 
-    def padded(self, fill: float, memory: Callable[[tuple[int, ...]], Array]) -> Array:
+    def padded(self, fill: float, memory: Callable[[Shape], Array]) -> Array:
         """Return one array (n, longest, …) of `memory`, filled up with `fill`."""
         longest = (
             self.sizes().reshape(len(self.lengths[0]), len(self.lengths)).max(axis=0, initial=0)

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
-from shardctl.format.arrays import Array, Indices, column_of
+from shardctl.format.arrays import Array, DType, Indices, column_of
 from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
@@ -314,7 +313,7 @@ class InMemory:
         message = f"{wanted.shards.where(block)} cannot be read ({first_line(error)})"
         return DamageError(f"{message}; {VERIFY_ADVICE}", np.flatnonzero(wanted.block == block))
 
-    def _from_each(self, arrays: list[Array], dtype: np.dtype[Any]) -> Array:
+    def _from_each(self, arrays: list[Array], dtype: DType) -> Array:
         """Collect one number per sample, (n,), each from its row of the array (rows,) of its
         block."""
         order, edges = self._order, self._edges

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import Array, Bools, Indices, leaf_of
+from shardctl.format.arrays import Array, Bools, DType, Indices, Shape, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
@@ -69,7 +69,7 @@ def moves_of(
     return Moves(*np.array(rows, np.float64).reshape(-1, 4, 2).transpose(1, 0, 2))
 
 
-Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
+Memory = Callable[[str, Shape, DType], Array]
 """Returns an array for a member, of this shape and type, whatever is in it."""
 
 BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
@@ -91,8 +91,8 @@ class MemberType:
     """What a member has for each object: numbers of this `shape` and `dtype` (-1: any length), or
     anything for dtype None."""
 
-    shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] | None = None
+    shape: Shape = ()
+    dtype: DType | None = None
 
     def fill(self, value: float) -> float:
         """Return what is put where there is no object: -1 for whole numbers, False, and `value` for

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
-from shardctl.format.arrays import Array, Bytes, Indices
+from shardctl.format.arrays import Array, Bytes, Indices, Shape
 from shardctl.format.roles import Mask, Roles
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
@@ -296,7 +296,7 @@ class PictureReader:
         return decoder
 
 
-def _size_text(shape: tuple[int, ...]) -> str:
+def _size_text(shape: Shape) -> str:
     return f"{shape[1]}x{shape[0]}"
 
 

@@ -29,7 +29,9 @@ from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
+    Fields,
     Opener,
+    StoredBlock,
     load_file,
     map_file,
     map_resident_file,
@@ -75,7 +77,7 @@ class OpenShard:
     used: float = 0.0
 
 
-_Key = tuple[int, Opener, tuple[int, ...] | None]
+_Key = tuple[int, Opener, Fields]
 """A shard, how it is opened, and for which fields."""
 
 
@@ -270,9 +272,7 @@ class Shards:
         nothing to do for local files."""
         return _NOTHING
 
-    def read(
-        self, block: int, fields: tuple[int, ...] | None, stages: Stages
-    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(self, block: int, fields: Fields, stages: Stages) -> StoredBlock:
         """Read a block, or some columns of it, into memory. Raises DatasetError."""
         shard, number = self.place_of(block)
         return self.open(shard, read_file, fields).file.fetch(number)
@@ -330,7 +330,7 @@ class Shards:
         nor shards."""
         return self.root
 
-    def open(self, shard: int, opener: Opener, fields: tuple[int, ...] | None = None) -> OpenShard:
+    def open(self, shard: int, opener: Opener, fields: Fields = None) -> OpenShard:
         """Open a shard, or return it where it is open. Raises DatasetError for one that is not what
         the manifest says."""
         wanted, there = (shard, opener, fields), self.files if opener is read_file else self.mapped
@@ -341,7 +341,7 @@ class Shards:
         found.used = time.monotonic()
         return found
 
-    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
+    def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:
         while True:
             self._read_on()
             path = self.path(shard)
@@ -373,7 +373,7 @@ class Shards:
             raise self._other(self.name_of(shard), what)
         return status
 
-    def _check_content(self, shard: int, file: BlockFile, fields: tuple[int, ...] | None) -> None:
+    def _check_content(self, shard: int, file: BlockFile, fields: Fields) -> None:
         """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
         if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
             raise self._other(self.name_of(shard), "its blocks are not those of the dataset")
@@ -397,7 +397,7 @@ class Shards:
         self.root, self._manifest = root, os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
 
-    def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
+    def _schema(self, fields: Fields) -> pa.Schema:
         columns = self.layout.columns
         return (
             columns if fields is None else pa.schema([columns.field(number) for number in fields])

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Array, Indices
+from shardctl.format.arrays import Array, DType, Indices, Shape
 from shardctl.format.roles import Tokens
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
@@ -39,7 +38,7 @@ NO_LABEL = -100
 """The label of a place that counts for no loss, as PyTorch's cross_entropy and Hugging Face have
 it."""
 
-_DTYPES: dict[str, np.dtype[Any]] = {
+_DTYPES: dict[str, DType] = {
     LABELS: np.dtype(np.int64),
     POSITION_IDS: np.dtype(np.int32),
     DOCUMENT_IDS: np.dtype(np.int32),
@@ -214,7 +213,7 @@ class Deriver:
             )
         return layout
 
-    def _mask_of(self, shape: tuple[int, ...], sources: BlockSources) -> Array | None:
+    def _mask_of(self, shape: Shape, sources: BlockSources) -> Array | None:
         """Return the loss mask of a batch, (n, width), 0 at padding; None if there is none."""
         column = self._mask
         if column is None or column.dtype is None:

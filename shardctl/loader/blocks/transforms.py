@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.roles import Mask
+from shardctl.format.arrays import DType, Shape
+from shardctl.format.roles import Mask, Names
 from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
@@ -22,8 +23,6 @@ from shardctl.system.text import lacks
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.views import Resize
-
-Shape = tuple[int, ...]
 
 Normalization = tuple[Sequence[float], Sequence[float]]
 """Mean and standard deviation, a number each or one per channel (the last axis)."""
@@ -61,8 +60,8 @@ class Transforms:
     fill: Mapping[str, float] | None = None
     relabel: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     keep_objects: float | str = KEPT_SHARE
-    derive: tuple[str, ...] = ()
-    unmoved: tuple[str, ...] = ()
+    derive: Names = ()
+    unmoved: Names = ()
     max_pixels: int = MAX_PIXELS
 
     def check(self, columns: Sequence[Column]) -> None:
@@ -186,7 +185,7 @@ class Transforms:
             and not isinstance(column.picture, Mask)
         )
 
-    def dtype_of(self, name: str, stored: Any) -> np.dtype[Any]:
+    def dtype_of(self, name: str, stored: Any) -> DType:
         """Return the type that a column's numbers get."""
         return np.dtype(self.dtype.get(name, "float32" if name in self.normalize else stored))
 
@@ -287,7 +286,7 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
         )
 
 
-def range_of(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+def range_of(dtype: DType) -> tuple[Any, Any]:
     """Return the least and the greatest finite number of a type."""
     info, kind = (np.finfo(dtype), float) if dtype.kind == "f" else (np.iinfo(dtype), int)
     return kind(info.min), kind(info.max)

@@ -34,7 +34,7 @@ from shardctl.format.arrays import Indices
 from shardctl.format.dataset_location import missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import GENERATIONS, MANIFEST, SHARDS
-from shardctl.format.shard import BlockFile, Opener, map_file
+from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.shards import OpenShard, Shards, identity
@@ -270,9 +270,7 @@ class RemoteShards(Shards):
         """Request these blocks at the same time."""
         return self.dataset.wanted([self._first + block for block in blocks])
 
-    def read(
-        self, block: int, fields: tuple[int, ...] | None, stages: Stages
-    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(self, block: int, fields: Fields, stages: Stages) -> StoredBlock:
         """Return a block, or some columns of it, once it is here. Raises DatasetError,
         StoreError."""
         return self.dataset.read(self._first + block, fields, stages.stage(NETWORK))
@@ -347,7 +345,7 @@ class RemoteShards(Shards):
                 _fetch(StoreFolder(self.dataset.url), self.dataset.base, tables, name, facts)
         return tables
 
-    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
+    def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:
         opened = self.dataset.shard(self._first_shard + shard)
         if opened.path is None:
             file, status = opened.reader(fields, mapped=False), NO_FILE

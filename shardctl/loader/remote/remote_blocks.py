@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
 from shardctl.format.arrays import Indices
-from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file, once_more
+from shardctl.format.shard import (
+    VERIFY_ADVICE,
+    BlockFile,
+    Fields,
+    StoredBlock,
+    check_intact,
+    map_file,
+    once_more,
+)
 from shardctl.format.stretches import (
     END_BYTES,
     TAIL,
@@ -37,9 +45,6 @@ from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry
 from shardctl.system.text import printable
-
-Fields = tuple[int, ...] | None
-"""The numbers of the columns that are read, None for all."""
 
 Waiting = AbstractContextManager[None]
 """What a thread is in while it waits for the network: its time is counted."""
@@ -145,9 +150,7 @@ class RemoteDataset:
         one."""
         return self.cached is None or self.cached.cache.refuses
 
-    def read(
-        self, block: int, fields: Fields, waiting: Waiting
-    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(self, block: int, fields: Fields, waiting: Waiting) -> StoredBlock:
         """Return a block with its metadata. One that is not what was written is fetched once more.
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
@@ -164,9 +167,7 @@ class RemoteDataset:
             return False
         return once_more(lambda: self._settle(block, waiting), lambda: self._forget(block))
 
-    def _read(
-        self, block: int, fields: Fields, waiting: Waiting
-    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def _read(self, block: int, fields: Fields, waiting: Waiting) -> StoredBlock:
         data = None
         if not self._is_here(block) or self._fetcher.is_coming(block):
             with waiting:
@@ -206,9 +207,7 @@ class RemoteDataset:
         if self.cached is not None:
             self.cached.forget(len(self.table) + block)
 
-    def _whole(
-        self, block: int, data: pa.Buffer | None
-    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def _whole(self, block: int, data: pa.Buffer | None) -> StoredBlock:
         """Return a block, checked: of these bytes, which came over the network, or (None) in its
         place."""
         shard, number = self._place_of(block)
