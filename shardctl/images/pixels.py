@@ -6,15 +6,17 @@ for bit; docs/recipes.md says which operations differ.
 """
 
 from __future__ import annotations
-import PIL
+
 import io
 import math
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from PIL import (Image, ImageFilter)
-from collections.abc import (Callable, Sequence)
-from functools import (cache, lru_cache)
-from typing import Any
+import PIL
+from PIL import Image, ImageFilter
 
 Levels = npt.NDArray[np.int64]
 """A table of one channel, or how often each value is there: 256 numbers."""

@@ -10,7 +10,7 @@ the loader's process says when nothing refers to its arrays any more, and the wo
 """
 
 from __future__ import annotations
-import numpy as np
+
 import os
 import pickle
 import signal
@@ -20,16 +20,26 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack
-from shardctl.errors import (DatasetError, ShardctlError)
+from typing import Any
+
+import numpy as np
+
+from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.arrays import Bytes
 from shardctl.format.shard import VERIFY_ADVICE
-from shardctl.loader.blocks.memory import (Batch, BatchMemory, rounded)
-from shardctl.loader.processes.messages import (CPU_S, Found, Place, Question, send_answer, shared_memory)
+from shardctl.loader.blocks.memory import Batch, BatchMemory, rounded
+from shardctl.loader.processes.messages import (
+    CPU_S,
+    Found,
+    Place,
+    Question,
+    send_answer,
+    shared_memory,
+)
 from shardctl.loader.stream import Stream
-from shardctl.system.machine import (keep_pandas_out_of_arrow, reuse_memory)
-from shardctl.system.mmap import (SharedPages, mended)
-from shardctl.system.processes.channel import (Ended, portable, receive, send)
-from typing import Any
+from shardctl.system.machine import keep_pandas_out_of_arrow, reuse_memory
+from shardctl.system.mmap import SharedPages, mended
+from shardctl.system.processes.channel import Ended, portable, receive, send
 
 SMALL = 64 << 10
 """Bytes below which memory is not shared: to send so few takes 10 microseconds, and a segment a
