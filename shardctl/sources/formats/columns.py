@@ -4,8 +4,7 @@ change, nothing unchecked."""
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ from shardctl.sources.formats.base import (
     is_given,
     is_json,
     json_texts,
+    keep_open,
+    take_kept,
 )
 from shardctl.sources.formats.found_values import too_large
 from shardctl.sources.types import Types, without_nulls
@@ -379,12 +380,12 @@ def _as_json(array: pa.Array) -> pa.Array:
 
 
 class _Continued:
-    """The batches of a part of a file, read up to `row`; `rest` is what is left of the last
-    batch."""
+    """The batches of a part of a file, of which `passed` rows were read; `rest` is what is left of
+    the last batch."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self.batches = batches
-        self.row = 0
+    def __init__(self, key: tuple[Any, ...], batches: Generator[pa.RecordBatch]) -> None:
+        self.key, self.batches, self.close = key, batches, batches.close
+        self.passed = 0
         self.rest: pa.RecordBatch | None = None
 
 
@@ -399,28 +400,21 @@ def version_of(path: str) -> Version:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-_continued: dict[Any, _Continued] = {}
-"""The last part that was not read to its end by this process: its next unit goes on there and
-decodes nothing again."""
-
-
 def rows_of(
     key: tuple[Any, ...],
-    open_batches: Callable[[], Iterator[pa.RecordBatch]],
+    open_batches: Callable[[], Generator[pa.RecordBatch]],
     skip: int,
     count: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows `skip` to `skip + count` of a part of a file.
+    """Yield rows `skip` to `skip + count` of a part of a file. Where it is not read to its end, the
+    next unit goes on there and decodes nothing again.
 
-    `key` names the part; it must hold what changes when the file does (`version_of`).
+    `key` names the part; it must hold what changes when the file does (`version_of`), and ends with
+    the names of the columns.
     """
-    key = (os.getpid(), *key)
-    current = _continued.pop(key, None)
-    _continued.clear()  # one file is open at a time
-    if current is None or current.row > skip:
-        current = _Continued(open_batches())
+    current = take_kept(key, skip) or _Continued(key, open_batches())
     end = skip + count
-    while current.row < end:
+    while current.passed < end:
         batch = current.rest if current.rest is not None else next(current.batches, None)
         if batch is None:
             raise Rejection(
@@ -428,12 +422,12 @@ def rows_of(
                 "changed",
                 "the file has fewer rows than it says; make it again",
             )
-        first, stop = max(0, skip - current.row), min(len(batch), end - current.row)
+        first, stop = max(0, skip - current.passed), min(len(batch), end - current.passed)
         current.rest = batch.slice(stop) if stop < len(batch) else None
-        current.row += stop
+        current.passed += stop
         if first < stop:
             yield batch.slice(first, stop - first)
-    _continued[key] = current
+    keep_open(current)
 
 
 def parsed(

@@ -26,9 +26,11 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     Unit,
+    keep_open,
     plain_fault,
+    take_kept,
 )
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, version_of
 from shardctl.sources.formats.content import open_content
 from shardctl.sources.formats.export_reader import ExportDecoder
 from shardctl.sources.formats.found_values import (
@@ -41,7 +43,7 @@ from shardctl.sources.formats.found_values import (
     too_large,
     types_beside,
 )
-from shardctl.sources.formats.sequential import KeptOpen, with_count
+from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
@@ -100,8 +102,10 @@ class Framed(Format):
         self, path: str, unit: Unit, reading: Reading, choose: Choose | None, digest: Digest | None
     ) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time."""
-        kept = _KEPT.take(_key(self._form, path, reading), unit)
-        opened = kept or _Opened(self._form, self._has_features, path, reading, unit.offset)
+        key = (self._form.__name__, path, *version_of(path), reading, reading.only)
+        opened = take_kept(key, unit.skip) or _Opened(
+            self._form, self._has_features, path, reading, key, unit.offset
+        )
         try:
             opened.pass_records(unit.skip)
             first, left = unit.first, unit.records
@@ -115,7 +119,7 @@ class Framed(Format):
             opened.close()
             raise
         if opened.is_compressed:
-            _KEPT.keep(opened)
+            keep_open(opened)
         else:
             opened.close()
 
@@ -299,9 +303,10 @@ class _Opened:
         has_features: bool,
         path: str,
         reading: Reading,
+        key: tuple[Any, ...] = (),
         start: int = 0,
     ) -> None:
-        self.key = _key(form, path, reading)
+        self.key = key
         content = open_content(path, form.is_plain)
         self.is_compressed = content.compression is not None
         self.passed = 0
@@ -395,11 +400,3 @@ class _Opened:
     def close(self) -> None:
         """Close the file."""
         self.container.content.close()
-
-
-_KEPT: KeptOpen[_Opened] = KeptOpen()
-"""The compressed file that was read last."""
-
-
-def _key(form: type[Container], path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
-    return form.__name__, path, version_of(path), reading

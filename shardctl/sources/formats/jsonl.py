@@ -22,6 +22,7 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     TextFormat,
+    TextPart,
     count_byte,
     is_json,
 )
@@ -82,25 +83,21 @@ class JsonLines(TextFormat):
             )
         return head
 
-    def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
+    def types_of(self, part: TextPart, reading: Reading) -> Types:
         """Return the types of the fields of all lines that can be read."""
-        ends, label = line_ends(data), reading.label
+        data, ends, label = part.data, line_ends(part.data), reading.label
         found, sparse = list[Types](), False
         for start, stop in pairwise([0, *range(FEW_LINES, len(ends), TYPED_LINES), len(ends)]):
             offset = int(ends[start - 1]) if start else 0
-            part, part_ends = (
-                data[offset : ends[stop - 1] if stop else 0],
-                ends[start:stop] - offset,
-            )
-            table = None if sparse else self._infer(part, part_ends, label)
+            lines = data[offset : ends[stop - 1] if stop else 0]
+            own_ends = ends[start:stop] - offset
+            table = None if sparse else self._infer(lines, own_ends, label)
             if table is None:
-                objects = _objects(
-                    part, part_ends, first + np.arange(start, stop), [], reading.list_field
-                )
+                objects = _objects(lines, own_ends, np.arange(start, stop), [], reading.list_field)
                 found.append(Types.of_values((value for _, value in objects), label))
             else:
                 found.append(Types.of(table, label).as_json())
-                sparse = table.nbytes > SPARSE * len(part)
+                sparse = table.nbytes > SPARSE * len(lines)
         return reduce(Types.join, found)
 
     def _infer(self, data: bytes, ends: Numbers, label: str) -> pa.RecordBatch | None:
@@ -120,13 +117,7 @@ class JsonLines(TextFormat):
         return None if text is None else batch.set_column(place, label, text.column(0))
 
     def parse(
-        self,
-        data: bytes,
-        first: int,
-        head: Head,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
+        self, part: TextPart, reading: Reading, schema: pa.Schema, choose: Choose | None
     ) -> Parsed:
         """Read lines into the columns of `schema`, string where it has null or objects without
         fields (see `Types.found`).
@@ -135,8 +126,8 @@ class JsonLines(TextFormat):
         fits no other column, and where an object has a field that `schema` has not, unless a person
         chose its columns.
         """
-        ends = line_ends(data)
-        numbers = first + np.arange(len(ends))
+        data, ends = part.data, line_ends(part.data)
+        numbers = part.first + np.arange(len(ends))
         if choose is not None:
             wanted = choose(numbers)
             data, ends = chosen_lines(data, ends, wanted)

@@ -15,7 +15,7 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
@@ -476,7 +476,7 @@ class InflatedRows(Rows):
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""
-        key = (self._path, *version_of(self._path), *names)
+        key = (self._path, *version_of(self._path), tuple(names))
         yield from rows_of(
             key, lambda: _inflated(self._path, self._arrays, names), unit.first - 1, unit.records
         )
@@ -486,7 +486,7 @@ class InflatedRows(Rows):
         self._file.close()
 
 
-def _inflated(path: str, arrays: list[Stored], names: list[str]) -> Iterator[pa.RecordBatch]:
+def _inflated(path: str, arrays: list[Stored], names: list[str]) -> Generator[pa.RecordBatch]:
     """Yield all rows. The file is opened anew: it stays open from one unit to the next."""
     wanted = [each for each in arrays if set(columns_named(each, len(arrays))) & set(names)]
     whole = Unit(0, 0, 0, 1, arrays[0].rows)

@@ -4,7 +4,7 @@ the other."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -81,10 +81,10 @@ class RowGroups(Rows):
         group = _groups(self._path, self._version).get((unit.offset, unit.size))
         if group is None:
             raise changed()
-        key = (self._path, *self._version, group, *names)
+        key = (self._path, *self._version, group, tuple(names))
         yield from rows_of(key, lambda: self._read(group, names), unit.skip, unit.records)
 
-    def _read(self, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, group: int, names: list[str]) -> Generator[pa.RecordBatch]:
         from pyarrow import parquet  # 30 ms to import
 
         facts = self._metadata.row_group(group)
