@@ -40,20 +40,6 @@ class Family(Enum):
     file as `Entries` for a block; framed.py reads it."""
 
 
-class Use(Enum):
-    """What a sidecar is for."""
-
-    DESCRIBES = "describes"
-    """It describes other files, and decides how they are read. A file that cannot be opened is an
-    input like others."""
-
-    PART = "part"
-    """It has a part of the data of another file: the format reads both."""
-
-    NOTHING = "nothing"
-    """It has no data, and may change at any time."""
-
-
 class Sidecar(NamedTuple):
     """A file beside the files of a format that is no input: an index, a list of features, a
     lock."""
@@ -65,7 +51,10 @@ class Sidecar(NamedTuple):
     name: str
     """A regular expression for the whole name."""
 
-    use: Use = Use.DESCRIBES
+    use: str = "describes"
+    """What it is for. It `describes` other files, and decides how they are read: one that cannot be
+    opened is an input like others. It has a `part` of the data of another file: the format reads
+    both. It has `nothing` of the data, and may change at any time."""
 
     beside: tuple[str, ...] = ()
     """One file with such a name must be in the same folder. In a name, \\1 is the first group of
@@ -81,40 +70,13 @@ class Sidecar(NamedTuple):
     It may raise InputError."""
 
 
-class OneInput(NamedTuple):
-    """A folder that is one input. One of its files is read for all of them."""
-
-    endings: tuple[str, ...]
-    """The endings of the files in such a folder."""
-
-    path: str
-    """A regular expression that is found in the path of such a file: other files need no look at
-    their folder."""
-
-    file: str
-    """A function of a file that returns the path of the file to read, None where the folder is an
-    ordinary one."""
+Needs = tuple[str, tuple[str, ...]]
+"""What to say where a package is missing that reads a format, and what is imported of it."""
 
 
-class Needs(NamedTuple):
-    """What has to be installed to read a format."""
-
-    title: str
-    """The format, as a message calls it."""
-
-    packages: str
-    """What is missing."""
-
-    extra: str
-    """The extra of shardctl that brings it."""
-
-    modules: tuple[str, ...]
-    """What is imported of it."""
-
-    @property
-    def message(self) -> str:
-        """What to say where a package is missing."""
-        return f"{self.title} needs {self.packages}: pip install {to_install(self.extra)}"
+def _needs(title: str, packages: str, extra: str, *modules: str) -> Needs:
+    """Return what a format (`title`) needs, and that an extra of shardctl brings."""
+    return f"{title} needs {packages}: pip install {to_install(extra)}", modules
 
 
 @dataclass(frozen=True)
@@ -146,9 +108,6 @@ class InputFormat:
     """Without `magic`: a function of the first bytes of a file, 16 or more. It returns whether the
     file is of this format."""
 
-    numbered: bool = False
-    """Whether a number may follow the ending of a file's name."""
-
     record: str = ""
     """The word of `--record` that chooses the format. Where it is empty, `--record` does not
     matter."""
@@ -161,13 +120,11 @@ class InputFormat:
     """The class for files that are compressed or in another encoding, where the files are text and
     the family is OWN."""
 
-    option: bool = True
-    """Whether `--format` and `--kind` may name it."""
-
     needs: Needs | None = None
 
-    has_features: bool = False
-    """Whether a features.json of TFDS beside a file may say more of its records."""
+    of_tfds: bool = False
+    """Whether TFDS writes such files: a features.json beside one may say more of its records, and a
+    number may follow the ending of its name."""
 
     check: str = ""
     """A function of a path that compares a file with hashes in other files. It raises Rejection."""
@@ -187,7 +144,11 @@ class InputFormat:
     """The endings of files that may be left out, and a function of a file and the last part of its
     path, which returns why it is: compressed copies, for instance. None: it stays."""
 
-    folder: OneInput | None = None
+    folder: tuple[tuple[str, ...], str, str] | None = None
+    """Of a folder that is one input: the endings of the files in it; a regular expression that is
+    found in the paths of these files, as others need no look at their folder; and a function of
+    such a file that returns the path of the one to read for all of them, None where the folder is
+    an ordinary one."""
 
     @property
     def is_text(self) -> bool:
@@ -197,8 +158,8 @@ class InputFormat:
 
 _TEXTS = (".txt", ".text", ".md")
 
-TFRECORD_NEEDS = Needs(
-    "TFRecord", "google-crc32c and protobuf", "tfrecord", ("google_crc32c", "google.protobuf")
+TFRECORD_NEEDS = _needs(
+    "TFRecord", "google-crc32c and protobuf", "tfrecord", "google_crc32c", "google.protobuf"
 )
 """What it takes to read TFRecord files, and their records in other files."""
 
@@ -216,18 +177,14 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.TEXT,
         record="line",
         carrier="lines:LineFile",
-        option=False,
     ),
-    InputFormat(
-        "paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph", option=False
-    ),
+    InputFormat("paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph"),
     InputFormat(
         "jsonl",
         (".jsonl", ".ndjson"),
         "jsonl:JsonLines",
         Family.TEXT,
         carrier="lines:LineFile",
-        option=False,
     ),
     InputFormat(
         "csv",
@@ -235,7 +192,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "csv:Delimited",
         Family.TEXT,
         carrier="csv_file:DelimitedFile",
-        option=False,
     ),
     InputFormat(
         "tsv",
@@ -243,7 +199,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "csv:tab_delimited",
         Family.TEXT,
         carrier="csv_file:DelimitedFile",
-        option=False,
     ),
     InputFormat(
         "json",
@@ -251,7 +206,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "json_stream:JsonDocument",
         Family.OWN,
         streamed="json_stream:JsonStream",
-        option=False,
     ),
     InputFormat(
         "webdataset",
@@ -275,8 +229,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         ),
         begins="tfrecord:begins",
         companions="tfds:companions",
-        has_features=True,
-        numbered=True,
+        of_tfds=True,
         needs=TFRECORD_NEEDS,
         # Of TFDS; dataset_info.json also of Hugging Face.
         sidecars=(
@@ -358,7 +311,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.ROWS,
         magic=((0, b"MMIDIDX\0\0"),),
         companions="megatron:companions",
-        sidecars=(Sidecar((".bin",), r"(.*)\.(?i:bin)", Use.PART, beside=(r"\1.idx",)),),
+        sidecars=(Sidecar((".bin",), r"(.*)\.(?i:bin)", "part", beside=(r"\1.idx",)),),
     ),
     InputFormat(
         "array-record",
@@ -367,11 +320,10 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.ENTRIES,
         spellings=((r"(^|[._-])array_?records?(-\d+-of-\d+)?$", ".array_record"),),
         magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
-        numbered=True,
         companions="tfds:companions",
-        has_features=True,
-        needs=Needs(
-            "ArrayRecord", "the package array_record", "array-record", ("array_record.python",)
+        of_tfds=True,
+        needs=_needs(
+            "ArrayRecord", "the package array_record", "array-record", "array_record.python"
         ),
     ),
     InputFormat(
@@ -380,7 +332,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "hdf5:opened",
         Family.ROWS,
         magic=((0, b"\x89HDF\r\n\x1a\n"),),
-        needs=Needs("HDF5", "the package h5py", "hdf5", ("h5py",)),
+        needs=_needs("HDF5", "the package h5py", "hdf5", "h5py"),
     ),
     InputFormat(
         "lmdb",
@@ -388,8 +340,8 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "lmdb:opened",
         Family.ENTRIES,
         magic=((16, b"\xde\xc0\xef\xbe"),),
-        needs=Needs("LMDB", "the package lmdb", "lmdb", ("lmdb",)),
-        sidecars=(Sidecar((".mdb",), r"lock\.mdb", Use.NOTHING, beside=("data.mdb",)),),
+        needs=_needs("LMDB", "the package lmdb", "lmdb", "lmdb"),
+        sidecars=(Sidecar((".mdb",), r"lock\.mdb", "nothing", beside=("data.mdb",)),),
     ),
     InputFormat(
         "lance",
@@ -397,8 +349,8 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "lance:opened",
         Family.ROWS,
         spellings=((r"^\d{1,20}\.manifest$", ".lance"),),
-        needs=Needs("Lance", "the package pylance", "lance", ("lance",)),
-        folder=OneInput(
+        needs=_needs("Lance", "the package pylance", "lance", "lance"),
+        folder=(
             (".lance", ".manifest", ".txn", ".arrow", ".bin", ".json", ".idx"),
             r"(^|/)_[^/]*/[^/]*\Z|\.(?i:lance)\Z|/_indices/",
             "lance:manifest_of",
@@ -411,7 +363,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.OWN,
         begins="frames:begins",
         record=FRAME,
-        option=False,
     ),
 )
 """The formats, in the order in which help texts name them."""
@@ -424,8 +375,12 @@ def _endings(wanted: Callable[[InputFormat], bool]) -> frozenset[str]:
     return frozenset(ending for row in INPUT_FORMATS if wanted(row) for ending in row.endings)
 
 
+_PLAIN = frozenset(("lines", "paragraphs", "jsonl", "csv", "tsv", "json", "frames"))
+"""The formats that `--format` and `--kind` do not name."""
+
+
 def _endings_by_name() -> dict[str, tuple[str, ...]]:
-    names = dict.fromkeys(row.name for row in INPUT_FORMATS if row.option)
+    names = dict.fromkeys(row.name for row in INPUT_FORMATS if row.name not in _PLAIN)
     return {
         name: tuple(ending for row in INPUT_FORMATS if row.name == name for ending in row.endings)
         for name in names

@@ -99,7 +99,7 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
         found = made()
     else:
         carrier = "Framed" if row.family is Family.CONTAINER else "OneByOne"
-        found = import_attribute(f"framed:{carrier}")(made, row.has_features)
+        found = import_attribute(f"framed:{carrier}")(made, row.of_tfds)
     return found
 
 
@@ -115,11 +115,12 @@ def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes:
 
 
 def _imported(row: InputFormat, reader: str) -> Any:
+    message, modules = row.needs or ("", ())
     try:
-        for module in row.needs.modules if row.needs is not None else ():
+        for module in modules:
             import_module(module)
     except ImportError:
-        raise InstallError(row.needs.message if row.needs is not None else "") from None
+        raise InstallError(message) from None
     return import_attribute(reader)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -21,6 +21,7 @@ from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
     CHOSEN,
     RECORD_BYTES,
+    Digest,
     Misfit,
     Parsed,
     Reading,
@@ -282,6 +283,22 @@ def _fitted_array(value: Any, type_: pa.DataType) -> Any:
 
 def _nested(value: Any) -> Any:
     return list(value) if value.ndim == 2 else [_nested(part) for part in value]
+
+
+Entry = tuple[int, Callable[[], Record]]
+"""The size of a record, and what gives its fields or raises Rejection."""
+
+
+class Entries(NamedTuple):
+    """The records of an open file that a package gives one by one.
+
+    `edges` are the numbers of records, from 0, at which units begin, and how many there are.
+    `records` yields those from a number on, counted from 1, and gives what they are made of to a
+    digest. Raises Rejection, also where there are no more.
+    """
+
+    edges: Sequence[int]
+    records: Callable[[int, Digest | None], Iterator[Entry]]
 
 
 class Frame(NamedTuple):

@@ -167,15 +167,15 @@ def array_in(data: bytes, what: str) -> Any:
 
     Raises Rejection.
     """
-    from shardctl.sources.formats.npy import check_size, read_header
+    from shardctl.sources.formats.npy import read_header
 
     try:
         header = read_header(io.BytesIO(data), what)
-        check_size(what, header, len(data) - header.size)
+        header.check_size(len(data) - header.start)
         dtype = header.dtype
         if dtype.kind not in "iufb":
             raise Rejection("", "", f"{what} is an array of {dtype}; arrays of numbers are read")
-        array = np.frombuffer(data, dtype, offset=header.size)
+        array = np.frombuffer(data, dtype, offset=header.start)
         array = whole_array(array.reshape(header.shape, order="F" if header.fortran else "C"))
     except (Rejection, ValueError) as error:
         why = error.message if isinstance(error, Rejection) else f"{what} cannot be read ({error})"
