@@ -70,13 +70,19 @@ class Sidecar(NamedTuple):
     It may raise InputError."""
 
 
-Needs = tuple[str, tuple[str, ...]]
-"""What to say where a package is missing that reads a format, and what is imported of it."""
+class Needs(NamedTuple):
+    """What has to be installed to read a format: its name in messages (`title`), the packages, the
+    extra of shardctl that brings them, and what is imported of them."""
 
+    title: str
+    packages: str
+    extra: str
+    modules: tuple[str, ...]
 
-def _needs(title: str, packages: str, extra: str, *modules: str) -> Needs:
-    """Return what a format (`title`) needs, and that an extra of shardctl brings."""
-    return f"{title} needs {packages}: pip install {to_install(extra)}", modules
+    @property
+    def message(self) -> str:
+        """What to say where a package is missing."""
+        return f"{self.title} needs {self.packages}: pip install {to_install(self.extra)}"
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,8 @@ class InputFormat:
 
 _TEXTS = (".txt", ".text", ".md")
 
-TFRECORD_NEEDS = _needs(
-    "TFRecord", "google-crc32c and protobuf", "tfrecord", "google_crc32c", "google.protobuf"
+TFRECORD_NEEDS = Needs(
+    "TFRecord", "google-crc32c and protobuf", "tfrecord", ("google_crc32c", "google.protobuf")
 )
 """What it takes to read TFRecord files, and their records in other files."""
 
@@ -322,8 +328,8 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
         companions="tfds:companions",
         of_tfds=True,
-        needs=_needs(
-            "ArrayRecord", "the package array_record", "array-record", "array_record.python"
+        needs=Needs(
+            "ArrayRecord", "the package array_record", "array-record", ("array_record.python",)
         ),
     ),
     InputFormat(
@@ -332,7 +338,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "hdf5:opened",
         Family.ROWS,
         magic=((0, b"\x89HDF\r\n\x1a\n"),),
-        needs=_needs("HDF5", "the package h5py", "hdf5", "h5py"),
+        needs=Needs("HDF5", "the package h5py", "hdf5", ("h5py",)),
     ),
     InputFormat(
         "lmdb",
@@ -340,7 +346,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "lmdb:opened",
         Family.ENTRIES,
         magic=((16, b"\xde\xc0\xef\xbe"),),
-        needs=_needs("LMDB", "the package lmdb", "lmdb", "lmdb"),
+        needs=Needs("LMDB", "the package lmdb", "lmdb", ("lmdb",)),
         sidecars=(Sidecar((".mdb",), r"lock\.mdb", "nothing", beside=("data.mdb",)),),
     ),
     InputFormat(
@@ -349,7 +355,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "lance:opened",
         Family.ROWS,
         spellings=((r"^\d{1,20}\.manifest$", ".lance"),),
-        needs=_needs("Lance", "the package pylance", "lance", "lance"),
+        needs=Needs("Lance", "the package pylance", "lance", ("lance",)),
         folder=(
             (".lance", ".manifest", ".txn", ".arrow", ".bin", ".json", ".idx"),
             r"(^|/)_[^/]*/[^/]*\Z|\.(?i:lance)\Z|/_indices/",

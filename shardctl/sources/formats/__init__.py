@@ -115,12 +115,12 @@ def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes:
 
 
 def _imported(row: InputFormat, reader: str) -> Any:
-    message, modules = row.needs or ("", ())
-    try:
-        for module in modules:
-            import_module(module)
-    except ImportError:
-        raise InstallError(message) from None
+    if row.needs is not None:
+        try:
+            for module in row.needs.modules:
+                import_module(module)
+        except ImportError:
+            raise InstallError(row.needs.message) from None
     return import_attribute(reader)
 
 

@@ -32,7 +32,7 @@ from shardctl.sources.formats.base import (
     take_kept,
 )
 from shardctl.sources.formats.found_values import too_large
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import Types, with_parts, without_nulls
 from shardctl.system.files import ordinary
 from shardctl.system.text import first_repeated, printable
 
@@ -91,15 +91,7 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
         return pa.list_(
             pa.struct([("key", plain_type(type_.key_type)), ("value", plain_type(type_.item_type))])
         )
-    if pa.types.is_struct(type_):
-        return pa.struct([(f.name, plain_type(f.type)) for f in type_])
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(plain_type(type_.value_type), type_.list_size)
-    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
-        return pa.large_list(plain_type(type_.value_type))
-    if pa.types.is_list(type_) or pa.types.is_list_view(type_):
-        return pa.list_(plain_type(type_.value_type))
-    return type_
+    return with_parts(type_, plain_type)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -347,6 +347,11 @@ class Container(ABC):
         read."""
         return 0
 
+    def broken(self, offset: int, end: int, error: str, message: str) -> Frame:
+        """Return what is left of a file that cannot be read from a place on."""
+        fault = self.content.fault or Rejection("read", error, message)
+        return Frame(offset, end, fault, last=True)
+
     @abstractmethod
     def frame(self, offset: int) -> Frame | None:
         """Return the record that begins at `offset`, None at the end of the file."""

@@ -26,7 +26,7 @@ from shardctl.sources.files import read_small
 from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Declared, Record, whole_array
-from shardctl.sources.values import Feature
+from shardctl.sources.values import WHOLE, Feature
 from shardctl.system.locations import beside
 
 FEATURES = "features.json"
@@ -41,10 +41,7 @@ MOST_INFLATED = 256 << 20
 """The most bytes that one array may have."""
 
 _ARROW = {
-    **{
-        name: getattr(pa, name)()
-        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-    },
+    **WHOLE,
     "bool": pa.bool_(),
     "float16": pa.float16(),
     "float32": pa.float32(),

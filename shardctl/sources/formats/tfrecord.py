@@ -43,7 +43,7 @@ def crc32c() -> Callable[[bytes], int]:
     try:
         import google_crc32c
     except ImportError:
-        raise InstallError(TFRECORD_NEEDS[0]) from None
+        raise InstallError(TFRECORD_NEEDS.message) from None
     value: Callable[[bytes], int] = google_crc32c.value
     return value
 
@@ -99,17 +99,8 @@ class TFRecords(Container):
         return Frame(offset, end, too_large(length) if length > RECORD_BYTES else None)
 
     def _ends_early(self, offset: int, end: int) -> Frame:
-        return Frame(
-            offset,
-            end,
-            self.content.fault
-            or Rejection(
-                "read",
-                "truncated",
-                f"it ends within the record at byte {offset}; get the whole file",
-            ),
-            last=True,
-        )
+        message = f"it ends within the record at byte {offset}; get the whole file"
+        return self.broken(offset, end, "truncated", message)
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the features of a record. Raises Rejection for a wrong checksum, and if it is no
@@ -150,7 +141,7 @@ def messages() -> Any:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
-        raise InstallError(TFRECORD_NEEDS[0]) from None
+        raise InstallError(TFRECORD_NEEDS.message) from None
     known = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="shardctl/example.proto", package="shardctl", syntax="proto3"

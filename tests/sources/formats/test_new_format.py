@@ -138,6 +138,5 @@ print("pairs" in command_page(page, "convert"), "pairs" in str(recipe_schema()))
 
 def test_the_extra_that_a_message_names_can_be_installed():
     project = (ROOT / "pyproject.toml").read_text()
-    messages = [row.needs[0] for row in INPUT_FORMATS if row.needs is not None]
-    extras = {message.partition("[")[2].partition("]")[0] for message in messages}
+    extras = {row.needs.extra for row in INPUT_FORMATS if row.needs is not None}
     assert {extra for extra in extras if f"\n{extra} = [" in project} == extras
