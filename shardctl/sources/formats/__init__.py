@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, BinaryIO
 
 from shardctl.errors import InstallError, Rejection
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
-from shardctl.sources.files import copy_of_begin, exists, local_copy, present_copy
+from shardctl.sources.files import BEGIN_BYTES, begin_of, exists, local_copy, present_copy
 from shardctl.sources.format_table import (
     CONTAINER_SUFFIXES,
     INPUT_FORMATS,
@@ -46,6 +47,7 @@ from shardctl.sources.formats.base import (
     is_json,
 )
 from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.files import ordinary
 from shardctl.system.locations import follow, is_stored, parent_of, split_bucket
 
 SHUFFLED_UNIT_BYTES = 128 << 10
@@ -218,8 +220,7 @@ def _ending_by_content(opened: str) -> str:
         if is_stored(opened):
             if (copy := present_copy(opened)) is not None:
                 return _ending_by_content(copy)
-            with copy_of_begin(opened) as begin:
-                return _ending_by_content(begin)
+            return _ending_in(io.BytesIO(begin_of(opened, BEGIN_BYTES)))
         status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     except OSError:
         return ""
@@ -228,13 +229,18 @@ def _ending_by_content(opened: str) -> str:
 
 @lru_cache(4096)
 def _sniffed(opened: str, *_version: int) -> str:
+    try:
+        return _ending_in(open(opened, "rb", buffering=0, opener=ordinary))
+    except OSError:
+        return ""
+
+
+def _ending_in(file: BinaryIO) -> str:
     # it imports compressions, which few files need
-    from shardctl.sources.formats.content import open_content
+    from shardctl.sources.formats.content import content_of
 
     try:
-        with closing(
-            open_content(opened, lambda begin: bool(_known_by_function(begin)))
-        ) as content:
+        with closing(content_of(file, lambda begin: bool(_known_by_function(begin)))) as content:
             start = content.at(0, SNIFFED_BYTES)
             compressed = content.compression is not None
     except (OSError, Rejection):

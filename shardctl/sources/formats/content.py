@@ -320,7 +320,7 @@ class Content:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._buffer, self._start = b"", 0
-        self._size = os.fstat(file.fileno()).st_size
+        self._size = file.seek(0, os.SEEK_END)
 
     def at(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset` on, fewer where the content ends: small parts from a
@@ -339,10 +339,10 @@ class Content:
             return b""
         size = min(size, self._size - offset)
         parts = []
-        # at most 2 GiB at once
-        while size and (data := os.pread(self._file.fileno(), size, offset)):
+        self._file.seek(offset)
+        while size and (data := self._file.read(size)):  # at most 2 GiB at once
             parts.append(data)
-            offset, size = offset + len(data), size - len(data)
+            size -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def reaches(self, offset: int) -> bool:
@@ -403,16 +403,21 @@ class StreamedContent(Content):
 
 
 HEAD_BYTES = 16
-"""The first bytes of a file, by which `open_content` tells how it is compressed."""
+"""The first bytes of a file, by which `content_of` tells how it is compressed."""
 
 
 def open_content(path: str, is_plain: Callable[[bytes], bool]) -> Content:
-    """Open a file; how it is compressed, its first bytes say. Raises OSError, Rejection.
+    """Open a file. Raises OSError, Rejection."""
+    return content_of(open(path, "rb", buffering=0, opener=ordinary), is_plain)
+
+
+def content_of(file: BinaryIO, is_plain: Callable[[bytes], bool]) -> Content:
+    """Return the content of an open file, which it closes; how it is compressed, its first bytes
+    say. Raises OSError, Rejection.
 
     `is_plain` tells of the first HEAD_BYTES that look like those of a compressed file whether they
     are no such thing.
     """
-    file = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
     try:
         start = file.read(HEAD_BYTES)
         file.seek(0)
