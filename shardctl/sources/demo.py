@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,25 +63,24 @@ def make_demo(
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
-    photos, drawn, text = root / "photos", root / "scenes", root / "texts"
     lines, stories = root / "lines.jsonl", root / "stories.jsonl"
     existed = root.exists()
     try:
         with naming_the_path(root):
             for number in range(images):
-                _write_image(photos, number, np.random.default_rng([seed, 1, number]))
-            shapes = write_scenes(drawn, scenes, seed)
-            _write_texts(text, np.random.default_rng([seed, 2]))
+                _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))
+            shapes = write_scenes(root / "scenes", scenes, seed)
+            _write_texts(root / "texts", np.random.default_rng([seed, 2]))
             _write_lines(lines, texts, np.random.default_rng([seed, 3]))
             _write_stories(stories, np.random.default_rng([seed, 4]))
     except BaseException:  # Ctrl-C too: half a folder would be refused by the next call
-        for folder in (photos, drawn, text):
-            shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            lines.unlink(missing_ok=True)
-            stories.unlink(missing_ok=True)
-            if not existed:
-                root.rmdir()
+        for made in root.iterdir() if root.exists() else ():
+            if made.is_dir():
+                shutil.rmtree(made, ignore_errors=True)
+            else:
+                made.unlink()
+        if not existed:
+            root.rmdir()
         raise
     return {
         "images": images,

@@ -68,4 +68,4 @@ def opened(path: str) -> Iterator[Entries]:
 
 
 def _damaged(what: str, error: Exception) -> Rejection:
-    return damaged(what, ValueError(printable(first_line(error).partition(";")[0])))
+    return damaged(what, printable(first_line(error).partition(";")[0]))

@@ -24,7 +24,6 @@ from shardctl.sources.formats.base import (
     Misfit,
     Numbers,
     Parsed,
-    Reading,
     is_given,
     is_json,
     json_texts,
@@ -32,7 +31,7 @@ from shardctl.sources.formats.base import (
     take_kept,
 )
 from shardctl.sources.formats.found_values import too_large
-from shardctl.sources.types import Types, with_parts, without_nulls
+from shardctl.sources.types import with_parts, without_nulls
 from shardctl.system.files import ordinary
 from shardctl.system.text import first_repeated, printable
 
@@ -100,28 +99,6 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(f.name, plain_type(f.type)) for f in schema], schema.metadata)
 
 
-def types_of(
-    schema: pa.Schema, reading: Reading, read: Callable[[pa.Schema], Iterator[Parsed]]
-) -> Types:
-    """Return the types and the names of classes that a file says its columns have, in `schema`.
-
-    `read` gives the values of columns: of labels that are text, and of those that are to be looked
-    at.
-    """
-    label = reading.label
-    only = pa.schema(
-        [
-            f
-            for f in schema
-            if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))
-        ]
-    )
-    found = Types.of_schema(schema, label, only.names)
-    for part in read(only) if len(only) else ():
-        found = found.join(Types.of(part.batch, label))
-    return found.with_classes(class_names(schema.metadata))
-
-
 HUGGING_FACE = b"huggingface"
 """In the metadata of a schema: JSON with the types that Hugging Face datasets gives to columns."""
 
@@ -165,9 +142,7 @@ def _named(path: str, feature: Any) -> Iterator[tuple[str, Any]]:
 def not_a_file(kind: str, error: Exception) -> Rejection:
     """Return why a file is rejected that is none of its kind (Parquet, Arrow), given what went
     wrong. Raises `error` itself if it is the disk's."""
-    if isinstance(error, OSError) and error.errno:
-        raise error
-    reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+    reason = _reason(error)
     if "crypted" in reason:
         return Rejection(
             "read",
@@ -182,10 +157,6 @@ def not_a_file(kind: str, error: Exception) -> Rejection:
     )
 
 
-class _OtherKindError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
-    """Values of this type are none of the other type, whatever they are."""
-
-
 def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return an array with another type and the same values. Raises Misfit if a value would
     change."""
@@ -193,8 +164,6 @@ def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array
     try:
         return _fitted(array, type_)
-    except _OtherKindError as error:
-        raise ColumnMisfit(f"values of type {array.type} do not fit {type_} ({error})") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Misfit(
             f"values of type {array.type} do not fit {type_} ({str(error).splitlines()[0]})"
@@ -216,9 +185,11 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if type_ in text and own not in text:
         return _as_json(array).cast(type_)
     if pa.types.is_boolean(own) != pa.types.is_boolean(type_):
-        raise _OtherKindError("a boolean is not a number")
+        raise ColumnMisfit(f"values of type {own} do not fit {type_} (a boolean is not a number)")
     if (own in text) != (type_ in text):
-        raise _OtherKindError("text is not read as something else")
+        raise ColumnMisfit(
+            f"values of type {own} do not fit {type_} (text is not read as something else)"
+        )
     cast = array.cast(type_)
     widened = (
         pa.types.is_floating(own)
@@ -615,16 +586,17 @@ def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
             offset, size = offset + len(part), size - len(part)
 
 
-def damaged(what: str, error: Exception) -> Rejection:
-    """Return the rejection of what cannot be read. Raises `error` itself if it is the disk's."""
+def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         raise error
-    reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
-    return Rejection(
-        "read",
-        "damaged",
-        f"{what} cannot be read ({reason}); it is damaged, get it again",
-    )
+    return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+
+
+def damaged(what: str, error: Exception | str) -> Rejection:
+    """Return the rejection of what cannot be read. Raises `error` itself if it is the disk's."""
+    reason = error if isinstance(error, str) else _reason(error)
+    message = f"{what} cannot be read ({reason}); it is damaged, get it again"
+    return Rejection("read", "damaged", message)
 
 
 FAULTS = (

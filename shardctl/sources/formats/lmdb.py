@@ -58,17 +58,15 @@ def opened(path: str) -> Iterator[Entries]:
                 said = int(transaction.stat()["entries"])
                 # values of one key may lie side by side, without a header for each
                 if said > size:
-                    raise damaged(
-                        "the file",
-                        ValueError(f"it says that it has {said:,} entries, more than fit into it"),
-                    )
+                    why = f"it says that it has {said:,} entries, more than fit into it"
+                    raise damaged("the file", why)
                 _refuse_databases(environment, transaction)
                 units = max(1, min(said, MOST_UNITS, size // UNIT_BYTES))
                 edges = [said * unit // units for unit in range(units + 1)]
                 yield Entries(edges, partial(_records, transaction))
     except lmdb.Error as error:
         # LMDB names the path, which may be that of a copy of an object.
-        raise damaged("the file", ValueError(str(error).removeprefix(f"{path}: "))) from None
+        raise damaged("the file", str(error).removeprefix(f"{path}: ")) from None
 
 
 def _environment(path: str) -> Any:
@@ -113,9 +111,7 @@ def _records(transaction: Any, number: int, digest: Digest | None) -> Iterator[E
                 digest.update(value)
         yield sum(map(len, values.values())), partial(_fields, values)
         number += 1
-    raise damaged(
-        f"entry {number}", ValueError("it is not there, and the file says that it has more")
-    )
+    raise damaged(f"entry {number}", "it is not there, and the file says that it has more")
 
 
 def _fields(values: dict[str, Any]) -> Record:

@@ -69,7 +69,7 @@ class RowGroups(Rows):
             raise damaged(what, error) from error
         start = min(starts, default=0)
         if not 0 <= start <= end <= self._version[0] or facts.num_rows < 0:
-            raise damaged(what, ValueError("its bytes would be outside the file"))
+            raise damaged(what, "its bytes would be outside the file")
         return start, end - start, int(facts.num_rows)
 
     def hash(self, unit: Unit, digest: Digest) -> None:
