@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, lru_cache
 from importlib import import_module
@@ -126,28 +126,33 @@ def _imported(row: InputFormat, reader: str) -> Any:
     return import_attribute(reader)
 
 
+def _function(suffix: str, kind: str) -> Callable[[str], Any] | None:
+    """Return what the format of files with this ending names as `kind`, None where it has none."""
+    names = (getattr(row, kind) for row in INPUT_FORMATS if suffix in row.endings)
+    name = next(filter(None, names), None)
+    return None if name is None else import_attribute(name)
+
+
 def check_file(suffix: str, path: str) -> None:
     """Compare a file with what is known of it as a whole, beside its records. Raises Rejection,
     OSError."""
-    for row in INPUT_FORMATS:
-        if row.check and suffix in row.endings:
-            import_attribute(row.check)(path)
+    if (check := _function(suffix, "check")) is not None:
+        check(path)
 
 
 def companions_of(suffix: str, path: str) -> Iterator[str]:
     """Yield the files that the format of a file reads beside it: see InputFormat.companions."""
     plain, _, last = suffix.rpartition(".")
     ending = plain if plain and f".{last}" in COMPRESSED else suffix
-    row = next((row for row in INPUT_FORMATS if row.companions and ending in row.endings), None)
-    return iter(()) if row is None else import_attribute(row.companions)(path)
+    found = _function(ending, "companions")
+    return iter(()) if found is None else found(path)
 
 
 def note_on(suffix: str, path: str) -> tuple[str, str] | None:
     """Return what should be known of a file, a short stable name and a sentence; None if nothing.
     Raises OSError, Rejection."""
-    row = next((row for row in INPUT_FORMATS if row.note and suffix in row.endings), None)
-    note: tuple[str, str] | None = import_attribute(row.note)(path) if row is not None else None
-    return note
+    note = _function(suffix, "note")
+    return None if note is None else note(path)
 
 
 def import_attribute(name: str) -> Any:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from shardctl.errors import Rejection
 from shardctl.images.defaults import MAX_PIXELS
@@ -195,12 +196,8 @@ class Unit(NamedTuple):
     records: int
 
 
-class Digest(Protocol):
-    """What hashes the bytes that records are made of (xxhash.xxh3_64)."""
-
-    def update(self, data: Any, /) -> None:
-        """Add these bytes."""
-        ...
+Digest = xxhash.xxh3_64
+"""What hashes the bytes that records are made of."""
 
 
 @dataclass(frozen=True)

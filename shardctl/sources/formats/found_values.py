@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.formats.content import Content
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
 from shardctl.system.text import format_bytes, printable
 
@@ -107,11 +106,16 @@ def _column(
     string for null. Raises Misfit."""
     values = [record.get(f.name) for _, record in records]
     kinds = set(map(type, values))
+    own = [value.value if type(value) is JsonForm else value for value in values]
     if is_json(f):
-        own = (value.value if type(value) is JsonForm else value for value in values)
         return json_texts(own, _plain_or_text)
     if JsonForm in kinds:
-        return _from_json(values, f)
+        try:
+            return from_json(own, f.type)
+        except (ValueError, TypeError) as error:
+            raise Misfit(
+                f"the field {printable(f.name)} is not as shardctl.json describes it ({error})"
+            ) from None
     is_plain = kinds <= {_PLAIN.get(f.type), type(None)}
     faults = (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
 
@@ -132,17 +136,6 @@ def _column(
                 )
                 raise Misfit(f"record {number}: the field {printable(f.name)} {reason}") from None
         raise
-
-
-def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
-    try:
-        return from_json(
-            [value.value if type(value) is JsonForm else value for value in values], f.type
-        )
-    except (ValueError, TypeError) as error:
-        raise Misfit(
-            f"the field {printable(f.name)} is not as shardctl.json describes it ({error})"
-        ) from None
 
 
 def fitted_value(value: Any, type_: pa.DataType) -> Any:
@@ -173,10 +166,13 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
         parts = {f.name: fitted_value(value.get(f.name), f.type) for f in type_}
         return parts if type_.num_fields else "{}"
     if kind is str and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
-        return _from_text(value, type_)
-    if not _is_of(value, type_):
-        raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
-    return float(value) if pa.types.is_floating(type_) else value
+        # a date, a time, a decimal: no types of JSON, but a given schema may name them
+        if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or type_ == pa.bool_()):
+            with suppress(pa.ArrowException):
+                return pa.scalar(value).cast(type_)
+    elif _is_of(value, type_):
+        return float(value) if pa.types.is_floating(type_) else value
+    raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
 
 
 def _is_of(value: Any, type_: pa.DataType) -> bool:
@@ -188,18 +184,6 @@ def _is_of(value: Any, type_: pa.DataType) -> bool:
         limits = np.iinfo(str(type_)) if pa.types.is_integer(type_) else None
         return limits is not None and int(limits.min) <= value <= int(limits.max)
     return isinstance(value, float) and bool(pa.types.is_floating(type_))
-
-
-def _from_text(value: str, type_: pa.DataType) -> Any:
-    """Return a string as a date, a time, a decimal or bytes, which no types of JSON are but a given
-    schema may name."""
-    numeric = pa.types.is_integer(type_) or pa.types.is_floating(type_)
-    try:
-        if not numeric and not pa.types.is_boolean(type_):
-            return pa.scalar(value).cast(type_)
-    except pa.ArrowException:
-        pass
-    raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
 
 
 def _shown(value: Any) -> str:
@@ -360,30 +344,6 @@ class Container(ABC):
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of the record that `frame` gave last, all its bytes given. Raises
         Rejection."""
-
-
-def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
-    """Return the types of the fields of records: those that are declared, and of others those of
-    their values.
-
-    Records are looked at part by part, as far as they can be read. Strings of the field of labels
-    name classes.
-    """
-    label = reading.label
-    looked = {
-        *reading.looked,
-        *(f.name for f in declared.types if f.name == label and pa.types.is_string(f.type)),
-    }
-    found = [Types.of_schema(declared.types, label, looked).with_classes(declared.classes)]
-    known = {f.name for f in declared.types} - looked
-    with suppress(Rejection):
-        for records in parts:
-            others = [
-                {name: value for name, value in record.items() if name not in known}
-                for record in records
-            ]
-            found.append(Types.of_values(others, label))
-    return reduce(Types.join, found if len(declared.types) else found[1:] or found)
 
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:

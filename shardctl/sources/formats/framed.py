@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,6 @@ from shardctl.sources.formats.found_values import (
     Record,
     parsed_records,
     too_large,
-    types_beside,
 )
 from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.tfds import FEATURES, Features
@@ -67,13 +66,27 @@ class RecordFile(Format):
         and what is known of their fields. They raise Rejection, also where there are fewer."""
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records, found part by part, as far as they
-        can be read."""
+        """Return the types of the fields of a unit's records: those that are declared, and of others
+        those of their values, found part by part, as far as they can be read.
+
+        Strings of the field of labels name classes.
+        """
         with self.entries(path, unit, reading, None) as (entries, decoder, declared):
-            parts = _parts(entries, decoder, unit, None)
-            return types_beside(
-                declared, reading, ([record for _, record in records] for records, _ in parts)
-            )
+            label, types = reading.label, declared.types
+            looked = {
+                *reading.looked,
+                *(f.name for f in types if f.name == label and pa.types.is_string(f.type)),
+            }
+            found = [Types.of_schema(types, label, looked).with_classes(declared.classes)]
+            known = {f.name for f in types} - looked
+            with suppress(Rejection):
+                for records, _ in _parts(entries, decoder, unit, None):
+                    others = [
+                        {name: value for name, value in record.items() if name not in known}
+                        for _, record in records
+                    ]
+                    found.append(Types.of_values(others, label))
+            return reduce(Types.join, found if len(types) else found[1:] or found)
 
     def read(
         self,

@@ -233,10 +233,7 @@ def column(array: Array) -> pa.Array:
     """Return the rows of an array of a type that `column_type` takes. Raises ArrowInvalid for a
     date that is too far away."""
     if array.ndim > 1:
-        values = column(array.reshape(-1))
-        for length in reversed(array.shape[1:]):
-            values = pa.FixedSizeListArray.from_arrays(values, length)
-        return values
+        return nested(column(array.reshape(-1)), array.shape)
     dtype = array.dtype
     if dtype.names:
         return pa.StructArray.from_arrays(
@@ -253,6 +250,13 @@ def column(array: Array) -> pa.Array:
     if dtype.kind in "mM":
         return _times(native, _element_type(dtype, ""))
     return pa.array(native)
+
+
+def nested(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """Return values as the rows of an array of this shape."""
+    for length in reversed(shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, length)
+    return values
 
 
 def _times(array: Array, type_: pa.DataType) -> pa.Array:

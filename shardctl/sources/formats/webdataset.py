@@ -335,32 +335,31 @@ class TarSamples(Container):
         can be read from here on."""
         names: dict[str, str] = {}
         at = offset
-        while True:
-            header = self.content.at(at, BLOCK)
-            # two blocks of zeros should be there, which some leave out
-            if at == offset and not header.strip(b"\0"):
-                if self.content.at(at, ZEROS_AHEAD).strip(b"\0"):
-                    return self._broken(offset, at, HOLE)
-                return None if self.content.fault is None else self._broken(offset, at, "")
-            if at - offset > MOST_HEADERS:
-                return self._broken(offset, at, "no end of headers")
-            try:
+        try:
+            while True:
+                header = self.content.at(at, BLOCK)
+                # two blocks of zeros should be there, which some leave out
+                if at == offset and not header.strip(b"\0"):
+                    if self.content.at(at, ZEROS_AHEAD).strip(b"\0"):
+                        raise ValueError(HOLE)
+                    return None if self.content.fault is None else self._broken(offset, at, "")
+                if at - offset > MOST_HEADERS:
+                    raise ValueError("no end of headers")
                 info = parse_header(header)
-            except ValueError as error:
-                return self._broken(offset, at, str(error))
-            if info.type not in _BEFORE_OTHERS:
-                try:
+                if info.type not in _BEFORE_OTHERS:
                     return _made(info, names, self._start_of_data(info, header, at))
-                except ValueError as error:
-                    return self._broken(offset, at, str(error))
-            if info.size > LONGEST_HEADER:
-                return self._broken(offset, at, f"a header of {info.size} bytes")
-            text = self.content.at(at + BLOCK, info.size)
-            try:
-                names |= _names_in(info.type, text)
-            except ValueError as error:
-                return self._broken(offset, at, str(error))
-            at = _next_block(at + BLOCK + info.size)
+                if info.size > LONGEST_HEADER:
+                    raise ValueError(f"a header of {info.size} bytes")
+                text = self.content.at(at + BLOCK, info.size)
+                if info.type in _PAX:
+                    names |= _pax(text)
+                # a global one is about all members, which have headers of their own
+                elif info.type != tarfile.XGLTYPE:
+                    is_name = info.type == tarfile.GNUTYPE_LONGNAME
+                    names["path" if is_name else "linkpath"] = _decoded(text.split(b"\0", 1)[0])
+                at = _next_block(at + BLOCK + info.size)
+        except ValueError as error:
+            return self._broken(offset, at, str(error))
 
     def _at_zeros(self, offset: int) -> Frame | None:
         """Return None where only zeros follow: the tar ends. A hole, or a second tar, must not end
@@ -522,17 +521,6 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     return None
 
 
-def _names_in(type_: bytes, text: bytes) -> dict[str, str]:
-    """Return what a header says that stands before that of a member, by its name in pax. Raises
-    ValueError."""
-    if type_ == tarfile.XGLTYPE:
-        return {}  # it is about all members, which have headers of their own
-    if type_ in _PAX:
-        return _pax(text)
-    name = "path" if type_ == tarfile.GNUTYPE_LONGNAME else "linkpath"
-    return {name: text.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")}
-
-
 def _pax(text: bytes) -> dict[str, str]:
     """Return the records of a pax header: "LENGTH NAME=VALUE\\n" each (POSIX, pax, extended
     header). Raises ValueError."""
@@ -546,8 +534,6 @@ def _pax(text: bytes) -> dict[str, str]:
         if not equals:
             raise ValueError("a pax header that is none")
         if name in _PAX_NAMES or name.startswith(b"GNU.sparse"):
-            found[name.decode("utf-8", "surrogateescape")] = value.decode(
-                "utf-8", "surrogateescape"
-            )
+            found[_decoded(name)] = _decoded(value)
         at += int(length)
     return found
