@@ -2,32 +2,22 @@
 features, copies."""
 
 from __future__ import annotations
-
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import (Callable, Iterable, Iterator)
 from functools import lru_cache
-from typing import TypeVar
-
 from shardctl.errors import InputError
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.export_description import (
-    DEEPEST,
-    DESCRIPTION,
-    Description,
-    from_root,
-    located,
-    loose_names,
-    may_be_of_export,
-)
-from shardctl.sources.files import exists, read_small, version_of
-from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
+from shardctl.sources.export_description import (DEEPEST, DESCRIPTION, Description, from_root, located, loose_names, may_be_of_export)
+from shardctl.sources.files import (exists, read_small, version_of)
+from shardctl.sources.format_table import (INPUT_FORMATS, Sidecar)
 from shardctl.sources.formats import import_attribute
-from shardctl.sources.formats.beside import MOST_BYTES, is_beside, json_in
-from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
-from shardctl.system.locations import folders_above, join, parent_of, path_below
-from shardctl.system.text import counted, printable
+from shardctl.sources.formats.beside import (MOST_BYTES, is_beside, json_in)
+from shardctl.sources.walk import (FoundFile, LeftOut, suffix_of)
+from shardctl.system.locations import (folders_above, join, parent_of, path_below)
+from shardctl.system.text import (counted, printable)
+from typing import TypeVar
 
 _Found = TypeVar("_Found")
 
@@ -61,7 +51,7 @@ _EXCLUSIONS = _by_ending(
     (endings, rule) for row in INPUT_FORMATS for endings, rule in [row.excluded] if endings
 )
 _FOLDERS = _by_ending(
-    (row.folder.endings, (re.compile(row.folder.path), row.folder.file))
+    (row.folder[0], (re.compile(row.folder[1]), row.folder[2]))
     for row in INPUT_FORMATS
     if row.folder is not None
 )
@@ -72,7 +62,7 @@ _FAILURES = ".parquet"
 _SUFFIXES = frozenset((*_SIDECARS, *_EXCLUSIONS, _FAILURES))
 """The endings of files that may describe or repeat others."""
 
-_NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.numbered for ending in row.endings)
+_NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.of_tfds for ending in row.endings)
 """How the endings of numbered files begin."""
 
 _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
@@ -138,7 +128,7 @@ def inputs_among(
             continue
         name = file.path.rpartition("/")[2]
         if (sidecar := _sidecar_of(name, file)) is not None:
-            if sidecar.use is not Use.NOTHING:
+            if sidecar.use != "nothing":
                 beside.append(file)
             if sidecar.missing and (sentence := import_attribute(sidecar.missing)(file)):
                 lost.append(f"{MISSING}{sentence}")
@@ -201,7 +191,7 @@ def _sidecar_of(name: str, file: FoundFile) -> Sidecar | None:
         return None
     for sidecar, pattern in _SIDECARS[file.suffix]:
         match = pattern.fullmatch(name)
-        if match is None or (file.fault is not None and sidecar.use is Use.DESCRIBES):
+        if match is None or (file.fault is not None and sidecar.use == "describes"):
             continue
         # Match.expand takes 5 µs: it parses the name each time
         group = match[1] if match.lastindex else ""
