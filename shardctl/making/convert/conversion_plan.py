@@ -4,7 +4,7 @@ the cost."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ from shardctl.making.plan.labels import (
     write_files,
 )
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import Planner, SplitPlan, Units, order_units
+from shardctl.making.plan.plan import Planner, SplitPlan, Units
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import Costs, DatasetJob, Job, Lineage
@@ -125,7 +125,7 @@ EMPTY = Layout("", pa.schema([]))
 class Material:
     """What a plan is made from. The plan adds notices to `listing`, and may take columns from its
     labels files. `roots` are the folders that paths are relative to; `folder` is for scratch, and
-    only this process reads it."""
+    only this process reads it. `parts` are those of the fingerprint."""
 
     listing: Listing
     recipe: Recipe
@@ -135,6 +135,7 @@ class Material:
     engine: Engine
     folder: Path
     listener: Listener
+    parts: dict[str, str] = field(default_factory=dict)
 
     @property
     def discovery(self) -> Discovery:
@@ -162,48 +163,20 @@ class Material:
 
 @dataclass(frozen=True)
 class ConversionPlan:
-    """A new dataset that is decided on and not begun: what makes the rows of its plan, and its job
-    but for the folder.
-
-    `probed` records were tried; a sample takes `sample_bytes` on average, over all of them.
-    """
+    """A new dataset that is decided on and not begun: its `job`, whose folder is to be given yet,
+    and what makes its tables."""
 
     listing: Listing
     labelling: Labelling
     planner: Planner
-    fields: pa.Schema | None
+    job: DatasetJob
     probe: Probe
-    sample_bytes: float
-    splits: tuple[SplitPlan, ...]
     compared: Sequence[Compared] = ()
-
-    def job(
-        self,
-        folder: Path,
-        roots: tuple[Root, ...],
-        recipe: Recipe,
-        parts: dict[str, str],
-        shuffle: int | None,
-    ) -> DatasetJob:
-        """Return the job in its folder."""
-        probe, planner = self.probe, self.planner
-        costs = Costs(
-            sample_bytes=self.sample_bytes,
-            samples_per_record=probe.samples_per_record,
-            record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
-            shard_bytes=probe.shard_bytes,
-            probed=probe.records,
-            probe_rejects=probe.rejected,
-        )
-        lineage = Lineage(parts, beside=self.listing.digest_beside)
-        reading = (self.fields, self.labelling.by_field, planner.order.draw)
-        of_job = (folder, roots, recipe, probe.layout, self.splits, *reading, shuffle)
-        return DatasetJob(*of_job, lineage=lineage, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""
         write_files(folder / FILES, self.listing, self.labelling)
-        self.planner.write(folder, [split.shards for split in self.splits])
+        self.planner.write(folder, [split.shards for split in self.job.splits])
         for each in self.compared:
             copy_file(each.table, folder / each.table.name)
 
@@ -256,7 +229,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         listing.note("kept-under-another-name", names=names, others=others)
     if fields is not None and splitting.draw is not None:
         refuse_groups(fields, recipe, types)
-    planner = Planner(units, order_units(units, splitting, rules.shuffle))
+    planner = Planner(units, splitting, rules.shuffle)
     job = replace(job, layout=layout_before_functions(job, labelling, listing))
     if rules.labels.classes is not None:
         refuse_other_names(job.layout.roles.by_name, rules.labels.classes)
@@ -306,9 +279,28 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         )
         listing.note("encodings", found=", ".join(shown))
     listing.notices += [said for step in recipe.transforms for said in step.notices()]
-    return ConversionPlan(
-        listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared
+    costs = Costs(
+        sample_bytes=sample_bytes,
+        samples_per_record=probe.samples_per_record,
+        record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
+        shard_bytes=probe.shard_bytes,
+        probed=probe.records,
+        probe_rejects=probe.rejected,
     )
+    planned = DatasetJob(
+        Path(),
+        material.roots,
+        recipe,
+        probe.layout,
+        tuple(splits),
+        fields,
+        labelling.by_field,
+        planner.draw,
+        rules.shuffle,
+        lineage=Lineage(material.parts, beside=listing.digest_beside),
+        costs=costs,
+    )
+    return ConversionPlan(listing, labelling, planner, planned, probe, compared)
 
 
 def _probe(material: Material, job: Job, planner: Planner, labelling: Labelling) -> Probe:

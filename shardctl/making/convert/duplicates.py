@@ -19,7 +19,8 @@ from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
 from shardctl.making.plan.labels import Labelling, write_files
 from shardctl.making.plan.listing import Flags, Hashes, Listing, Numbers
-from shardctl.making.plan.plan import Order, Planner, Units
+from shardctl.making.plan.plan import Planner, Units
+from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.hashes import (
     HASHES,
@@ -253,7 +254,7 @@ def compare_texts(
         folder = Path(tempfile.mkdtemp(prefix="texts-", dir=job.folder))
         job = replace(job, folder=folder, draw=None)
         write_files(folder / FILES, listing, labelling)
-        Planner(units, Order(("all",), (np.arange(len(units)),), None)).write_units(folder)
+        Planner(units, Splitting(("all",), None, ""), None).write_units(folder)
         begin(job)
         return [_TextSearch(job, place, engine, comparing).run() for place in places]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.format.names import FILES
@@ -18,15 +18,11 @@ from shardctl.making.convert.manifest_writer import changes_of
 from shardctl.making.convert.previous import Matching, PreviousDataset, match_files
 from shardctl.making.convert.rejects import moved_records, refuse_failing
 from shardctl.making.plan.labels import LABEL, write_files
-from shardctl.making.plan.listing import Listing
+from shardctl.making.plan.listing import Listing, Numbers
 from shardctl.making.shards.job import DatasetJob, Job
 from shardctl.sources.annotations.objects import annotated_columns
 from shardctl.sources.formats.base import FOLDER
 from shardctl.system.text import format_bytes, printable
-
-if TYPE_CHECKING:
-    from shardctl.making.convert.update_plan import UpdatePlan
-
 
 RUN_AGAIN = "run the conversion again"
 
@@ -37,8 +33,9 @@ class PlannedJob:
 
     The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
     up to date, None for none, and `matching` has what an update changes in its inputs; None where
-    an earlier call has planned it. `tables` makes the tables of the job, None
-    once they are written.
+    an earlier call has planned it. `tables` makes the tables of the job, and has the row in the
+    plan before of each row of its plan (UpdatePlan), None where all are new; None once they are
+    written.
     """
 
     job: DatasetJob
@@ -46,7 +43,7 @@ class PlannedJob:
     status: str
     before: PreviousDataset | None
     warnings: tuple[str, ...] = ()
-    tables: ConversionPlan | UpdatePlan | None = None
+    tables: tuple[Callable[[Path], None], Numbers | None] | None = None
     matching: Matching | None = None
 
 
@@ -64,18 +61,33 @@ def plan(
     in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
     status = "updated" if conversion.is_there else "created"
+
+    def fresh() -> Material:
+        return Material(
+            inputs.listing.fresh(),
+            conversion.recipe,
+            conversion.rules,
+            conversion.options,
+            inputs.bases,
+            conversion.engine,
+            inputs.scratch,
+            conversion.listener,
+            inputs.parts,
+        )
+
     why = "new records have other types" if all_types else ""
     if before is not None and not all_types:
         from shardctl.making.convert.update_plan import UpdatePlan, plan_update
 
-        material = _material(conversion, inputs)
+        material = fresh()
         found = plan_update(material, before)
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
-            job = found.job(folder, inputs.bases, inputs.parts)
+            job = replace(found.job, folder=folder)
             inputs = replace(inputs, listing=material.listing)
             warnings = tuple(moved_records(job, found.matching))
-            return PlannedJob(job, inputs, status, before, warnings, found, found.matching)
+            tables = (found.write, found.of_old)
+            return PlannedJob(job, inputs, status, before, warnings, tables, found.matching)
         why = found
     if before is not None and conversion.options.append:
         raise InputError(
@@ -84,45 +96,23 @@ def plan(
         )
 
     def attempt(all_types: bool) -> ConversionPlan:
-        return plan_conversion(_material(conversion, inputs), all_types)
+        return plan_conversion(fresh(), all_types)
 
-    new = attempt(all_types) if all_types else with_types(attempt, RUN_AGAIN)
+    new = attempt(True) if all_types else with_types(attempt, RUN_AGAIN)
     if conversion.options.max_rejects is None:
         refuse_failing(new.probe, new.listing)
-    job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.rules.shuffle)
-    planned = PlannedJob(job, replace(inputs, listing=new.listing), status, before, tables=new)
-    return planned if before is None else _following(planned, new, before, why)
-
-
-def _following(
-    planned: PlannedJob, new: ConversionPlan, before: PreviousDataset, why: str
-) -> PlannedJob:
-    """Return the job that makes all shards of a dataset anew that is brought up to date."""
-    files = planned.inputs.scratch / f"anew-{FILES}"
+    inputs, job = replace(inputs, listing=new.listing), replace(new.job, folder=folder)
+    if before is None:
+        return PlannedJob(job, inputs, status, None, tables=(new.write, None))
+    # all shards of the dataset are made anew
+    files = inputs.scratch / f"anew-{FILES}"
     write_files(files, new.listing, new.labelling)
-    matching, old, shards = (
-        match_files(before, new.listing, files),
-        len(before.table),
-        planned.job.shards,
-    )
-    changes = Changes(*matching.counts, min(old, shards), max(0, shards - old), 0, why)
-    lineage = replace(planned.job.lineage, changes=asdict(changes), updates=before.digest)
-    job = replace(planned.job, lineage=lineage)
+    matching, old = match_files(before, new.listing, files), len(before.table)
+    changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
+    lineage = replace(job.lineage, changes=asdict(changes), updates=before.digest)
+    job = replace(job, lineage=lineage)
     warnings = tuple(moved_records(job, matching))
-    return replace(planned, job=job, warnings=warnings, matching=matching)
-
-
-def _material(conversion: Conversion, inputs: Inputs) -> Material:
-    return Material(
-        inputs.listing.fresh(),
-        conversion.recipe,
-        conversion.rules,
-        conversion.options,
-        inputs.bases,
-        conversion.engine,
-        inputs.scratch,
-        conversion.listener,
-    )
+    return PlannedJob(job, inputs, status, before, warnings, (new.write, None), matching)
 
 
 def announce(

@@ -28,7 +28,6 @@ from shardctl.inspection.verify.verification import checks_ahead
 from shardctl.making.commit import generations, publish
 from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
 from shardctl.making.convert.conversion import Conversion, Inputs, discover
-from shardctl.making.convert.conversion_plan import ConversionPlan
 from shardctl.making.convert.decision import (
     UPDATING,
     Action,
@@ -259,21 +258,20 @@ def begin_job(
 
 def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> PlannedJob:
     """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
-    job, folder, before, tables = planned.job, planned.job.folder, planned.before, planned.tables
-    assert tables is not None, "they are not written yet"
+    job, folder, before = planned.job, planned.job.folder, planned.before
+    assert planned.tables is not None, "they are not written yet"
+    write, of_old = planned.tables
     announce(conversion, job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
     conversion.target.make_room(folder)
     job = conversion.target.prepared(job)
-    tables.write(folder)
+    write(folder)
     warnings = list(planned.warnings)
     if before is not None:
         hide_pruned(folder / FILES, before.state.pruned)
-        warnings += write_known(
-            job, before, None if isinstance(tables, ConversionPlan) else tables.of_old
-        )
+        warnings += write_known(job, before, of_old)
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)
