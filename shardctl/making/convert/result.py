@@ -20,10 +20,8 @@ from shardctl.making.convert.rejects import (
     MANY_REJECTS,
     copy_rejects,
     count_rejects,
-    refuse_many_rejects,
 )
 from shardctl.making.notices import notice
-from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.making.plan.listing import Listing
 from shardctl.sources.label_table import hash_names, some
 from shardctl.system.folders import LocalFolder
@@ -246,40 +244,10 @@ def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
         0.0,
         manifest.fingerprint,
         notices=tuple(listing.notices),
-        explanation=explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing),
+        explanation=explain(
+            conversion.folder, manifest, inputs.parts, recipe.to_json(), settings, listing
+        ),
     )
-
-
-def planned(
-    conversion: Conversion,
-    inputs: Inputs,
-    expected: Estimate,
-    job: str,
-    warnings: tuple[str, ...],
-) -> ConvertResult:
-    """Return what would be done. `job` is the name of its folder."""
-    facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0, job)
-    return ConvertResult(
-        "planned",
-        *facts,
-        estimate=expected,
-        notices=tuple(inputs.listing.notices),
-        warnings=(*inputs.listing.warnings, *warnings),
-        changes=expected.changes,
-    )
-
-
-def up_to_date(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
-    """Return the result where the same dataset is there. Raises TooManyRejectsError, as making it
-    would have."""
-    refuse_many_rejects(conversion.folder, manifest, conversion.options.max_rejects)
-    if manifest.fingerprint != fingerprint(inputs.parts):
-        before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
-        said = notice("other-versions", changes=version_changes(before, now))
-        inputs.listing.notices.append(said)
-    if has_some_rejects(manifest):
-        conversion.target.fetch_listed_rejects()
-    return finished(conversion, inputs, "up-to-date", None)
 
 
 def finished(

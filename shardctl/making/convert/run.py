@@ -30,7 +30,6 @@ from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse
 from shardctl.making.convert.conversion import Conversion, Inputs, discover
 from shardctl.making.convert.decision import (
     UPDATING,
-    Action,
     DatasetReplacedError,
     Decision,
     NewDataset,
@@ -53,10 +52,10 @@ from shardctl.making.convert.rejects import (
     write_known,
 )
 from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.result import ConvertResult, explained, finished, planned, up_to_date
+from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
 from shardctl.making.convert.targets import Chosen, Target, WriteLease
 from shardctl.making.options import reject_limit
-from shardctl.making.plan.fingerprint import fingerprint
+from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
@@ -164,7 +163,7 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     root, there = conversion.folder.root, conversion.manifest()
     # no job is looked at yet: it may be another user's
     decision, _ = _decide(conversion, inputs, there, with_jobs=False)
-    if there is not None and decision.action is Action.UP_TO_DATE:
+    if there is not None and not decision.job:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
         return _use_existing(conversion, inputs, there)
@@ -174,13 +173,20 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
-    """Return the result where the wanted dataset is there, with all of its files."""
+    """Return the result where the wanted dataset is there, with all of its files. Raises
+    TooManyRejectsError, as making it would have."""
     try:
         conversion.target.refuse_lost_files(manifest)
     except DatasetError:
         conversion.refuse_replaced(manifest)  # they were files of the dataset before
         raise
-    return up_to_date(conversion, inputs, manifest)
+    refuse_many_rejects(conversion.folder, manifest, conversion.options.max_rejects)
+    if manifest.fingerprint != fingerprint(inputs.parts):
+        before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
+        inputs.listing.note("other-versions", changes=version_changes(before, now))
+    if has_some_rejects(manifest):
+        conversion.target.fetch_listed_rejects()
+    return finished(conversion, inputs, "up-to-date", None)
 
 
 def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
@@ -211,13 +217,22 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     write."""
     conversion.target.check_writable()
     decision, before = _decide(conversion, inputs, there, with_jobs=True)
-    job = _job_to_resume(conversion, inputs, decision)
-    if job is not None:
-        expected = announce(conversion, job, inputs.listing)
-        return planned(conversion, inputs, expected, decision.job, ())
-    found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
-    expected = announce(conversion, found.job, found.inputs.listing, is_new=True)
-    return planned(conversion, found.inputs, expected, decision.job, found.warnings)
+    job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
+    is_new, warnings = job is None, tuple[str, ...]()
+    if job is None:
+        found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+        job, listing, warnings = found.job, found.inputs.listing, found.warnings
+    expected = announce(conversion, job, listing, is_new)
+    facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
+    return ConvertResult(
+        "planned",
+        *facts,
+        decision.job,
+        estimate=expected,
+        notices=tuple(listing.notices),
+        warnings=(*listing.warnings, *warnings),
+        changes=expected.changes,
+    )
 
 
 def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
@@ -226,9 +241,7 @@ def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -
     folder = conversion.staging.path(decision.job)
     if not conversion.options.overwrite and not decision.follows:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
-    if decision.action is not Action.RESUME:
-        return None
-    return unfinished(folder, inputs.bases, conversion.recipe)
+    return unfinished(folder, inputs.bases, conversion.recipe) if decision.resumes else None
 
 
 def begin_job(
@@ -245,7 +258,7 @@ def begin_job(
     # Once more: another converter may have finished while this one waited.
     there = conversion.manifest()
     decision, before = _decide(conversion, inputs, there, with_jobs=True)
-    if there is not None and decision.action is Action.UP_TO_DATE:
+    if there is not None and not decision.job:
         return _use_existing(conversion, inputs, there)
     folder = conversion.staging.path(decision.job)
     if all_types:

@@ -49,35 +49,98 @@ from shardctl.sources.kinds import Form, SampleKind, is_unnamed
 from shardctl.sources.label_table import LabelTable, said_of_names, some
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
+from shardctl.sources.walk import (
+    UNREACHABLE,
+    FoundFile,
+    LeftOut,
+    is_hidden,
+    order_in_walk,
+    suffix_of,
+    walk,
+)
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import is_stored, name_of, parent_of, path_below
+from shardctl.system.locations import is_stored, name_of, parent_of, path_below, within
 from shardctl.system.machine import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
 
 SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
 
 
-@dataclass(frozen=True)
-class KnownFiles:
-    """Files that need not be looked at again: `files` gives them, in the order of a walk, and all
-    are inputs of one `form`.
+class Appending:
+    """Sources of which the inputs are added to a dataset, without a look at those that it has: its
+    `files`, with their times of change (files,) int64, all inputs of one `form`. Raises InputError
+    for sources whose labels are in files.
 
-    `walk` gives other files, as sources.walk.walk does; those of them that are known must be as
-    they were.
+    `sources` are those of the dataset afterwards: those that it has, and the given ones that are in
+    none of these.
     """
 
-    form: Form
-    files: Callable[[], Iterator[FoundFile]]
-    walk: Callable[[Callable[[str], None]], Iterator[FoundFile]]
+    def __init__(
+        self,
+        files: pa.Table,
+        mtime_ns: Numbers,
+        form: Form,
+        sources: Sequence[str],
+        given: Sequence[SourceRoot],
+        rule: LabelRule,
+    ) -> None:
+        self._files, self._mtime_ns, self._form = files, mtime_ns, form
+        if rule.mode == "file" or rule.annotations or "columns" in files.column_names:
+            raise InputError(
+                "--append cannot tell what labels files and annotations say of inputs that it does "
+                "not look at; use --update"
+            )
+        self.sources = list(sources)
+        self._given: list[tuple[int, str, SourceRoot]] = []
+        """Each with the number of the source that it lies in, and the path below that, "" for all
+        of it."""
+        for root in given:
+            lies = ((n, path_below(root.recorded, each)) for n, each in enumerate(self.sources))
+            new = (len(self.sources), "")
+            found, below = next(((n, path) for n, path in lies if path is not None), new)
+            if found == len(self.sources):
+                self.sources.append(root.recorded)
+            if any(map(is_hidden, filter(None, below.split("/")))):
+                raise InputError(
+                    f"{printable(root.text)}: is in a hidden folder of "
+                    f"{printable(self.sources[found])}; give it another name"
+                )
+            self._given.append((found, below, root))
+
+    def _known(self) -> Iterator[tuple[Form, FoundFile]]:
+        """Yield the files of the dataset, in the order of a walk."""
+        first, begins = 0, list(map(within, self.sources))
+        for batch in self._files.to_batches(max_chunksize=CHUNK_ROWS):
+            columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
+            times = self._mtime_ns[first : first + len(batch)].tolist()
+            for path, root, size, time_ns in zip(*columns, times, strict=True):
+                folder, _, name = path.rpartition("/")
+                opened, suffix = f"{begins[root]}{path}", suffix_of(name)
+                yield (
+                    self._form,
+                    FoundFile(root, path, opened, folder, suffix, size, time_ns, None),
+                )
+            first += len(batch)
+
+    def walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
+        """Yield the files in the given sources, by their paths in the sources of the dataset, in
+        the order of these."""
+        for number, below, root in sorted(self._given, key=lambda each: each[:2]):
+            for file in walk([root], notice):
+                if not root.is_folder and below:
+                    folder, path = below.rpartition("/")[0], below
+                else:
+                    folder = "/".join(part for part in (below, file.folder) if part)
+                    path = f"{below}/{file.path}" if below else file.path
+                yield file._replace(root=number, path=path, folder=folder)
 
     def joined(self, wanted: Iterator[tuple[Form, FoundFile]]) -> Iterator[tuple[Form, FoundFile]]:
         """Yield the known files and the wanted ones of the walk, each once, in the order of a walk.
         Raises InputError."""
-        known = ((self.form, file) for file in self.files())
         last: FoundFile | None = None
-        for form, file in heapq.merge(known, wanted, key=lambda each: order_in_walk(each[1])):
+        merged = heapq.merge(self._known(), wanted, key=lambda each: order_in_walk(each[1]))
+        for form, file in merged:
             if last is None or (last.root, last.path) != (file.root, file.path):
                 yield form, file
             elif (last.size, last.mtime_ns) != (file.size, file.mtime_ns):
@@ -108,7 +171,7 @@ def list_files(
     rule: LabelRule,
     path: Path,
     found: Callable[[int], None],
-    known: KnownFiles | None = None,
+    known: Appending | None = None,
 ) -> Listing:
     """Walk the sources and write a row per file to `path`; `found` is called with the number of
     files now and then.

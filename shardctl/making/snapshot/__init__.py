@@ -26,7 +26,7 @@ from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.run import run
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.convert.unchanged import find_unchanged, recipe_if_same
+from shardctl.making.convert.unchanged import find_unwalked, recipe_if_same
 from shardctl.making.options import convert_options
 from shardctl.making.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.system import file_lease
@@ -254,7 +254,7 @@ class _Snapshot:
     def _is_surely_unchanged(self, manifest: Manifest) -> bool:
         if self.store is not None:
             self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
-        return find_unchanged(self.request, manifest) is not None
+        return find_unwalked(self.request, manifest) is not None
 
     def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.
