@@ -203,15 +203,12 @@ class Options:
         Labels(),
         "auto",
         "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for "
-        "each file. none: labels are"
-        " not stored. auto, the default: metadata.csv, .jsonl or .parquet, labels.csv or .jsonl "
-        "beside the inputs. Without"
-        " such a file, auto takes the field label of JSONL lines, else the folders if there are "
-        "two or more (`shardctl help"
-        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or "
-        "yolo:DIR, voc:DIR, masks:DIR or"
-        " masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR "
-        "(`shardctl help annotations`).",
+        "each file. none: labels are not stored. auto, the default: metadata.csv, .jsonl or "
+        ".parquet, labels.csv or .jsonl beside the inputs. Without such a file, auto takes the "
+        "field label of JSONL lines, else the folders if there are two or more (`shardctl help "
+        "inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or "
+        "yolo:DIR, voc:DIR, masks:DIR or masks+suffix=_mask:DIR, captions: or captions:DIR or "
+        "captions:FILE, imagenet:DIR (`shardctl help annotations`).",
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
@@ -267,11 +264,9 @@ class Options:
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
         "auto",
         "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. "
-        "source: by the names of the"
-        " SRC. column: by the column split of the labels file. lists: by data.yaml, COCO files, "
-        "train.txt and test.txt."
-        " none: only one split. auto: by names such as train, val and test (`shardctl help "
-        "inputs`).",
+        "source: by the names of the SRC. column: by the column split of the labels file. lists: "
+        "by data.yaml, COCO files, train.txt and test.txt. none: only one split. auto: by names "
+        "such as train, val and test (`shardctl help inputs`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,
@@ -317,10 +312,8 @@ class Options:
         ValueType(),
         "local",
         "Where the shards are built: local is in processes of this machine, ray is on a Ray "
-        "cluster. All nodes of the cluster"
-        " must see SRC and DST at the same paths (`shardctl help cluster`). With ray, --workers is "
-        "the number of shards that"
-        " are built at the same time.",
+        "cluster. All nodes of the cluster must see SRC and DST at the same paths (`shardctl help "
+        "cluster`). With ray, --workers is the number of shards that are built at the same time.",
         metavar=engines.metavar(),
         shows_default=True,
         heading=RUNNING,
@@ -372,8 +365,7 @@ class Options:
         Flag(),
         False,
         "Print what the command would do, and write nothing. It reports the same errors as a real "
-        "run, except --max-rejects:"
-        " rejects are known only at the end.",
+        "run, except --max-rejects: rejects are known only at the end.",
         heading=OUTPUT,
         brief="print the plan, and write nothing",
     )
@@ -381,8 +373,7 @@ class Options:
         Flag(),
         False,
         "Bring the dataset at DST up to date. Shards with changed or deleted inputs are built "
-        "again, and new inputs fill new"
-        " shards. Without a dataset at DST, make one.",
+        "again, and new inputs fill new shards. Without a dataset at DST, make one.",
         heading=TARGET,
         brief="follow changes of the source",
     )
@@ -390,18 +381,15 @@ class Options:
         Flag(),
         False,
         "Add the inputs of SRC to the dataset at DST, in new shards. The inputs that DST has "
-        "already are not checked: use this"
-        " for logs, crawls and new days. Files inside a source of the dataset get the keys that "
-        "they would have there. Without"
-        " a dataset at DST, make one.",
+        "already are not checked: use this for logs, crawls and new days. Files inside a source of "
+        "the dataset get the keys that they would have there. Without a dataset at DST, make one.",
         heading=TARGET,
     )
     moved_from: Sequence[str | Path] = option(
         Many(FilePath()),
         (),
         "With --update, if a source has moved: its place when the dataset was made. Give it once "
-        "for each source, in their"
-        " order.",
+        "for each source, in their order.",
         metavar="OLD",
         heading=TARGET,
     )

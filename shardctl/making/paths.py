@@ -118,8 +118,7 @@ def refuse_generation(target: Path) -> None:
         dataset = printable(str(target.parent.parent))
         raise DatasetError(
             f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give "
-            "that dataset, or another"
-            " destination"
+            "that dataset, or another destination"
         )
 
 
@@ -198,8 +197,7 @@ def _refuse_what_is_there(target: Path, shown: str, roots: Sequence[SourceRoot])
     if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
         raise StorageError(
             f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; "
-            "bring that back, move the files"
-            " away, or give another destination"
+            "bring that back, move the files away, or give another destination"
         )
 
 

@@ -454,8 +454,7 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
             if fixed:
                 raise UsageError(
                     f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
-                    "images have"
-                    f" ({printable(name)}); leave out the step or these annotations"
+                    f"images have ({printable(name)}); leave out the step or these annotations"
                 )
             if (
                 step.mirrors
@@ -465,10 +464,9 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
             ):
                 raise UsageError(
                     f"{step.name} mirrors the images, but shardctl does not know which left and "
-                    "right keypoints change places"
-                    f" ({printable(name)}). Leave out the step, or add this to the source: "
-                    "flip_idx of YOLO, or names such as"
-                    " left_eye and right_eye"
+                    f"right keypoints change places ({printable(name)}). Leave out the step, or "
+                    "add this to the source: flip_idx of YOLO, or names such as left_eye and "
+                    "right_eye"
                 )
 
 
@@ -494,8 +492,7 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
             )
         raise UsageError(
             f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
-            "leave out the step, or leave"
-            f" out {printable(marked[0])} of --unmoved"
+            f"leave out the step, or leave out {printable(marked[0])} of --unmoved"
         )
 
 

@@ -223,14 +223,8 @@ class Discovery:
     def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
         """Return the first of some units in every folder: files beside them may say the names of
         classes, in each its own."""
-        folders = {
-            folder: place
-            for place, folder in enumerate(
-                dict.fromkeys(group.folder for group in self.listing.groups)
-            )
-        }
-        of_group = np.array([folders[group.folder] for group in self.listing.groups], np.int64)
-        if len(folders) == 1:
+        of_group = self.listing.folder_of_group
+        if not of_group.any():
             return numbers[:1]
         of_unit = of_group[self.listing.table["group"].to_numpy()[units.file[numbers]]]
         return numbers[np.unique(of_unit, return_index=True)[1]]

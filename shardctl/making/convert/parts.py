@@ -243,8 +243,7 @@ def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
         if here != planned:
             raise DatasetError(
                 f"{shown}: the conversion was planned with other {difference(planned, here)} than "
-                "this machine has; all parts"
-                " need the same"
+                "this machine has; all parts need the same"
             )
         return job
     return None
@@ -317,8 +316,7 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
             f"{folder.shown()}: the dataset has changed since its update was planned in parts; "
-            f"delete {STAGING} in it,"
-            " and run the parts again"
+            f"delete {STAGING} in it, and run the parts again"
         )
     return PreviousDataset(folder, manifest)
 

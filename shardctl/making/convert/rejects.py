@@ -36,7 +36,7 @@ from shardctl.making.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing, Numbers
-from shardctl.making.plan.plan import NOT_KEPT
+from shardctl.making.plan.plan import NOT_KEPT, job_table
 from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, Job, KnownLine
 from shardctl.making.shards.planned import File, PlannedUnit
 from shardctl.making.shards.rows import of_several
@@ -87,8 +87,7 @@ def refuse_many_rejects(folder: LocalFolder, manifest: Manifest, most: str | int
         rejects = count_rejects(manifest.rejected, manifest.inputs)
         raise TooManyRejectsError(
             f"{folder.shown()}: the dataset is complete, with {rejects}, more than --max-rejects "
-            f"allows; {REJECTS} has"
-            " the reasons"
+            f"allows; {REJECTS} has the reasons"
         )
 
 
@@ -594,10 +593,7 @@ def hide_pruned(path: Path, pruned: Pruned) -> None:
         return
     import pyarrow.compute as pc
 
-    with (
-        replacing(path) as sink,
-        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer,
-    ):
+    with job_table(path, files.schema) as writer:
         for batch in files.to_batches():
             gone = np.asarray(pc.is_in(batch.column("path"), value_set=hidden))
             for name in names:

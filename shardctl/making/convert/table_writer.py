@@ -28,6 +28,7 @@ from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, wr
 from shardctl.making.plan.fingerprint import VERSIONS
 from shardctl.making.plan.labels import JOB_ONLY
 from shardctl.making.plan.listing import CHUNK_ROWS
+from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.system.files import copy_file, replacing, write_atomically
@@ -145,8 +146,7 @@ class TableWriter:
         job, shapes = self._job, set[Shape]()
         with (
             replacing(self._new / REJECTS) as rejects,
-            replacing(self._new / PLAN) as plan,
-            pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
+            job_table(self._new / PLAN, PLAN_SCHEMA) as writer,
         ):
             rows = JoinedRows(writer)
             for shard in range(job.shards):
@@ -224,11 +224,9 @@ def write_final_files(path: Path, files: pa.Table) -> None:
     names = [name for name in files.column_names if name not in dict(JOB_ONLY)]
     if "label" in names and files["label"].null_count == len(files):
         names.remove("label")
-    with (
-        replacing(path) as sink,
-        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.select(names).schema) as writer,
-    ):
-        for batch in files.select(names).to_batches():
+    files = files.select(names)
+    with job_table(path, files.schema) as writer:
+        for batch in files.to_batches():
             writer.write_batch(batch)
 
 

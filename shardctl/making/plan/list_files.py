@@ -472,9 +472,8 @@ def _refuse_two_forms(forms: dict[Form, str]) -> None:
     if Form.ONE in forms and Form.MANY in forms:
         raise InputError(
             f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that "
-            "are one record each"
-            f" ({printable(forms[Form.ONE])}), which have different fields; convert them into two "
-            "datasets"
+            f"are one record each ({printable(forms[Form.ONE])}), which have different fields; "
+            "convert them into two datasets"
         )
 
 
@@ -566,9 +565,8 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
     if len(unused):
         name = "names a file that is" if len(unused) == 1 else "name files that are"
         what = (
-            f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, "
-            "or "
-            "of another split"
+            f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, or of "
+            "another split"
         )
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:

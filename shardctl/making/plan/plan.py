@@ -369,6 +369,6 @@ def write_shards(folder: Path, rows: array[int]) -> None:
 
 @contextmanager
 def job_table(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """Yield a writer for a table of a job."""
+    """Yield a writer for a table of a job or a dataset, which is complete in the end or not there."""
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         yield writer
