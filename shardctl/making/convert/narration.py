@@ -140,25 +140,25 @@ def resuming_line(done: int, shards: int) -> str:
 
 def resuming_log_line(done: int, shards: int) -> str:
     """Say for a log what an earlier run has done."""
-    return f"resuming: {_done_of(done, shards)}"
+    return f"resuming: {done:,} of {counted(shards, 'shard')} done"
 
 
 def watching_log_line(far: tuple[int, int] | None) -> str:
     """Say how far another process is: of so many shards so many are done. None: it has no plan
     yet."""
-    return f"waiting: {'listing the inputs' if far is None else _done_of(*far)}"
+    if far is None:
+        return "waiting: listing the inputs"
+    return f"waiting: {far[0]:,} of {counted(far[1], 'shard')} done"
 
 
 def result_lines(result: ConvertResult, dst: str) -> list[str]:
     """Say what a conversion has done at `dst`, which is shown as it was given."""
     shown = printable(dst)
     shards = counted(result.shards, "shard")
+    changes = [] if result.changes is None else [changes_line(result.changes)]
     if result.status == "planned":
         holds = f"{_planned_samples(result)} in {shards}"
-        return [
-            f"dry run: {shown} would hold {holds}; nothing was written",
-            *_changes_lines(result),
-        ]
+        return [f"dry run: {shown} would hold {holds}; nothing was written", *changes]
     if result.explanation is not None:
         return _explanation_lines(result.explanation, shown)
     what = f"{_samples(result)} in {shards}, {format_bytes(result.bytes)}"
@@ -169,14 +169,13 @@ def result_lines(result: ConvertResult, dst: str) -> list[str]:
     # most samples were there
     copied = result.samples_per_s == 0 or _following(result.changes) is not None
     of_run = " in this run" if result.status == "resumed" else ""
-    rate = "" if copied else f" ({_rate(result)}{of_run})"
-    lines = [f"{result.status} {shown}: {what}, {_took(result)}{rate}", *_changes_lines(result)]
+    rate = "" if copied else f" ({result.samples_per_s:,.0f} samples/s{of_run})"
+    took = f"in {result.seconds:.1f} s{rate}"
+    lines = [f"{result.status} {shown}: {what}, {took}", *changes]
     if result.rejected:
         listed = f"the {REJECTS} of the dataset" if is_url(dst) else f"{shown}/{REJECTS}"
-        lines += [
-            f"{_rejected(result)}, listed in {listed}:",
-            *reason_lines(result.reasons, result.examples),
-        ]
+        lines.append(f"{_rejected(result)}, listed in {listed}:")
+        lines += reason_lines(result.reasons, result.examples)
     return lines + [printable(line) for line in step_lines(result.steps or ())]
 
 
@@ -184,7 +183,7 @@ def result_log_lines(result: ConvertResult, printed: Collection[str]) -> list[st
     """Say what was made, how many inputs were rejected, and the notices that were not `printed`
     yet."""
     changes = "" if result.changes is None else f" ({changed_inputs(result.changes)})"
-    lines = [f"{result.status}: {_samples(result)} {_took(result)}{changes}"]
+    lines = [f"{result.status}: {_samples(result)} in {result.seconds:.1f} s{changes}"]
     if result.rejected:
         lines.append(f"{_rejected(result)}; {REJECTS} has the reasons")
     return [*lines, *(notice for notice in notices_of(result) if notice not in printed)]
@@ -205,32 +204,25 @@ def _inputs(estimate: Estimate) -> str:
 
 
 def _labels(estimate: Estimate) -> str:
-    classes = (
-        counted(estimate.classes, "class", "classes") if estimate.classes is not None else "labels"
-    )
-    labels = (
-        "no labels"
-        if estimate.labelled_by == "nothing"
-        else f"{classes} from the {estimate.labelled_by}"
-    )
-    if not estimate.annotated:
-        return labels
-    marks = f"annotations: {', '.join(estimate.annotated)}"
-    return marks if estimate.labelled_by == "nothing" else f"{labels}; {marks}"
+    said = []
+    if estimate.labelled_by != "nothing":
+        classes = "labels"
+        if estimate.classes is not None:
+            classes = counted(estimate.classes, "class", "classes")
+        said = [f"{classes} from the {estimate.labelled_by}"]
+    if estimate.annotated:
+        said.append(f"annotations: {', '.join(estimate.annotated)}")
+    return "; ".join(said) or "no labels"
 
 
 def _others(estimate: Estimate) -> list[str]:
     """Name the endings of files that are not converted, those of most first, with their numbers."""
+    if not estimate.ignored:
+        return []
     found = [f"{count:,} {printable(suffix)}" for suffix, count in estimate.ignored.items()]
     more = sum(list(estimate.ignored.values())[MOST_SUFFIXES:])
     rest = f" and {more:,} more, {sum(estimate.ignored.values()):,} in all" if more else ""
-    return (
-        [f"other files, not converted: {', '.join(found[:MOST_SUFFIXES])}{rest}"] if found else []
-    )
-
-
-def _done_of(done: int, shards: int) -> str:
-    return f"{done:,} of {counted(shards, 'shard')} done"
+    return [f"other files, not converted: {', '.join(found[:MOST_SUFFIXES])}{rest}"]
 
 
 def _planned_samples(result: ConvertResult) -> str:
@@ -252,46 +244,23 @@ def _rejected(result: ConvertResult) -> str:
     return f"{counted(result.rejected, 'input')} rejected"
 
 
-def _took(result: ConvertResult) -> str:
-    return f"in {result.seconds:.1f} s"
-
-
-def _rate(result: ConvertResult) -> str:
-    return f"{result.samples_per_s:,.0f} samples/s"
-
-
-def _changes_lines(result: ConvertResult) -> list[str]:
-    return [] if result.changes is None else [changes_line(result.changes)]
-
-
 def _part_lines(result: ConvertResult, part: PartDone, what: str, shown: str) -> list[str]:
-    rate = f" ({_rate(result)} in this run)" if result.samples_per_s else ""
-    lines = [f"built part {part.name} for {shown}: {what}, {_took(result)}{rate}"]
+    rate = f" ({result.samples_per_s:,.0f} samples/s in this run)" if result.samples_per_s else ""
+    lines = [f"built part {part.name} for {shown}: {what}, in {result.seconds:.1f} s{rate}"]
     if result.rejected:
         lines += [f"{_rejected(result)}:", *reason_lines(result.reasons, result.examples)]
-    left = part.shards - part.shards_done
-    if left > 0:
-        return [
-            *lines,
-            f"{part.shards_done:,} of all {part.shards:,} shards are done; {left:,} are left to "
-            "other parts",
-        ]
-    return [
-        *lines,
-        f"all shards are done ({part.shards:,}); `shardctl finish {shown}` makes the dataset of "
-        "them",
-    ]
+    last = f"all shards are done ({part.shards:,}); `shardctl finish {shown}` makes the dataset of them"
+    if (left := part.shards - part.shards_done) > 0:
+        last = f"{part.shards_done:,} of all {part.shards:,} shards are done; {left:,} are left to other parts"
+    return [*lines, last]
 
 
 def _explanation_lines(explanation: Explanation, shown: str) -> list[str]:
     lines = [f"{shown} {VERDICTS[explanation.verdict].format(' and '.join(explanation.parts))}"]
     for each in explanation.differences:
         lines.append(printable(f"  {each.part}: {each}"))
-    for what, files in (
-        ("new", explanation.added),
-        ("gone", explanation.removed),
-        ("changed", explanation.changed),
-    ):
+    of_files = (explanation.added, explanation.removed, explanation.changed)
+    for what, files in zip(("new", "gone", "changed"), of_files, strict=True):
         if files.count:
             examples = ", ".join(map(printable, files.examples))
             lines.append(

@@ -199,9 +199,9 @@ def warnings_of(
 def empty_splits(manifest: Manifest) -> tuple[str, ...]:
     """Say which splits have no samples: a loader of one has nothing to give."""
     empty = [split.name for split in manifest.splits if not split.samples]
-    if not empty or len(empty) == len(manifest.splits):
-        return ()
-    return (notice("empty-split", names=some(empty)),)
+    if 0 < len(empty) < len(manifest.splits):
+        return (notice("empty-split", names=some(empty)),)
+    return ()
 
 
 def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
