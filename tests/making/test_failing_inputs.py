@@ -497,10 +497,3 @@ def test_the_line_of_a_message_is_short_and_printable(tmp_path):
     assert CHINESE[:30] in found.line
     assert len(found.line) < 80
     assert found.line.isprintable()
-
-
-def test_a_share_without_its_sign_is_told_how_to_be_written(cli, tmp_path):
-    source = lines(tmp_path / "in.txt", "good", "ascii")
-    ran = cli("convert", source, tmp_path / "out", "--max-rejects", "0.9")
-    assert ran.code == 2
-    assert "for that share of them write 90%" in ran.err

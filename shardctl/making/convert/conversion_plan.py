@@ -63,6 +63,7 @@ from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.text.deduplicate import Deduplicate
 
 if TYPE_CHECKING:
     from shardctl.making.convert.duplicates import Compared
@@ -235,10 +236,11 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         refuse_other_names(job.layout.roles.by_name, rules.labels.classes)
     compared: list[Compared] = []
     if recipe.compares_texts:
-        from shardctl.making.convert.duplicates import compare_texts, without_comparing  # the same
+        from shardctl.making.convert.duplicates import compare_texts  # the same
 
         compared = compare_texts(job, listing, labelling, units, engine, comparing)
-        job = replace(job, recipe=without_comparing(recipe))
+        steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
+        job = replace(job, recipe=replace(recipe, transform=steps))
     probe = _of_all(_probe(material, job, planner, labelling), units, compared)
     if fields is not None:
         if marked_masks(fields):
@@ -553,7 +555,8 @@ def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
     share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
     samples, size = probe.samples_per_record * share, probe.sample_bytes
     for each in compared:
-        samples, size = samples * each.kept_texts, size * each.kept_bytes
+        texts, of_text = each.kept
+        samples, size = samples * texts, size * of_text
     seconds = probe.record_seconds * share
     return replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
 

@@ -34,7 +34,6 @@ from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
 from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.system.text import counted
-from shardctl.transforms.recipe import Recipe
 from shardctl.version import __version__
 
 
@@ -65,12 +64,20 @@ def manifest_facts(
     As many generations are kept as of the dataset `before`, if nothing else is said.
     """
     options, keep = conversion.options, 0 if before is None else before.manifest.keep
+    recipe, environment = conversion.recipe, {"python": platform.python_version()}
+    environment |= {"numpy": np.__version__, "pyarrow": pa.__version__}
+    if recipe.kind == "image":
+        libraries = ", ".join(backend.libraries())
+        environment |= {"imaging": backend.require_one(), "libraries": libraries}
+    for version in (each for step in recipe.transforms for each in step.versions()):
+        name, _, number = version.rpartition(" ")
+        environment[name] = number
     return ManifestFacts(
-        settings=conversion.request.recorded_settings(conversion.recipe),
+        settings=conversion.request.recorded_settings(recipe),
         sources=tuple(inputs.sources),
         keep=keep if options.keep_generations is None else options.keep_generations,
         appends=options.append,
-        environment=_environment(conversion.recipe),
+        environment=environment,
         seconds=None if seconds is None else round(seconds, 3),
     )
 
@@ -128,9 +135,8 @@ def leave_out_others(job: DatasetJob, target: Target) -> None:
     """
     there = ShardTable(LocalFolder(job.folder / NEW_FOLDER)).names
     if len(there) < job.shards:
-        target.leave_out(
-            job, sorted({job.planned_shard(shard).name for shard in range(job.shards)} - set(there))
-        )
+        planned = {job.planned_shard(shard).name for shard in range(job.shards)}
+        target.leave_out(job, sorted(planned - set(there)))
 
 
 def changes_of(job: DatasetJob) -> Changes | None:
@@ -162,26 +168,10 @@ def _manifest(
     if before is None:
         return made.with_generation(None, "convert", len(job.files), 0, 0)
     changes, what = changes_of(job), "append" if closing.appends else "update"
-    numbers = (
-        (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
-    )
+    numbers = (0, 0, 0)
+    if changes is not None:
+        numbers = (changes.added, changes.removed, changes.changed)
     return made.with_generation(before.manifest, what, *numbers)
-
-
-def _environment(recipe: Recipe) -> dict[str, str]:
-    """Return the versions of the libraries that make the dataset and on which its values may
-    depend."""
-    versions = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "pyarrow": pa.__version__,
-    }
-    if recipe.kind == "image":
-        versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
-    of_steps = (
-        version.rpartition(" ") for step in recipe.transforms for version in step.versions()
-    )
-    return {**versions, **{name: version for name, _, version in of_steps}}
 
 
 @dataclass(frozen=True)
@@ -237,11 +227,11 @@ class Outcomes:
         made = [own if member == chosen else self._made(member) for member in members]
         units, steps = [], list[Counts]()
         for member, each in zip(members, made, strict=True):
-            rows = np.full(len(each.units), 0 if member < chosen else own.facts.rows)
-            place = each.units.schema.field(0)
-            units.append(
-                each.units if each is own else each.units.set_column(0, place, pa.array(rows))
-            )
+            rows, first = each.units, 0 if member < chosen else own.facts.rows
+            if each is not own:
+                column = pa.array(np.full(len(rows), first))
+                rows = rows.set_column(0, rows.schema.field(0), column)
+            units.append(rows)
             steps = add_counts(steps, each.steps)
         return replace(
             own,

@@ -415,8 +415,10 @@ def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iter
     shard = np.searchsorted(job.first_units, rows, side="right") - 1
     rows = rows[job.kept[shard] == NOT_KEPT]
     row_of = dict(zip(of_old[rows].tolist(), rows.tolist(), strict=True))
-    samples = before.units("samples")
-    for unit, rejects in before.rejects_of_units():
+    samples, counts = before.units("samples"), before.units("rejected")
+    all_rejects = read_rejects(before.folder)
+    for unit in np.flatnonzero(counts).tolist():
+        rejects = list(taken(all_rejects, int(counts[unit])))
         if unit in row_of:
             whole = samples[unit] == 0 and not job.recipe.joins
             for reject in rejects[:1] if whole or rejects[0].records > 1 else rejects:

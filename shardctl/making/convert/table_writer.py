@@ -148,11 +148,23 @@ class TableWriter:
             replacing(self._new / REJECTS) as rejects,
             job_table(self._new / PLAN, PLAN_SCHEMA) as writer,
         ):
-            rows = JoinedRows(writer)
+            held, held_rows = list[pa.Table](), 0
             for shard in range(job.shards):
                 place, done = job.planned_shard(shard), self._done(shard)
                 name, facts = place.split_name, done.facts
-                rows.add(_final_plan(job.plan.slice(place.first_unit, place.units), done, shard))
+                units = job.plan.slice(place.first_unit, place.units)
+                columns = {name: units[name] for name, _ in UNIT_FIELDS}
+                columns["shard"] = column_of(np.full(len(units), shard, np.int32))
+                columns |= {name: done.units[name] for name in done.units.column_names}
+                rows = [columns[name] for name in PLAN_SCHEMA.names]
+                held.append(pa.table(rows, schema=PLAN_SCHEMA))
+                held_rows += len(units)
+                # a batch for each shard would be slow to open, and a table maps a file
+                if held_rows >= CHUNK_ROWS or len(held) == JOINED_SHARDS:
+                    held = [pa.concat_tables(held).combine_chunks()]
+                if held_rows >= CHUNK_ROWS:
+                    writer.write_table(held.pop(), max_chunksize=CHUNK_ROWS)
+                    held_rows = 0
                 for label, samples in done.labels.items() if job.layout.classes else ():
                     self._class_counts[name][label] += samples
                 self._objects += done.objects
@@ -186,36 +198,10 @@ class TableWriter:
                 )
                 if len(shapes) < 2:
                     shapes.update(done.shapes[:2])
-            rows.write()
+            if held:
+                rows = pa.concat_tables(held).combine_chunks()
+                writer.write_table(rows, max_chunksize=CHUNK_ROWS)
         return shapes
-
-
-class JoinedRows:
-    """Writes the rows of a table that several shards have given together: a batch for each shard
-    would be slow to open."""
-
-    def __init__(self, writer: pa.RecordBatchWriter) -> None:
-        self._writer, self._count = writer, 0
-        self._joined: list[pa.Table] = []
-        self._single: list[pa.Table] = []
-
-    def add(self, rows: pa.Table) -> None:
-        """Add the rows of one shard. Those of small shards are copied together: each table takes
-        some kB, and maps a file."""
-        self._single.append(rows)
-        self._count += rows.num_rows
-        if self._count >= CHUNK_ROWS:
-            self.write()
-        elif len(self._single) == JOINED_SHARDS:
-            self._joined.append(pa.concat_tables(self._single).combine_chunks())
-            self._single.clear()
-
-    def write(self) -> None:
-        """Write what has been added, and forget it."""
-        if held := [*self._joined, *self._single]:
-            rows = pa.concat_tables(held).combine_chunks()
-            self._writer.write_table(rows, max_chunksize=CHUNK_ROWS)
-        self._joined, self._single, self._count = [], [], 0
 
 
 def write_final_files(path: Path, files: pa.Table) -> None:
@@ -237,22 +223,12 @@ def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -
     A labels file has its name alone, and versions are left out: others may well write the same
     bytes.
     """
-    without_path = {**settings, "labels": Path(str(settings["labels"])).name}
-    parts = {
-        name: digest
-        for name, digest in job.lineage.parts.items()
-        if name not in ("inputs", "settings", VERSIONS)
-    }
-    return Making(
-        job.layout.to_json(), fields, job.recipe.to_json(), without_path, parts, job.records_read
-    )
-
-
-def _final_plan(planned: pa.Table, done: ShardMarker, shard: int) -> pa.Table:
-    columns = {name: planned[name] for name, _ in UNIT_FIELDS}
-    columns["shard"] = column_of(np.full(len(planned), shard, np.int32))
-    columns |= {name: done.units[name] for name in done.units.column_names}
-    return pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
+    settings = {**settings, "labels": Path(str(settings["labels"])).name}
+    parts = dict(job.lineage.parts)
+    for name in ("inputs", "settings", VERSIONS):
+        parts.pop(name, None)
+    layout, recipe = job.layout.to_json(), job.recipe.to_json()
+    return Making(layout, fields, recipe, settings, parts, job.records_read)
 
 
 def counts_of(done: ShardMarker) -> ShardCounts:
@@ -271,15 +247,5 @@ def done_of(
 ) -> ShardMarker:
     """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
     outcomes = units.select(MARKER_SCHEMA.names)
-    numbers = (counts.objects, counts.cut_off)
-    return ShardMarker(
-        facts,
-        inputs,
-        rejected,
-        counts.shapes,
-        counts.labels,
-        *numbers,
-        outcomes,
-        jpegs,
-        counts.steps,
-    )
+    counted = (counts.shapes, counts.labels, counts.objects, counts.cut_off)
+    return ShardMarker(facts, inputs, rejected, *counted, outcomes, jpegs, counts.steps)

@@ -206,11 +206,8 @@ def list_files(
                 writer.write_batch(_listing_batch(chunk, groups, forms, splits))
                 count += len(chunk)
                 found(count)
-    tables = sum(
-        count
-        for suffix, count in others.ignored.items()
-        if without_compression(suffix) in TABLE_SUFFIXES
-    )
+    ignored = others.ignored
+    tables = sum(ignored[name] for name in ignored if without_compression(name) in TABLE_SUFFIXES)
     if kind.name == "text" and tables:
         notices.append(notice("tables-left-out", files=counted(tables, "table")))
     if others.unreachable.count:
@@ -223,13 +220,19 @@ def list_files(
             "format of the inputs"
         )
     if count == 0:
-        raise InputError(why_nothing(roots, wanted_kind, others.ignored))
+        raise InputError(why_nothing(roots, wanted_kind, ignored))
     table = open_table(LocalFolder(path.parent), path.name, LISTING_SCHEMA)
-    listing = Listing(table, kind, roots, Form.MANY not in forms, list(groups), others.ignored)
+    listing = Listing(table, kind, roots, Form.MANY not in forms, list(groups), ignored)
     listing.notices = notices
     for number in idle_roots(len(roots), table["root"].to_numpy()):
         _refuse_without_inputs(roots[number], rule, wanted_kind)
-    _refuse_repeated_paths(listing)
+    repeated, few = label_table.repeated(listing.hashes, listing.paths_at)
+    if repeated:
+        keys = "1 key appears" if repeated == 1 else f"{repeated:,} keys appear"
+        raise InputError(
+            f"{keys} twice, among them {some(few)}: a key is the path below its source; give the "
+            "folder that contains all sources as the only one"
+        )
     side_files = others.side_files
     if rule.files:
         side_files = [_explicit_side_file(file, roots) for file in rule.files]
@@ -263,10 +266,8 @@ def list_files(
         # it reads images, and most conversions have no annotations
         from shardctl.sources.annotations.finishing import settled
 
-        frame = rule.annotation_rule.frame
-        listing.annotations = [
-            settled(each, frame, listing.places_of) for each in listing.annotations
-        ]
+        frame, found_all = rule.annotation_rule.frame, listing.annotations
+        listing.annotations = [settled(each, frame, listing.places_of) for each in found_all]
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [said for each in listing.annotations for said in each.notices]
     if known is None:
@@ -369,12 +370,8 @@ def _without_masks(
         if root.is_folder and (at := path_below(folder, root.base)) is not None
     ]
     for file in files:
-        if not any(
-            file.root == root
-            and file.path.startswith(at)
-            and ((at and not end) or is_mask(file.path, end))
-            for root, at, end in masks
-        ):
+        below = [(at, end) for n, at, end in masks if n == file.root and file.path.startswith(at)]
+        if not any((at and not end) or is_mask(file.path, end) for at, end in below):
             yield file
 
 
@@ -384,13 +381,9 @@ def wanted_files(
     """Yield the files that belong to the kind, with what they are to it; note the others."""
     explicit = {resolved(given) for given in rule.files}
     names = tuple(map(name_of, explicit))
-    sidecars = (
-        SIDECAR_SUFFIXES
-        if rule.mode == "auto" and kind.has_sidecars and reading.image is None
-        else frozenset[str]()
-    )
+    has_sidecars = rule.mode == "auto" and kind.has_sidecars and reading.image is None
     for file in files:
-        if file.suffix in sidecars and is_sidecar(file):
+        if has_sidecars and is_sidecar(file):
             others.side_files.append((file.opened, file.folder))
         elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
             continue
@@ -432,18 +425,23 @@ def _listing_batch(
             last = form
             forms.setdefault(form, path)
         if form is Form.MANY:
-            number, of_folder = (
-                groups.setdefault(_group_of(path, place_on_disk, folder, splits), len(groups)),
-                None,
-            )
+            own = _group_of(path, place_on_disk, folder, splits)
+            number, of_folder = groups.setdefault(own, len(groups)), None
         elif folder is not of_folder:
             # files of a folder come together, with one object for its path
             number, of_folder = groups.setdefault(Group(folder, ""), len(groups)), folder
         group.append(number)
-    _refuse_two_forms(forms)
+    if len(forms) > 1 and {Form.ONE, Form.MANY} <= forms.keys():
+        raise InputError(
+            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that "
+            f"are one record each ({printable(forms[Form.ONE])}), which have different fields; "
+            "convert them into two datasets"
+        )
     hashes = label_table.hash_names(paths)
-    errors = [fault.error if fault else None for fault in faults] if any(faults) else faults
-    messages = [fault.message if fault else None for fault in faults] if any(faults) else faults
+    errors, messages = (
+        [getattr(fault, name, None) for fault in faults] if any(faults) else faults
+        for name in ("error", "message")
+    )
     columns = (paths, roots, sizes, mtimes, group, hashes, errors, messages)
     arrays = [
         column_of(values) if isinstance(values, np.ndarray) else pa.array(values, f.type)
@@ -457,24 +455,9 @@ def _group_of(path: str, opened: str, folder: str, splits: DeclaredSplits) -> Gr
     split = splits.of(path, opened)
     if split is not None:
         return Group(folder, split, True)
-    stem = _stem(path)
-    return Group(folder, stem if not folder or may_name_a_split(stem) else "")
-
-
-def _stem(path: str) -> str:
-    """Return the name of a file without its ending."""
     name = path.rpartition("/")[2]
-    return name[: len(name) - len(suffix_of(name))]
-
-
-def _refuse_two_forms(forms: dict[Form, str]) -> None:
-    """Raise InputError if some files are one record, and others have many: their fields differ."""
-    if Form.ONE in forms and Form.MANY in forms:
-        raise InputError(
-            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that "
-            f"are one record each ({printable(forms[Form.ONE])}), which have different fields; "
-            "convert them into two datasets"
-        )
+    stem = name[: len(name) - len(suffix_of(name))]
+    return Group(folder, stem if not folder or may_name_a_split(stem) else "")
 
 
 def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:
@@ -541,16 +524,6 @@ def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None
         refuse_idle(root, kind, ignored)
 
 
-def _refuse_repeated_paths(listing: Listing) -> None:
-    count, few = label_table.repeated(listing.hashes, listing.paths_at)
-    if count:
-        keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
-        raise InputError(
-            f"{keys} twice, among them {some(few)}: a key is the path below its source; give the "
-            "folder that contains all sources as the only one"
-        )
-
-
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numbers:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs
     do not match."""
@@ -570,13 +543,10 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
         )
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
+            fix = "fix the file"
             first = side.names[int(unused[0])].as_py()
-            is_stem = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
-            fix = (
-                f"write the names with their endings, as {printable(first)}.jpg"
-                if is_stem
-                else "fix the file"
-            )
+            if pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py():
+                fix = f"write the names with their endings, as {printable(first)}.jpg"
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         if not used.any():
             raise InputError(f"{what} {example}: no input would have a label; fix the file")

@@ -46,24 +46,15 @@ class Units:
     def __len__(self) -> int:
         return len(self.file)
 
-    @classmethod
-    def of_whole_files(cls, sizes: Numbers, faults: dict[int, Rejection]) -> Units:
-        """Return a unit per file; what is the same in all takes no memory."""
-        count = len(sizes)
-        zero, one = (np.broadcast_to(np.int64(value), count) for value in (0, 1))
-        return cls(np.arange(count), zero, sizes, zero, one, faults)
-
     def faults_at(self, numbers: Numbers) -> list[Rejection | None]:
         """Return why some units are not read; none at all if all of them are."""
         faults = [self.faults.get(number) for number in numbers.tolist()] if self.faults else []
         if self.repeats is None:
             return faults
         repeated = self.repeats.rejections(numbers)
-        return (
-            [fault or other for fault, other in zip(faults, repeated, strict=True)]
-            if faults
-            else repeated
-        )
+        if not faults:
+            return repeated
+        return [fault or other for fault, other in zip(faults, repeated, strict=True)]
 
     def readable(self) -> Numbers:
         """Return the numbers of the units that have no fault, in order."""
@@ -311,10 +302,8 @@ class Planner:
         ends, own = self._ends[split], self._own[split]
         if first >= end:
             return pa.RecordBatch.from_pylist([], JOB_PLAN_SCHEMA)
-        low, high = (
-            int(np.searchsorted(ends, first, side="right")),
-            int(np.searchsorted(ends, end, side="left")) + 1,
-        )
+        low = int(np.searchsorted(ends, first, side="right"))
+        high = int(np.searchsorted(ends, end, side="left")) + 1
         units, ends = own[low:high], ends[low:high]
         records = self._units.records[units]
         starts = ends - records
@@ -356,13 +345,11 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
 def write_shards(folder: Path, rows: array[int]) -> None:
     """Write shards.arrow from the values of its rows, one after the other, but for the blocks:
     these are not known."""
-    numbers = list(JOB_SHARDS_SCHEMA)[:-1]
-    columns = np.frombuffer(rows, np.int64).reshape(-1, len(numbers)).T
-    arrays = [
-        column_of(column.astype(dtype_of(f.type)))
-        for column, f in zip(columns, numbers, strict=True)
-    ]
-    arrays.append(pa.nulls(len(arrays[0]), JOB_SHARDS_SCHEMA.types[-1]))
+    *types, of_blocks = JOB_SHARDS_SCHEMA.types
+    columns = np.frombuffer(rows, np.int64).reshape(-1, len(types)).T
+    typed = zip(columns, types, strict=True)
+    arrays = [column_of(column.astype(dtype_of(type_))) for column, type_ in typed]
+    arrays.append(pa.nulls(len(arrays[0]), of_blocks))
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
 
