@@ -20,7 +20,9 @@ from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.convert.unchanged import find_unwalked
-from shardctl.making.paths import check_sources
+from shardctl.making.paths import (
+    check_sources,
+)
 from shardctl.making.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.making.plan.labels import PlanRules
 from shardctl.making.plan.list_files import Appending, list_files

@@ -36,19 +36,25 @@ from shardctl.making.commit import publish
 from shardctl.making.commit.staging import clear_partial_files_of, finished_shards, marked_shards
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.listener import Listener
-from shardctl.making.convert.manifest_writer import (
+from shardctl.making.convert.previous import PreviousDataset
+from shardctl.making.convert.rejects import refuse_many_rejects
+from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
+from shardctl.making.convert.run import (
+    PlannedJob,
+    announce,
+    begin_job,
+    build,
+    telling_what_is_done,
+    with_inputs,
+)
+from shardctl.making.convert.table_writer import (
     ManifestFacts,
     changes_of,
     leave_out_others,
     manifest_facts,
     write_dataset,
 )
-from shardctl.making.convert.planning import PlannedJob, announce
-from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.rejects import refuse_many_rejects
-from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
-from shardctl.making.convert.run import begin_job, build, telling_what_is_done, with_inputs
 from shardctl.making.convert.targets import Chosen, Target, WriteLease, open_target
 from shardctl.making.options import Options, Part, check_if_running, reject_limit
 from shardctl.making.paths import check_sources

@@ -25,17 +25,31 @@ from shardctl.format.tables import (
     open_table,
     read_rejects,
 )
-from shardctl.format.update_state import PrunedUnit, UpdateState
-from shardctl.making.convert.table_writer import done_of
+from shardctl.format.update_state import PrunedUnit, ShardCounts, UpdateState
 from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Listing, Numbers
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RecordReading
-from shardctl.making.shards.marker import ShardMarker
+from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.making.shards.previous_samples import REUSED, REUSED_SCHEMA
 from shardctl.sources.label_table import hash_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe
+
+
+def done_of(
+    facts: ShardFacts,
+    inputs: int,
+    rejected: int,
+    counts: ShardCounts,
+    units: pa.Table,
+    jpegs: JpegRecord | None,
+) -> ShardMarker:
+    """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
+    outcomes = units.select(MARKER_SCHEMA.names)
+    counted = (counts.shapes, counts.labels, counts.objects, counts.cut_off)
+    return ShardMarker(facts, inputs, rejected, *counted, outcomes, jpegs, counts.steps)
+
 
 REPAIR_FIRST = "run `shardctl repair` first"
 

@@ -34,7 +34,7 @@ from shardctl.making.convert.conversion_plan import (
     plan_conversion,
 )
 from shardctl.making.convert.listener import ConversionProgress
-from shardctl.making.convert.planning import with_types
+from shardctl.making.convert.run import with_types
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.options import Options, chosen_options
 from shardctl.making.paths import check_sources

@@ -28,7 +28,7 @@ from shardctl.making.commit.generations import link_or_copy
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
-from shardctl.making.convert.manifest_writer import divided
+from shardctl.making.convert.table_writer import divided
 from shardctl.making.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
