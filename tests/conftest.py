@@ -151,6 +151,12 @@ def photos(demo: Path) -> Path:
 
 
 @pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where a test makes its dataset: nothing is there before."""
+    return tmp_path / "out"
+
+
+@pytest.fixture
 def source(photos: Path, tmp_path: Path) -> Path:
     """60 photos in 6 class folders, which a test may change."""
     return Path(shutil.copytree(photos, tmp_path / "in"))

@@ -203,15 +203,6 @@ def test_a_csv_without_a_header(corpus, tmp_path):
     assert [[sample["label"], sample["title"], sample["text"]] for sample in ds] == expected
 
 
-def test_chinese_tables_and_lines(corpus, tmp_path):
-    for path in sorted((corpus / "text" / "zh").glob("*.csv")) + sorted(
-        (corpus / "text" / "zh").glob("*.jsonl")
-    ):
-        result = shardctl.convert(path, tmp_path / path.name, {"kind": "table"}, workers=0)
-        assert (result.samples > 1000, result.rejected) == (True, 0)
-        assert shardctl.verify(tmp_path / path.name).findings == ()
-
-
 def test_lines_in_gbk_are_those_of_the_twin_in_utf8(corpus, tmp_path):
     (gbk,) = (corpus / "text" / "zh").glob("*gbk*.txt")
     (utf8,) = (corpus / "text" / "zh").glob("pku*utf8*.txt")
@@ -436,20 +427,3 @@ def test_recordio_of_mxnet(corpus, tmp_path):
         + first["image"]["bytes"]
     )
     assert hashlib.sha256(stored).hexdigest() == facts["first_sha256"]
-
-
-def test_bad_parquet_is_rejects_or_one_sentence(corpus, tmp_path):
-    from shardctl.errors import InputError
-
-    files = sorted(
-        (corpus / "interop" / "parquet" / "parquet-testing" / "bad_data").glob("*.parquet")
-    )
-    assert len(files) > 3
-    for number, path in enumerate(files):
-        try:
-            result = shardctl.convert(path, tmp_path / f"{number}", {"kind": "table"}, workers=0)
-        except (InputError, TooManyRejectsError) as error:
-            assert str(error), path  # noqa: PT017
-        else:
-            assert shardctl.verify(tmp_path / f"{number}").findings == (), path
-            assert result.samples, path

@@ -408,9 +408,7 @@ def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here, name,
         assert (state(here / name), state(here / "out")) == (before, dataset), command
 
 
-def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(
-    here,
-):
+def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(here):
     """As if the one that deletes it had been killed, and a person had put a file there."""
     trash, job = here / ".out.shardctl.old", here / ".out.shardctl.old" / ".shardctl" / FINGERPRINT
     shutil.copytree(here / "out", trash)

@@ -89,14 +89,7 @@ Edits = st.lists(
 @pytest.mark.parametrize("name", READERS)
 @examples(75)
 @given(edits=Edits, near_end=st.booleans(), cut=st.none() | st.floats(0, 1))
-def test_only_named_errors_come_out_of_a_damaged_file(
-    whole,
-    tmp_path,
-    name,
-    edits,
-    near_end,
-    cut,
-):
+def test_only_named_errors_come_out_of_a_damaged_file(whole, tmp_path, name, edits, near_end, cut):
     data = bytearray((whole / name).read_bytes())
     start = max(0, len(data) - 2048) if near_end else 0
     for place, bit in edits:

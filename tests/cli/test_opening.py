@@ -37,7 +37,7 @@ def commands(photos: Path, dataset: Path) -> dict[str, list[object]]:
     return {
         "inspect": ["inspect", dataset],
         "bench": ["bench", dataset, "--runs", 1, "--epochs", 1],
-        "preview": ["preview", photos, "--resize", 32, "--inputs", 1, "--workers", 0],
+        "preview": ["preview", photos, *"--resize 32 --inputs 1 --workers 0".split()],
     }
 
 
@@ -66,13 +66,7 @@ def test_a_temporary_page_is_for_its_user_alone(cli, raw_dataset, tmp_path, open
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="there a browser is always asked")
 @pytest.mark.parametrize("command", ["inspect", "bench", "preview"])
 def test_without_a_display_a_note_names_the_page(
-    cli,
-    photos,
-    raw_dataset,
-    tmp_path,
-    opened,
-    monkeypatch,
-    command,
+    cli, photos, raw_dataset, tmp_path, opened, monkeypatch, command
 ):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
@@ -104,8 +98,6 @@ def test_the_preview_page_has_the_command_that_converts(cli, photos, tmp_path, m
     )
     words = shlex.split(line.replace("&#x27;", "'"))
     assert words[:4] == ["shardctl", "convert", str(tmp_path / "my photos"), "out"]
-    assert sorted(words[4:]) == sorted(
-        ["--random-crop", "32", "--flip", "0.5", "--seed", "3", "--workers", "0"]
-    )
+    assert sorted(words[4:]) == sorted("--random-crop 32 --flip 0.5 --seed 3 --workers 0".split())
     converted = cli(*words[1:3], "converted", *words[4:])
     assert converted.code == 0, "it is a command line of convert"

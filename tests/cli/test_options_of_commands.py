@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,19 +50,18 @@ for wrong in (0, "x"):
 """
 
 
-@pytest.mark.thorough
-def test_a_new_option_of_convert_is_one_field(tmp_path):
-    package = tmp_path / "copy" / "shardctl"
+def changed_copy(
+    folder: Path, file: str, before: str, new: str
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Copy the package, put text into one of its files, and return how it is run."""
+    package = folder / "copy" / "shardctl"
     shutil.copytree(
         Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
     )
-    file = package / "making" / "options.py"
-    before, end, after = file.read_text(encoding="utf-8").partition(
-        "\n    def check(self) -> None:"
-    )
-    file.write_text(before + NEW_OPTION + end + after, encoding="utf-8")
-    (tmp_path / "in.txt").write_text("one\n")
-
+    text = (package / file).read_text(encoding="utf-8")
+    assert before in text
+    (package / file).write_text(text.replace(before, new + before, 1), encoding="utf-8")
+    (folder / "in.txt").write_text("one\n")
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
     }
@@ -69,12 +70,19 @@ def test_a_new_option_of_convert_is_one_field(tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *arguments],
-            cwd=tmp_path,
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
         )
 
+    return run
+
+
+@pytest.mark.thorough
+def test_a_new_option_of_convert_is_one_field(tmp_path):
+    end = "\n    def check(self) -> None:"
+    run = changed_copy(tmp_path, "making/options.py", end, NEW_OPTION)
     shown = " ".join(run("-m", "shardctl", "convert", "--help").stdout.split())
     assert "--reading-pace N How fast the inputs are read. [default: 7]" in shown
     assert shown.index("--metrics") < shown.index("--reading-pace") < shown.index("--max-rejects")
@@ -92,7 +100,7 @@ def test_a_new_option_of_convert_is_one_field(tmp_path):
     assert "--reading-pace: 'x' is not a valid integer" in refused.stderr
     called = run("-c", TRIAL)
     said = (
-        f"{package} 1\na pace of 0 is impossible; give at least 1\npace must be a whole "
+        f"{tmp_path}/copy/shardctl 1\na pace of 0 is impossible; give at least 1\npace must be a whole "
         "number; "
         "it is 'x'\n"
     )
@@ -109,27 +117,10 @@ NEW_KEY = """
 
 @pytest.mark.thorough
 def test_a_new_recipe_key_with_an_option_is_one_field(tmp_path):
-    package = tmp_path / "copy" / "shardctl"
-    shutil.copytree(
-        Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    declared = package / "transforms" / "recipe_options.py"
-    before, end, after = declared.read_text(encoding="utf-8").partition("\n\n\n_KEYS")
-    declared.write_text(before + NEW_KEY + end + after, encoding="utf-8")
-    (tmp_path / "in.txt").write_text("one\n")
+    end = "\n\n\n_KEYS"
+    python = changed_copy(tmp_path, "transforms/recipe_options.py", end, NEW_KEY)
+    run = functools.partial(python, "-m", "shardctl")
     (tmp_path / "recipe.toml").write_text('pace = "walk"\n')
-
-    environment = {
-        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
-    }
-    environment["PYTHONPATH"] = str(package.parent)
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "shardctl", *arguments]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-
     shown = " ".join(run("convert", "--help").stdout.split())
     assert "--reading-pace [walk|run] How fast the inputs are read. Default: walk." in shown
     assert shown.index("--max-pixels") < shown.index("--reading-pace") < shown.index("--strip-html")

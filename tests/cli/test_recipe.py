@@ -90,10 +90,7 @@ def test_check_prints_all_problems_and_exits_with_one(cli, recipe):
     assert record["ok"] is False
     assert [
         (problem["line"], problem["column"], problem["key"]) for problem in record["problems"]
-    ] == [
-        (1, 1, "seed"),
-        (4, 1, "transform[0].size"),
-    ]
+    ] == [(1, 1, "seed"), (4, 1, "transform[0].size")]
 
 
 def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli, tmp_path):
@@ -182,13 +179,7 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, tmp_path):
             ["--crop", "8"],
             "has 2 steps crop; change the one that is meant",
         ),
-        (
-            '[[transform]]\nname = "hflip"\n',
-            ["--flip", "1"],
-            "has 2 steps hflip; change the one that is meant",
-        ),
         ("", ["--crop", "0"], "must be 224, or 320x240"),
-        ("", ["--step", "crop"], "crop: needs size"),
         ("", ["--step", "crop 9"], "'9' is not of the form setting=value"),
         (
             '[[transform]]\nname = "custom"\ntarget = "json:dumps"\n',
@@ -203,13 +194,7 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, tmp_path):
     ],
 )
 def test_an_option_that_does_not_fit_the_file_is_refused(
-    cli,
-    recipe,
-    photos,
-    tmp_path,
-    more,
-    arguments,
-    sentence,
+    cli, recipe, photos, tmp_path, more, arguments, sentence
 ):
     recipe.write_text(RECIPE + more)
     ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments)
@@ -224,7 +209,7 @@ def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli, photos, tmp_
     assert [
         line.split()[0] for line in cli("recipe", "list").out.splitlines() if line.startswith("@")
     ] == list(listed)
-    options = ["--variants", 1, "--random-crop", 8, "--workers", 0]
+    options = "--variants 1 --random-crop 8 --workers 0".split()
     assert cli("convert", photos, tmp_path / "out", "--recipe", "@imagenet", *options).code == 0
     again = shardctl.convert(photos, tmp_path / "again", recipe="@imagenet", workers=0)
     assert again.samples == 2 * shardctl.open(tmp_path / "out").manifest.samples

@@ -243,21 +243,11 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: shardctl.open(READY)[[1, 2]], TypeError, "ds.take.* takes a list"),  # type: ignore[call-overload]
     (lambda: shardctl.open(), UsageError, "open: missing a required argument: 'path'"),  # type: ignore[call-arg]
     (
-        lambda: shardctl.open(READY).loader(),
-        UsageError,
-        "loader: missing a required argument: 'batch_size'",
-    ),  # type: ignore[call-arg]
-    (lambda: shardctl.convert(IN), UsageError, "convert: missing a required argument: 'dst'"),  # type: ignore[call-arg]
-    (
         lambda: shardctl.verify(READY, "full", 3, 4, 5, 6, 7, 8, 9),
         UsageError,
         "verify: too many positional arguments; its arguments are",
     ),  # type: ignore[call-arg,arg-type]
-    (
-        lambda: shardctl.convert(IN, OUT, recipe={"resize": 256}),
-        UsageError,
-        "it is a step: write ",
-    ),
+    (lambda: shardctl.convert(IN, OUT, recipe={"resize": 256}), UsageError, "it is a step: write "),
     (
         lambda: shardctl.open(READY).loader(batch_size=0),
         UsageError,
@@ -279,11 +269,6 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
         r"write columns=\['image'\]",
     ),
     (
-        lambda: shardctl.open(READY).loader(batch_size=8, pad={"imge": 0}),
-        UsageError,
-        "pad is for columns that are read: no column 'imge'; did you mean image?",
-    ),
-    (
         lambda: shardctl.open(READY).loader(batch_size=8, shuffle="blok"),
         UsageError,
         "shuffle 'blok' is not known; use",
@@ -298,7 +283,6 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
         UsageError,
         "filter takes a condition as text, such as 'label == 3'",
     ),  # type: ignore[arg-type]
-    (lambda: shardctl.open(READY)[1.0], TypeError, "must be a whole number; it is 1.0"),  # type: ignore[call-overload]
     (
         lambda: shardctl.open(READY).tokenizer,
         DatasetError,
@@ -310,23 +294,13 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
         UsageError,
         "such as float16",
     ),
-    (lambda: shardctl.preview(IN), AttributeError, "no attribute 'preview'"),  # type: ignore[attr-defined]
     (
         lambda: shardctl.verfy(IN),
         AttributeError,
         r"did you mean "
         r"verify\?",
     ),  # type: ignore[attr-defined]
-    (
-        lambda: shardctl.write(OUT, IN),
-        UsageError,
-        "'in' is a path; shardctl.convert",
-    ),  # type: ignore[arg-type]
-    (
-        lambda: shardctl.write(OUT, {"a": [1]}),
-        InputError,
-        "it must be a dict",
-    ),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, IN), UsageError, "'in' is a path; shardctl.convert"),  # type: ignore[arg-type]
     (
         lambda: shardctl.write(OUT, pa.table({"a": [1]})),
         UsageError,
@@ -350,16 +324,10 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
         UsageError,
         "give tokenizer to convert",
     ),
-    (lambda: shardctl.convert("nope", OUT), InputError, "nope: no such file or folder"),
     (
         lambda: shardctl.convert(IN, OUT, recipe={"stor": "raw"}),
         UsageError,
         r"did you mean store\?",
-    ),
-    (
-        lambda: shardctl.convert(IN, OUT, recipe="absent.toml"),
-        InputError,
-        "absent.toml: no such recipe file",
     ),
     (
         lambda: shardctl.export(READY, OUT, "wds"),
@@ -370,11 +338,6 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: shardctl.export(READY, OUT, "parquet", compresion="zstd"),
         UsageError,
         "did you mean compression?",
-    ),
-    (
-        lambda: shardctl.verify(READY, "fast"),
-        UsageError,
-        "level 'fast' is not known; there are quick, full, deep",
     ),
     (lambda: shardctl.bench(READY, consumer="a100"), UsageError, "did you mean resnet50-a100"),
 ]

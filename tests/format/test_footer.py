@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardctl.format.stretches import END_BYTES, extents_of, footer_bytes
 
-ROWS = pa.schema([("key", pa.string()), ("numbers", pa.list_(pa.int32()))])
+ROWS = pa.schema({"key": pa.string(), "numbers": pa.list_(pa.int32())})
 
 
 def arrow_file(blocks: int, compression: str | None = None) -> bytes:

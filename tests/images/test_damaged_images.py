@@ -252,9 +252,7 @@ def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(name, tmp_path
     )
 
 
-def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(
-    monkeypatch,
-):
+def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(monkeypatch):
     """It writes no more, also where it does not make it smaller."""
     sizes = []
     decode = simplejpeg.decode_jpeg

@@ -77,9 +77,7 @@ def test_images_that_lose_most_of_their_levels_are_named(tmp_path, names, little
     assert all(str(little) in said for said in result.warnings)
 
 
-def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(
-    tmp_path,
-):
+def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(tmp_path):
     (tmp_path / "in").mkdir()
     pixels = np.random.default_rng(0).integers(0, 60, (20, 30, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "in" / "a.png")

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import centroid, rectangle, scene
 from PIL import Image
-from stepped_pictures import TURNING, done, picture_of
+from stepped_pictures import done, picture_of
 
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.resampling import resampled, resampled_mask
-from shardctl.images.codecs.rle import inside
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
 from shardctl.images.object_geometry import KeepRule, Motion, moved_objects, moved_together
@@ -388,37 +387,6 @@ def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolati
     assert moved["area"][0] == pytest.approx(seen.sum(), rel=0.02)
     (top, left), (bottom, right) = np.argwhere(seen).min(axis=0), np.argwhere(seen).max(axis=0) + 1
     assert moved["bbox"][0] == pytest.approx([left, top, right - left, bottom - top], abs=1.5)
-
-
-@pytest.mark.filterwarnings("error")
-@given(
-    st.lists(st.sampled_from(TURNING), min_size=2, max_size=4),
-    st.integers(0, 2**32),
-    st.integers(0, 62),
-    st.integers(0, 52),
-)
-@examples(80)
-def test_a_polygon_is_where_its_pixels_are_whatever_was_cut_off_before_it_was_turned(
-    steps, seed, x, y
-):
-    size, box = (80, 70), (x, y, 18, 18)
-    image = rectangle(size, box)
-    picture = picture_of(image, *steps, seed=seed)
-    mask = np.asarray(image)[..., 0] > 127
-    for stage in picture.stages:
-        mask = resampled_mask(mask, stage, 0)
-    polygon = [x, y, x + 18, y, x + 18, y + 18, x, y + 18]
-    objects: dict[str, Any] = {
-        "bbox": [list(box)],
-        "category": [0],
-        "area": [324.0],
-        "segmentation": [[polygon]],
-    }
-    objects = moved_objects(objects, Motion.of(size, picture.stages), Objects(), KeepRule(0.0))
-    covered = np.zeros(mask.shape, bool)
-    for polygons in objects["segmentation"]:
-        covered |= inside(polygons, mask.shape)
-    assert (covered & mask).sum() >= 0.5 * (covered | mask).sum() - 30, "they agree up to the edge"
 
 
 def test_what_a_warp_makes_a_line_of_is_no_longer_marked():

@@ -420,13 +420,7 @@ def test_what_images_cost_is_said(odd_images, tmp_path, cli):
         "convert",
         odd_images,
         tmp_path / "cheap",
-        "--labels",
-        "none",
-        "--workers",
-        "0",
-        "--store",
-        "jpeg:100",
-        "--json",
+        *"--labels none --workers 0 --store jpeg:100 --json".split(),
     )
     assert cheap.json["jpeg"] is None
     assert cheap.json["notices"] == []

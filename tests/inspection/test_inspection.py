@@ -195,12 +195,6 @@ def test_places_that_are_not_there_are_said(raw_dataset):
             next(take)
 
 
-def test_the_head_is_the_beginning(raw_dataset):
-    ds = shardctl.open(raw_dataset, split="val")
-    records = list(head(place_of(raw_dataset), "val", 12))
-    assert [record.values["key"] for record in records] == [ds[index]["key"] for index in range(12)]
-
-
 @pytest.mark.parametrize("count", [1, 7, 60, 500])
 def test_some_records_come_from_everywhere_and_none_twice(raw_dataset, count):
     indices = [record.index for record in some_samples(place_of(raw_dataset), None, count)]
@@ -315,13 +309,6 @@ def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path, key):
     for path in save([record], inside):
         assert path.resolve().is_relative_to(inside.resolve())
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["saved"]
-
-
-def test_equal_datasets_have_no_differences(photos, raw_dataset, tmp_path):
-    shutil.copytree(raw_dataset, tmp_path / "copy")
-    found = differences(place_of(raw_dataset), place_of(tmp_path / "copy"))
-    assert found.same_samples
-    assert (found.in_both, found.settings, found.fields) == (60, (), ())
 
 
 def test_a_diff_names_samples_fields_and_settings(photos, tmp_path):

@@ -21,13 +21,7 @@ from places import place_of
 
 import shardctl
 from shardctl.inspection.content.objects import GRID
-from shardctl.inspection.pages.page import (
-    bars,
-    command,
-    data,
-    page,
-    paragraph,
-)
+from shardctl.inspection.pages.page import command, data, page, paragraph
 from shardctl.system.messages import entry_for
 from shardctl.system.report import Html, table
 
@@ -158,14 +152,7 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(browser, bench_report, 
     assert json.loads(seen.page.locator("#record").text_content()) == record
     background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 26)"}[scheme]
-    for selector in (
-        "h1",
-        "p",
-        ".tile b",
-        ".tile span",
-        "td",
-        "figcaption",
-    ):
+    for selector in ("h1", "p", ".tile b", ".tile span", "td", "figcaption"):
         contrasts = seen.contrasts(selector)
         assert contrasts, selector
         assert min(contrasts) >= 4.5, selector
@@ -234,14 +221,7 @@ def test_the_dataset_page_can_be_browsed(browser, dataset_report, scheme):
     seen.page.locator("#search").fill("")
     assert (rows.count(), seen.page.locator("#one").text_content()) == (60, f"{command} KEY")
     assert seen.page.get_by_text("This page has all of 60 samples.").count() == 1
-    for selector in (
-        "p",
-        "th",
-        "figcaption",
-        "#found",
-        "code",
-        ".copy",
-    ):
+    for selector in ("p", "th", "figcaption", "#found", "code", ".copy"):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
 
@@ -411,21 +391,6 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     seen.context.close()
 
 
-def test_a_bar_is_as_long_as_its_number():
-    apart = bars("Rates", ["a", "b"], {"x": [2, 4], "y": [None, 1]}, "samples/s").text
-    assert [width for width in ("50.00%", "100.00%", "25.00%") if f"width:{width}" in apart] == [
-        "50.00%",
-        "100.00%",
-        "25.00%",
-    ]
-    assert apart.count('class="bar') == 3
-    assert "<td>x</td>" not in apart
-    stacked = bars("<b>", ["a"], {"x": [3], "y": [1]}, stacked=True, total=9).text
-    assert "width:75.00%" in stacked
-    assert "width:25.00%" in stacked
-    assert "&lt;b&gt; (the first 1 of 9)" in stacked
-
-
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("store", "side", "anew"), [("jpeg:80", 64, False), ("raw", 64, False), ("raw", 400, True)]
@@ -485,12 +450,7 @@ def test_a_page_runs_no_script_but_its_own(browser, tmp_path):
     seen.context.close()
 
 
-def test_pages_fit_a_telephone(
-    browser,
-    bench_report,
-    dataset_report,
-    marked_report,
-):
+def test_pages_fit_a_telephone(browser, bench_report, dataset_report, marked_report):
     for path in (bench_report[0], *dataset_report, marked_report):
         for width in (390, 1280):
             seen = Seen(browser, path, "light", width=width)

@@ -297,12 +297,6 @@ def test_what_is_no_dataset_is_said(tmp_path):
         shardctl.verify(tmp_path, "total")
 
 
-def test_progress_counts_every_shard(raw_dataset):
-    heard: list[tuple[int, int]] = []
-    result = shardctl.verify(raw_dataset, progress=lambda done, total: heard.append((done, total)))
-    assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
-
-
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_files_that_may_not_be_read_are_findings(dataset, level):

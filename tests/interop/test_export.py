@@ -292,12 +292,7 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, cli):
             {"role": "tokens", "vocabulary": 500},
             "has no end-of-text token .* eos=False",
         ),
-        (
-            "megatron",
-            [1],
-            {**ROLE, "packed": True},
-            "are packed blocks, and lack",
-        ),
+        ("megatron", [1], {**ROLE, "packed": True}, "are packed blocks, and lack"),
         (
             "parquets",
             [1],

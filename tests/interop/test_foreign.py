@@ -59,11 +59,7 @@ def test_a_tar_without_its_end_is_told_and_is_no_damage(tars, cli):
         result.ok,
         result.samples,
         [(each.severity, each.kind) for each in result.findings],
-    ) == (
-        True,
-        42,
-        [("warning", "no-end")],
-    )
+    ) == (True, 42, [("warning", "no-end")])
     ran = cli("verify", tars)
     assert ran.code == 0
     assert "warning: train-00001.tar: no-end: it has no end marker" in ran.out

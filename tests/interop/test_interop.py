@@ -106,9 +106,7 @@ def test_an_older_hugging_face_sees_the_same(with_columns, raw_dataset, tmp_path
     """Release 3.6, in an environment of its own, without shardctl."""
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "datasets==3.6.*", "pillow"], check=True
-    )
+    subprocess.run([python, *"-m pip install --quiet datasets==3.6.* pillow".split()], check=True)
     raw = sorted(str(path) for path in raw_dataset.glob("train-*.arrow"))
     command = [
         python,

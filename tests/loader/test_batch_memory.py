@@ -4,7 +4,6 @@ a bound."""
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from programs import run_python
 
 import shardctl
 
@@ -175,9 +175,7 @@ print(held, own() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_more_memory_is_kept_than_the_bound(root):
-    ran = subprocess.run(
-        [sys.executable, "-c", MANY, str(root)], capture_output=True, text=True, check=True
-    )
+    ran = run_python(MANY, root, check=True)
     held, kept = map(int, ran.stdout.split())
     assert held > 120
     assert kept < 20, f"{kept} MiB"

@@ -197,8 +197,9 @@ def flip(data: bytes, at: int) -> bytes:
         lambda data: data + b"x",
         lambda data: bytes(len(data)),
         lambda data: None,
+        lambda data: data[:-40] + bytes(40),
     ],
-    ids=["end", "footer", "begin", "cut", "longer", "zeros", "gone"],
+    ids=["end", "footer", "begin", "cut", "longer", "zeros", "gone", "no footer"],
 )
 def test_whatever_is_damaged_comes_again(plain, bucket, folder, damaged, on_error):
     url = upload(plain, f"{bucket}/out")
@@ -213,15 +214,6 @@ def test_whatever_is_damaged_comes_again(plain, bucket, folder, damaged, on_erro
         )
         assert all_same(list(loader), first), path
         assert loader.stats().skipped == 0
-
-
-def test_a_lost_footer_comes_again(plain, bucket, folder):
-    url = upload(plain, f"{bucket}/out")
-    whole = read(url, cache=folder)
-    for path in folder.glob("*/shards/*.arrow"):
-        os.truncate(path, path.stat().st_size - 40)
-        os.truncate(path, path.stat().st_size + 40)
-    assert all_same(read(url, cache=folder), whole)
 
 
 class Watch:
@@ -322,15 +314,6 @@ def test_a_full_disk_is_as_a_full_cache(plain, bucket, folder, monkeypatch):
     assert entry.blocks < 6
 
 
-def test_a_disk_that_is_nearly_full_stays_so(plain, bucket, folder, monkeypatch):
-    monkeypatch.setattr(caching, "KEPT_FREE", 2.0)
-    url = upload(plain, f"{bucket}/out")
-    with pytest.warns(CacheWarning, match="the disk of the cache is full") as said:
-        assert all_same(read(url, cache=folder), read(str(plain)))
-    assert len(said) == 1
-    assert Cache(folder).entries() == []
-
-
 def test_a_cache_that_is_removed_while_it_is_read(plain, bucket, folder):
     url = upload(plain, f"{bucket}/out")
     opened = shardctl.open(url, cache=folder)
@@ -359,17 +342,14 @@ def test_where_the_cache_is(folder, monkeypatch):
     assert cache_of(None, None) is None
     monkeypatch.setenv("SHARDCTL_CACHE", str(folder))
     monkeypatch.setenv("SHARDCTL_CACHE_LIMIT", "2GB")
-    found = cache_of(None, None)
-    assert found is not None
+    found, other = cache_of(None, None), cache_of(folder / "other", "1MiB")
     assert (found.folder, found.limit) == (folder, 2_000_000_000)
+    assert (other.folder, other.limit) == (folder / "other", 1 << 20)
     assert cache_of(False, None) is None
-    other = cache_of(folder / "other", "1MiB")
-    assert other is not None
-    assert other.limit == 1 << 20
     with pytest.raises(UsageError, match="takes a folder"):
         cache_of(True, None)
     monkeypatch.setenv("SHARDCTL_CACHE_LIMIT", "lots")
-    with pytest.raises(UsageError, match="SHARDCTL_CACHE_LIMIT: 'lots' is not a size"):
+    with pytest.raises(UsageError, match="SHARDCTL_CACHE_LIMIT: 'lots'"):
         cache_of(None, None)
 
 
@@ -386,21 +366,13 @@ def test_a_limit_of_no_cache_is_wrong_usage(cli, monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("500GB", 500 * 10**9),
-        ("64 MiB", 64 << 20),
-        ("1.5k", 1500),
-        ("12", 12),
-        (7, 7),
-        ("0", 0),
-        ("2T", 2 * 10**12),
-    ],
+    [("500GB", 500 * 10**9), ("64 MiB", 64 << 20), ("1.5k", 1500), (7, 7), ("0", 0)],
 )
 def test_sizes(text, size):
     assert size_of(text, "limit") == size
 
 
-@pytest.mark.parametrize("text", ["", "many", "1XB", "-3", -1, 2.5, True])
+@pytest.mark.parametrize("text", ["", "1XB", "-3", 2.5, True])
 def test_what_is_no_size(text):
     with pytest.raises(UsageError, match=r"^limit: "):
         size_of(text, "limit")
@@ -448,6 +420,26 @@ def test_a_folder_that_is_no_cache_stays_as_it_is(cli, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_other_files_of_the_folder_stay(cli, plain, bucket, folder):
+    folder.mkdir()
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("mine")
+    url = upload(plain, f"{bucket}/out")
+    read(url, cache=folder)
+    cli("cache", "clear", folder)
+    assert (folder / "mine" / "notes.txt").read_text() == "mine"
+    assert open_store(url).stat("manifest.json") is not None
+
+
+def test_a_disk_that_is_nearly_full_stays_so(plain, bucket, folder, monkeypatch):
+    monkeypatch.setattr(caching, "KEPT_FREE", 2.0)
+    url = upload(plain, f"{bucket}/out")
+    with pytest.warns(CacheWarning, match="the disk of the cache is full") as said:
+        assert all_same(read(url, cache=folder), read(str(plain)))
+    assert len(said) == 1
+    assert Cache(folder).entries() == []
+
+
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000000deadbeef", "mine.partial"])
 def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
@@ -474,17 +466,6 @@ def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
         if path.is_file() and path.suffix != ".lock" and path.name != "lock"
     ] == [there]
     assert there.read_text() == "mine"
-
-
-def test_other_files_of_the_folder_stay(cli, plain, bucket, folder):
-    folder.mkdir()
-    (folder / "mine").mkdir()
-    (folder / "mine" / "notes.txt").write_text("mine")
-    url = upload(plain, f"{bucket}/out")
-    read(url, cache=folder)
-    cli("cache", "clear", folder)
-    assert (folder / "mine" / "notes.txt").read_text() == "mine"
-    assert open_store(url).stat("manifest.json") is not None
 
 
 def test_a_process_that_stands_still_holds_up_no_other(plain, bucket, folder, monkeypatch):

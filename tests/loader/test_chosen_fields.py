@@ -37,6 +37,13 @@ def samples(root: Path, **options: Any) -> list[dict[str, Any]]:
     return [dict(sample) for sample in dataset]
 
 
+def keyed(folder: Path, lines: list[dict[str, Any]]) -> Any:
+    """Convert lines whose keys are their id, and return what the conversion says."""
+    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    recipe = {"kind": "table", "key_field": "id"}
+    return shardctl.convert(folder / "in.jsonl", folder / "out", recipe=recipe, workers=0)
+
+
 def test_fields_are_chosen_and_renamed(table, tmp_path):
     made = shardctl.convert(
         table, tmp_path / "out", recipe={"fields": "image=photo,label=class,n"}, workers=0
@@ -80,13 +87,7 @@ def test_keys_are_those_of_the_records(table, tmp_path, kind, choice):
 
 def test_a_record_without_a_key_is_a_reject_and_numbers_are_keys(tmp_path):
     lines = [{"id": 7, "x": 1}, {"id": None, "x": 2}, {"id": 9, "x": 3}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = shardctl.convert(
-        tmp_path / "in.jsonl",
-        tmp_path / "out",
-        recipe={"kind": "table", "key_field": "id"},
-        workers=0,
-    )
+    made = keyed(tmp_path, lines)
     assert (made.samples, made.reasons) == (2, {"decode: no-key": 1})
     assert [(sample["key"], sample["x"]) for sample in samples(tmp_path / "out")] == [
         ("7", 1),
@@ -95,16 +96,8 @@ def test_a_record_without_a_key_is_a_reject_and_numbers_are_keys(tmp_path):
 
 
 def test_lists_are_no_keys(tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"id": [1]}\n')
-    with pytest.raises(
-        InputError, match=r"the field id is of type .*; keys are text, or whole numbers"
-    ):
-        shardctl.convert(
-            tmp_path / "in.jsonl",
-            tmp_path / "out",
-            recipe={"kind": "table", "key_field": "id"},
-            workers=0,
-        )
+    with pytest.raises(InputError, match="keys are text, or whole numbers"):
+        keyed(tmp_path, [{"id": [1]}])
 
 
 def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path):
@@ -141,13 +134,7 @@ def test_only_files_of_the_format_that_is_named_are_read(table, tmp_path):
 
 def test_keys_that_are_there_twice_are_told(tmp_path):
     lines = [{"id": name, "x": n} for n, name in enumerate("abcab")]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = shardctl.convert(
-        tmp_path / "in.jsonl",
-        tmp_path / "out",
-        recipe={"kind": "table", "key_field": "id"},
-        workers=0,
-    )
+    made = keyed(tmp_path, lines)
     assert made.samples == 5
     (warning,) = made.warnings
     assert warning.startswith("2 samples have the key of another one, for instance ")

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,15 @@ from shardctl.inspection.content.samples import matching
 from shardctl.loader.condition import kept_rows, parse_condition
 
 SCHEMA = pa.schema(
-    [
-        ("n", pa.int64()),
-        ("x", pa.float64()),
-        ("text", pa.string()),
-        ("ids", pa.list_(pa.int64())),
-        ("label", pa.int64()),
-    ]
-    + [("box", pa.struct([("width", pa.int64())])), ("yes", pa.bool_())]
+    {
+        "n": pa.int64(),
+        "x": pa.float64(),
+        "text": pa.string(),
+        "ids": pa.list_(pa.int64()),
+        "label": pa.int64(),
+        "box": pa.struct({"width": pa.int64()}),
+        "yes": pa.bool_(),
+    }
 )
 ROWS: list[dict[str, Any]] = [
     {
@@ -42,16 +44,20 @@ ROWS: list[dict[str, Any]] = [
         "yes": n > 5,
     }
     for n in range(8)
-] + [{"n": None, "x": None, "text": None, "ids": None, "label": None, "box": None, "yes": None}]
+] + [dict.fromkeys(SCHEMA.names)]
 CLASSES = ("ant", "bee", "cat")
 
 
-def chosen(text: str) -> list[int]:
-    where = parse_condition(text, SCHEMA, {"label": CLASSES})
-    table = pa.Table.from_pylist(ROWS, schema=SCHEMA)
-    kept = kept_rows(table.append_column("place", pa.array(range(len(ROWS)))), where.expression)
-    found: list[int] = kept["place"].to_pylist()
+def kept(table: pa.Table, text: str, classes: Any = None) -> list[int]:
+    """Return the places of the rows that meet a condition."""
+    where = parse_condition(text, table.schema, classes or {})
+    numbered = table.append_column("place", pa.array(range(table.num_rows)))
+    found: list[int] = kept_rows(numbered, where.expression)["place"].to_pylist()
     return found
+
+
+def chosen(text: str) -> list[int]:
+    return kept(pa.Table.from_pylist(ROWS, schema=SCHEMA), text, {"label": CLASSES})
 
 
 @pytest.mark.parametrize(
@@ -95,6 +101,13 @@ NUMBERS = {
 }
 
 
+def as_in_python(text: str) -> None:
+    """Fail unless a condition holds for the rows of numbers for which Python says so."""
+    table = pa.table(NUMBERS)
+    rows = enumerate(table.to_pylist())
+    assert kept(table, text) == [place for place, row in rows if eval(text, {}, row)], text
+
+
 @examples(400)
 @given(
     st.sampled_from("ibufg"),
@@ -106,14 +119,7 @@ NUMBERS = {
 def test_numbers_of_all_types_are_compared_as_in_python(column, sign, number, behind):
     text = f"{number} {sign} {column}" if behind and sign != "in" else f"{column} {sign} {number}"
     text = text.replace(f"in {number}", f"in [{number}, 1.5]")
-    table = pa.table(NUMBERS)
-    kept = kept_rows(
-        table.append_column("place", pa.array(range(5))),
-        parse_condition(text, table.schema, {}).expression,
-    )
-    assert kept["place"].to_pylist() == [
-        place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)
-    ], text
+    as_in_python(text)
 
 
 @pytest.mark.parametrize(
@@ -121,14 +127,7 @@ def test_numbers_of_all_types_are_compared_as_in_python(column, sign, number, be
     ["i - 0.5 == 16777212.5", "b + b == 200", "b * 2.5 > 300", "i / 2 == 0.5", "u == i", "b < u"],
 )
 def test_numbers_are_computed_with_in_64_bits(text):
-    table = pa.table(NUMBERS)
-    kept = kept_rows(
-        table.append_column("place", pa.array(range(5))),
-        parse_condition(text, table.schema, {}).expression,
-    )
-    assert kept["place"].to_pylist() == [
-        place for place, row in enumerate(table.to_pylist()) if eval(text, {}, row)
-    ]
+    as_in_python(text)
 
 
 def test_missing_values_meet_no_comparison_and_can_be_asked_for():
@@ -141,61 +140,42 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for():
     [
         ("n ==", "is not a condition"),
         ("", "is not a condition"),
-        ("n = 3", "is not a condition"),
         ("m == 3", "no column 'm'; it has n, x, text"),
         ("lable == 3", "no column 'lable'; did you mean label"),
         ("label == 'wasp'", "no class 'wasp'"),
         ("label == 'bea'", "no class 'bea'; did you mean bee"),
         ("box.height > 1", "box has no part 'height'"),
-        ("n.real == 1", "n has no part 'real'"),
         ("n == 'three'", "n is a number; compare it with a number, not with 'three'"),
         ("n == '5'", "n is a number; compare it with 5, not with '5'"),
-        ("'-2.5' < x", "x is a number; compare it with -2.5, not with '-2.5'"),
         (
             "box.width in [1, 2] and box.width in ['1']",
             "box.width is a number; compare it with 1, not with '1'",
         ),
-        ("n == True", "n is a number; compare it with a number, not with True"),
         ("yes == 1", "yes is True or False; compare it with True or False, not with 1"),
         ("text > 3", "text is text; compare it with '3', not with 3"),
-        ("text not in [3]", "text is text; compare it with '3', not with 3"),
-        (
-            "len(n) > 1",
-            "does not fit the columns (n is a number)",
-        ),
+        ("len(n) > 1", "does not fit the columns (n is a number)"),
         ("n", "does not fit the columns (n is a number)"),
-        ("ids > 3", "does not fit the columns (ids is list<item: int64>)"),
         ("n in ids", "goes with a list"),
-        ("n is 3", "`is` goes with None only"),
-        ("n in [m]", "is not a number or a string"),
         ("contains(text, n)", "takes a column and a string"),
         ("__import__('os').system('true')", "is not one of len"),
         ("(lambda: n)() == 1", "is not one of len"),
         ("n == [x for x in ids]", "is not allowed"),
         ("f'{n}' == '1'", "is not allowed"),
         ("n if n else n", "is not allowed"),
-        ("(n := 3) == 3", "is not allowed"),
         ("ids[0] == 1", "is not allowed"),
-        ("n ** 9 == 1", "is not allowed"),
         ("text.upper() == 'X'", "is not one of len"),
         ("not " * 200 + "n == 1", "nested too deep"),
         ("(" * 5000 + "n" + ")" * 5000, "is not a condition"),
         ("n == 99999999999999999999999", "a whole number is too large"),
-        ("n == 9223372036854775808", "a whole number is too large"),
         ("n + 99999999999999999999 > 0", "a whole number is too large"),
-        ("label in [1, 99999999999999999999]", "a whole number is too large"),
         ("not (n > 1 or -99999999999999999999 < n)", "a whole number is too large"),
-        ("n == 0x" + "f" * 6000, "a whole number is too large"),
         ("n == [0x" + "f" * 6000 + "]", "cannot be read"),
         ("n == " + "9" * 6000, "is not a condition"),
         (r'text == "\ud800"', "half of a surrogate pair"),
         (r'text in ["\ud800"]', "half of a surrogate pair"),
-        (r'contains(text, "\ud800")', "half of a surrogate pair"),
         ("n in [1, 'x']", "must be of one kind"),
-        ("n in [True, 1]", "must be of one kind"),
         ("n" + ".a" * 1500 + " == 1", "nested too deep"),
         ("n" + " ** 2" * 1500 + " == 1", "nested too deep"),
-        ("n" + "[0]" * 20_000 + " == 1", "nested too deep"),
         (
             " or ".join(["n == 1"] * 1001),
             "more than 1,000 comparisons and operations; .* index in [1, 5, 7]",
@@ -250,93 +230,53 @@ def test_no_text_does_anything_but_be_refused_or_understood(text):
 
 def test_width_height_and_place_can_be_asked_without_being_columns(photos, raw_dataset, tmp_path):
     shardctl.convert(photos, tmp_path / "out", workers=0)
-    wide = {
-        sample["key"]
-        for sample in shardctl.open(tmp_path / "out")
-        if sample["image"].shape[1] > 500
-    }
-    assert {
-        record.values["key"] for record in matching(place_of(tmp_path / "out"), None, "width > 500")
-    } == wide
-    large = {
-        p.relative_to(photos).as_posix() for p in photos.rglob("*.*") if p.stat().st_size > 9000
-    }
-    assert {
-        record.values["key"]
-        for record in matching(place_of(tmp_path / "out"), None, "image_bytes > 9000")
-    } == large
-    assert len(list(matching(place_of(raw_dataset), None, "width == 32 and height == 32"))) == 60
-    assert [
-        record.index for record in matching(place_of(raw_dataset), None, "index in [3, 41]")
-    ] == [3, 41]
-    (val,) = {
-        record.shard.partition("-")[0]
-        for record in matching(place_of(raw_dataset), None, "split == 'val'")
-    }
-    assert val == "val"
-    assert [record.row for record in matching(place_of(raw_dataset), "val", "row == 1")] == [
-        1
-    ] * len(list(raw_dataset.glob("val-*")))
+
+    def found(root: Path, where: str, split: str | None = None) -> list[Any]:
+        return list(matching(place_of(root), split, where))
+
+    samples = list(shardctl.open(tmp_path / "out"))
+    sizes = {sample["key"]: (photos / sample["key"]).stat().st_size for sample in samples}
+    wide = {sample["key"] for sample in samples if sample["image"].shape[1] > 500}
+    large = {key for key, size in sizes.items() if size > 9000}
+    for where, keys in (("width > 500", wide), ("image_bytes > 9000", large)):
+        assert {record.values["key"] for record in found(tmp_path / "out", where)} == keys
+    assert len(found(raw_dataset, "width == 32 and height == 32")) == 60
+    assert [record.index for record in found(raw_dataset, "index in [3, 41]")] == [3, 41]
+    val = found(raw_dataset, "split == 'val'")
+    assert {record.shard.partition("-")[0] for record in val} == {"val"}
+    assert {record.row for record in found(raw_dataset, "row == 1", "val")} == {1}
 
 
 def test_matches_are_counted_only_where_all_samples_were_looked_at(cli, raw_dataset):
     few = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 3, "--json").json
     assert (few["matches"], len(few["samples"])) == (None, 3)
-    assert (
-        cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 30, "--json").json[
-            "matches"
-        ]
-        == 10
-    )
+    all_ = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 30, "--json").json
+    assert all_["matches"] == 10
 
 
 def test_a_division_by_zero_is_said_in_a_sentence(cli, raw_dataset):
     refused = cli("inspect", raw_dataset, "--where", "index / 0 > 1")
-    assert (refused.code, refused.err) == (
-        2,
-        "shardctl: --where 'index / 0 > 1' cannot be computed: divide by zero\n",
-    )
-    with pytest.raises(
-        UsageError,
-        match=r"^filter 'label / 0 > 1' cannot be computed from the columns label: divide by zero$",
-    ):
+    assert (refused.code, refused.err.count("divide by zero\n")) == (2, 1)
+    with pytest.raises(UsageError, match="columns label: divide by zero"):
         shardctl.open(raw_dataset).filter("label / 0 > 1")
 
 
 def test_the_command_counts_shows_and_saves_what_matches(cli, raw_dataset, tmp_path):
-    shown = cli(
-        "inspect",
-        raw_dataset,
-        "--where",
-        "label in ['snow', 'night', 'dunes']",
-        "--columns",
-        "key,label",
-    )
+    def inspect(where: str, *options: object) -> Any:
+        return cli("inspect", raw_dataset, "--where", where, *options)
+
+    shown = inspect("label in ['snow', 'night', 'dunes']", "--columns", "key,label")
     assert shown.code == 0
     assert "30 samples match; the first 20 are shown" in shown.out
-    assert cli("inspect", raw_dataset, "--where", "label == 'snow'", "--json").json["matches"] == 10
-    few = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 3, "--json").json
-    assert len(few["samples"]) == 3
-    saved = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--save", tmp_path / "snow")
+    saved = inspect("label == 'snow'", "--save", tmp_path / "snow")
     assert f"20 files written to {tmp_path}/snow" in saved.out
     assert len(list((tmp_path / "snow" / "snow").glob("*.png"))) == 10
-    assert json.loads(next((tmp_path / "snow" / "snow").glob("*.json")).read_text()) == {
-        "label": 4,
-        "label_name": "snow",
-    }
-    both = cli(
-        "inspect",
-        raw_dataset,
-        "--where",
-        "label == 3",
-        "--save",
-        tmp_path / "s",
-        "--images",
-        tmp_path / "s.png",
-        "--json",
-    )
-    assert (len(both.json["files"]), both.json["images"]) == (20, 10)
+    about = json.loads(next((tmp_path / "snow" / "snow").glob("*.json")).read_text())
+    assert about == {"label": 4, "label_name": "snow"}
+    files = ("--save", tmp_path / "s", "--images", tmp_path / "s.png")
+    both = inspect("label == 3", *files, "--json").json
+    assert (len(both["files"]), both["images"]) == (20, 10)
     assert (tmp_path / "s.png").exists()
-    refused = cli("inspect", raw_dataset, "--where", "labl == 1")
+    refused = inspect("labl == 1")
     assert refused.code == 2
-    assert "no column 'labl'; did you mean label?" in refused.err
+    assert "did you mean label?" in refused.err

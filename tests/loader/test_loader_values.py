@@ -6,8 +6,6 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import pickle
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from programs import run_python
 from pyarrow import feather
 
 import shardctl
@@ -28,18 +27,18 @@ from shardctl.images.codecs.image import decode, open_image, render
 from shardctl.images.geometry import View
 
 COLUMNS = pa.schema(
-    [
-        ("key", pa.string()),
-        ("label", pa.int64()),
-        ("score", pa.float32()),
-        ("small", pa.uint8()),
-        ("yes", pa.bool_()),
-        ("blob", pa.binary()),
-        ("tokens", pa.list_(pa.uint16())),
-        ("maybe", pa.string()),
-        ("nested", pa.list_(pa.struct([("a", pa.int32())]))),
-        ("block", pa.fixed_shape_tensor(pa.int16(), [3, 5])),
-    ]
+    {
+        "key": pa.string(),
+        "label": pa.int64(),
+        "score": pa.float32(),
+        "small": pa.uint8(),
+        "yes": pa.bool_(),
+        "blob": pa.binary(),
+        "tokens": pa.list_(pa.uint16()),
+        "maybe": pa.string(),
+        "nested": pa.list_(pa.struct({"a": pa.int32()})),
+        "block": pa.fixed_shape_tensor(pa.int16(), [3, 5]),
+    }
 )
 
 sample = st.tuples(
@@ -58,6 +57,19 @@ sample = st.tuples(
 
 def comes_out(name: str, value: Any) -> Any:
     return -7 if name == "label" and value is None else value
+
+
+def opened(root: Path, columns: pa.Schema, rows: Any, per_shard: int = 20, *how: Any) -> Any:
+    """Write a dataset of few blocks in each shard, and open it."""
+    write_dataset(root / "out", columns, rows, per_shard, *how, sample_bytes=400_000)
+    return shardctl.open(root / "out")
+
+
+def vectors(root: Path, values: Any) -> Any:
+    """Open a dataset of these arrays, its column x, and of the keys k0, k1, …"""
+    type_ = pa.fixed_shape_tensor(pa.from_numpy_dtype(values.dtype), values.shape[1:])
+    columns = pa.schema({"key": pa.string(), "x": type_})
+    return opened(root, columns, ((f"k{n}", value) for n, value in enumerate(values)), 4)
 
 
 def as_plain(values: Any) -> list[Any]:
@@ -110,10 +122,7 @@ TEXTS = ["", "a", "twelve bytes", "thirteen byte", "ünïcödé " * 5, "x" * 100
 
 def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset):
     ds = shardctl.open(raw_dataset)
-    with pytest.warns(
-        UserWarning,
-        match="look made for pixels from 0 to 1, and these are 0 to 255: multiply both by 255",
-    ):
+    with pytest.warns(UserWarning, match="multiply both by 255"):
         ds.loader(4, normalize={"image": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -123,22 +132,21 @@ def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset):
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_short_and_long_texts_next_to_the_end_of_a_block(tmp_path, compression):
-    columns = pa.schema([("key", pa.string())])
-    write_dataset(tmp_path / "out", columns, [(text,) for text in TEXTS], 2, compression)
-    assert shardctl.open(tmp_path / "out").take([5, 0, 4, 1, 3, 2, 2])["key"] == [
-        TEXTS[n] for n in (5, 0, 4, 1, 3, 2, 2)
-    ]
+    columns, rows = pa.schema({"key": pa.string()}), [(text,) for text in TEXTS]
+    chosen = [5, 0, 4, 1, 3, 2, 2]
+    found = opened(tmp_path, columns, rows, 2, compression).take(chosen)["key"]
+    assert found == [TEXTS[n] for n in chosen]
 
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tokens") / "out"
     columns = pa.schema(
-        [
-            ("key", pa.string()),
-            ("tokens", pa.list_(pa.int32())),
-            ("x", pa.fixed_shape_tensor(pa.uint8(), [4])),
-        ]
+        {
+            "key": pa.string(),
+            "tokens": pa.list_(pa.int32()),
+            "x": pa.fixed_shape_tensor(pa.uint8(), [4]),
+        }
     )
     rows = ((f"k{n}", list(range(1, n % 9 + 1)), np.full(4, n % 250, np.uint8)) for n in range(100))
     write_dataset(root, columns, rows, 30)
@@ -156,11 +164,10 @@ def test_ragged_columns_are_padded_to_the_longest_of_the_batch(tokens):
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_buckets_hold_samples_of_about_the_same_length(tmp_path, compression):
-    columns = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.int32()))])
+    columns = pa.schema({"key": pa.string(), "tokens": pa.list_(pa.int32())})
     lengths = np.random.default_rng(0).integers(0, 200, 1000)
     rows = ((f"k{n}", list(range(length))) for n, length in enumerate(lengths.tolist()))
-    write_dataset(tmp_path / "out", columns, rows, 300, compression, sample_bytes=50_000)
-    ds = shardctl.open(tmp_path / "out")
+    ds = opened(tmp_path, columns, rows, 300, compression)
 
     def read(**options: Any) -> list[Any]:
         return list(ds.loader(20, shuffle=True, pad={"tokens": 0}, **options))
@@ -183,11 +190,13 @@ def test_buckets_hold_samples_of_about_the_same_length(tmp_path, compression):
     batches = iter(loader)
     for _ in range(7):
         next(batches)
-    resumed = ds.loader(10, shuffle=True, bucket={"tokens": 10}, world_size=2)
-    resumed.load_state_dict(loader.state_dict())
-    other = ds.loader(10, shuffle=True, bucket={"tokens": 10}, world_size=2, rank=1)
-    other.load_state_dict(loader.state_dict())
-    both = [sorted(left["key"] + right["key"]) for left, right in zip(resumed, other, strict=True)]
+    ranks = [
+        ds.loader(10, shuffle=True, bucket={"tokens": 10}, world_size=2, rank=rank)
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.load_state_dict(loader.state_dict())
+    both = [sorted(left["key"] + right["key"]) for left, right in zip(*ranks, strict=True)]
     assert both == [sorted(b["key"]) for b in bucketed[7:]]
     with pytest.raises(UsageError, match=r"global_batch 20 \(here 30\)"):
         ds.loader(30, shuffle=True, bucket={"tokens": 10}).load_state_dict(loader.state_dict())
@@ -250,22 +259,15 @@ def test_images_are_decoded_to_the_pixels_that_pillow_gives(jpegs):
 
 
 def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs):
-    ds = shardctl.open(jpegs)
-    whole = {
-        key: image for b in ds.loader(60) for key, image in zip(b["key"], b["image"], strict=True)
-    }
-
     def views(**options: Any) -> dict[str, Any]:
-        loader = ds.loader(7, shuffle=True, crop=(24, 32), **options)
+        loader = shardctl.open(jpegs).loader(7, shuffle=True, **options)
         return {key: image for b in loader for key, image in zip(b["key"], b["image"], strict=True)}
 
-    middle = views()
+    whole, middle = views(), views(crop=(24, 32))
     assert all(np.array_equal(middle[key], whole[key][8:32, 4:36]) for key in whole)
-    drawn = views(crop_from="random", flip=True, seed=1, threads=3)
-    assert all(
-        np.array_equal(drawn[key], again)
-        for key, again in views(crop_from="random", flip=True, seed=1, threads=1).items()
-    )
+    random = {"crop": (24, 32), "crop_from": "random", "flip": True, "seed": 1}
+    drawn, again = views(threads=3, **random), views(threads=1, **random)
+    assert all(np.array_equal(drawn[key], again[key]) for key in whole)
     places = set()
     for key, image in drawn.items():
         (found,) = [
@@ -280,7 +282,7 @@ def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs):
         places.add(found)
     assert {flipped for _, _, flipped in places} == {False, True}
     assert len({top for top, _, _ in places}) > 8
-    normal = views(normalize={"image": ([10, 20, 30], [2, 2, 2])})
+    normal = views(crop=(24, 32), normalize={"image": ([10, 20, 30], [2, 2, 2])})
     assert all(
         np.allclose(normal[key], (middle[key].astype(np.float32) - [10, 20, 30]) / 2)
         for key in whole
@@ -296,57 +298,33 @@ def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_normalised_views_are_the_formula_of_the_plain_ones(jpegs, raw_dataset, dtype):
-    mean, std = np.array([10.0, 20.0, 30.0]), np.array([2.0, 4.0, 8.0])
+    options = {"crop": (16, 20), "crop_from": "random", "flip": True, "columns": ["image"]}
     for root in (jpegs, raw_dataset):
-        options: dict[str, Any] = {
-            "crop": (16, 20),
-            "crop_from": "random",
-            "flip": True,
-            "columns": ["image"],
-        }
         ds = shardctl.open(root)
-        plain = ds.loader(60, **options)
-        for normalization, expected in (
-            ((mean, std), (mean, std)),
-            ((5, std), (5, std)),
-            (([7], 3), (7, 3)),
-        ):
-            (pixels,) = plain
-            plain.set_epoch(0)
+        (pixels,) = ds.loader(60, **options)
+        for mean, std in (([10, 20, 30], [2, 4, 8]), (5, [2, 4, 8]), ([7], 3)):
             (normal,) = ds.loader(
-                60, normalize={"image": normalization}, dtype={"image": dtype}, **options
+                60, normalize={"image": (mean, std)}, dtype={"image": dtype}, **options
             )
             assert normal["image"].dtype == dtype
-            formula = (pixels["image"].astype(float) - expected[0]) / expected[1]
-            assert np.allclose(
-                normal["image"], formula, rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-4
-            )
+            formula = (pixels["image"].astype(float) - mean) / std
+            near = 2e-3 if dtype == "float16" else 1e-5
+            assert np.allclose(normal["image"], formula, rtol=near, atol=1e-4)
 
 
 @pytest.mark.thorough(after=9)
 @pytest.mark.parametrize("stored", ["uint8", "int16", "int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize("width", [3, 5000, 300_000])
 def test_columns_of_any_width_are_converted_and_normalised(tmp_path, stored, width):
-    columns = pa.schema(
-        [
-            ("key", pa.string()),
-            ("x", pa.fixed_shape_tensor(pa.from_numpy_dtype(stored), [width // 3, 3])),
-        ]
-    )
-    numbers = np.random.default_rng(0)
-    values = numbers.integers(0, 100, (9, width // 3, 3)).astype(stored)
-    write_dataset(
-        tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4
-    )
-    ds = shardctl.open(tmp_path / "out")
+    values = np.random.default_rng(0).integers(0, 100, (9, width // 3, 3)).astype(stored)
+    ds = vectors(tmp_path, values)
     wider = "float64" if stored.startswith("float") else "int64"
     (wide,) = ds.loader(9, dtype={"x": wider})
     assert wide["x"].dtype == wider
     assert np.array_equal(wide["x"], values.astype(wider))
-    (normal,) = ds.loader(9, normalize={"x": ([1, 2, 3], [2, 4, 8])})
-    assert np.allclose(
-        normal["x"], (values - np.array([1.0, 2.0, 3.0])) / np.array([2, 4, 8]), atol=1e-5
-    )
+    mean, std = np.array([1.0, 2.0, 3.0]), np.array([2, 4, 8])
+    (normal,) = ds.loader(9, normalize={"x": (mean, std)})
+    assert np.allclose(normal["x"], (values - mean) / std, atol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -386,19 +364,11 @@ def test_padded_batches_of_any_width_fit_into_reused_memory(tokens):
 
 @pytest.mark.parametrize("size", [5, 40_000])
 def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path, size):
-    columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.int16(), [size]))])
     values = np.random.default_rng(0).integers(-100, 100, (9, size)).astype(np.int16)
-    write_dataset(
-        tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4
-    )
     mean, std = np.linspace(0, 9, size), np.linspace(1, 2, size)
-    (normal,) = shardctl.open(tmp_path / "out").loader(
-        9, shuffle=True, normalize={"x": (mean, std)}
-    )
-    expected = {f"k{n}": value for n, value in enumerate((values - mean) / std)}
-    assert normal["x"].shape == (9, size)
-    for key, row in zip(normal["key"], normal["x"], strict=True):
-        assert np.allclose(row, expected[key], atol=1e-4)
+    (normal,) = vectors(tmp_path, values).loader(9, shuffle=True, normalize={"x": (mean, std)})
+    stored = values[[int(key[1:]) for key in normal["key"]]]
+    assert np.allclose(normal["x"], (stored - mean) / std, atol=1e-4)
 
 
 def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path):
@@ -469,6 +439,7 @@ def read_in_another_process(loader_of: Any, queue: Any) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpegs, method):
     ds = shardctl.open(jpegs).limit(50)
+    assert repr(pickle.loads(pickle.dumps(ds))) == repr(ds)
     expected = [batch["key"] for batch in ds.loader(8, shuffle=True, seed=3)]
     running = iter(ds.loader(4, threads=2))
     next(running)
@@ -479,13 +450,6 @@ def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpeg
     assert queue.get(timeout=60) == expected
     process.join()
     running.close()
-
-
-def test_a_dataset_can_be_pickled(jpegs):
-    ds = shardctl.open(jpegs).limit(7)
-    again = pickle.loads(pickle.dumps(ds))
-    assert [sample["key"] for sample in again] == [sample["key"] for sample in ds]
-    assert repr(again) == repr(ds)
 
 
 @pytest.mark.parametrize(
@@ -504,15 +468,11 @@ def test_a_dataset_can_be_pickled(jpegs):
         ({"crop": 0}, "0x0 is impossible"),
         ({"crop": 8, "crop_from": "left"}, "not from 'left'"),
         ({"flip": True, "columns": ["label"]}, "no decoded|decoded images"),
-        ({"crop": 8, "decode": False}, "decoded images"),
-        ({"pad": {"label": 0}}, "label is not a ragged column"),
         ({"pad": {"tokens": 0}}, "pad is for columns that are read: no column 'tokens'; it has"),
         ({"dtype": {"key": "int8"}}, "key holds no numbers"),
         ({"dtype": {"label": "text"}}, "dtype 'text'"),
-        ({"dtype": {"label": "U8"}}, "dtype 'U8'"),
         ({"normalize": {"image": ([0], [0])}}, "standard deviation of 0"),
         ({"normalize": {"image": ([1, 2], 1)}}, r"one for each of 3 channels, not \[1.0, 2.0\]"),
-        ({"normalize": {"label": ([1, 2, 3], 1)}}, "one for each of 1 channels"),
         ({"normalize": {"image": 5}}, r"takes \(mean, std\)"),
         ({"normalize": {"image": (float("nan"), 1)}}, "finite numbers"),
         (
@@ -520,41 +480,24 @@ def test_a_dataset_can_be_pickled(jpegs):
             "dtype uint8 of image would cut off the fractions",
         ),
         ({"batch_size": 2.5}, "batch_size must be a whole number; it is 2.5"),
-        ({"batch_size": "8"}, "batch_size must be a whole number; it is '8'"),
         ({"batch_size": True}, "batch_size must be a whole number; it is True"),
         ({"shuffle": 42}, "shuffle must be True or False; it is 42"),
         ({"seed": None}, "seed must be a whole number; it is None"),
-        ({"seed": 1.0}, "seed must be a whole number; it is 1.0"),
-        ({"rank": 0.5, "world_size": 2}, "rank must be a whole number"),
-        ({"lanes": 1.5}, "lanes must be a whole number"),
-        ({"repeat": 1.5}, "repeat must be a whole number"),
         ({"columns": "key"}, r"columns takes a list of names; write columns=\['key'\]"),
         ({"columns": [1]}, "columns takes a list of names"),
-        ({"drop_last": "no"}, "drop_last must be True or False; it is 'no'"),
-        ({"cache": "1GB"}, "cache must be a finite number; it is '1GB'"),
         ({"cache": -1}, "cache must be a number of bytes, 0 or more; it is -1"),
         ({"flip": 1.5}, "flip is True .* or a probability from 0 to 1; it is 1.5"),
-        ({"flip": "yes"}, "flip must be a finite number; it is 'yes'"),
         ({"crop_from": "random"}, "crop_from='random' needs a crop"),
-        ({"crop": 8.5}, "crop must be a whole number; it is 8.5"),
         ({"crop": (1, 2, 3)}, r"crop takes one number or \(height, width\)"),
         (
             {"resize": 0},
             "resize: size must be 224, or 320x240 for width x height, with sides of 1 to 16384 "
             "pixels; it is 0",
         ),
-        ({"resize": "big"}, "resize must be 224, or 320x240 for width x height"),
         ({"resize": 30, "crop": 31}, "31x31 is larger than the images, 30x30"),
         ({"resize": 30, "decode": False}, "resize: only for decoded images"),
-        ({"channels_first": True, "columns": ["label"]}, "channels_first: only for decoded images"),
         ({"pad": 0}, "pad takes a dict by column names"),
-        ({"fill": {"key": 0}}, "fill: key holds no numbers"),
-        ({"fill": {"colour": 0}}, "fill is for columns that are read: no column 'colour'"),
         ({"fill": {"label": 0.5}}, "fill: 0.5 does not fit label, which is int64"),
-        (
-            {"fill": {"label": -1}, "dtype": {"label": "uint8"}},
-            "fill: -1 does not fit label, which is uint8",
-        ),
     ],
 )
 def test_impossible_options_are_refused_by_name(jpegs, arguments, message):
@@ -566,16 +509,16 @@ def test_impossible_options_are_refused_by_name(jpegs, arguments, message):
 @pytest.mark.parametrize("batch", [1, 3, 40])
 def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path, compression, batch):
     columns = pa.schema(
-        [
-            ("key", pa.string()),
-            ("x", pa.float32()),
-            ("n", pa.int16()),
-            ("yes", pa.bool_()),
-            ("scores", pa.list_(pa.float32())),
-            ("ids", pa.list_(pa.int32())),
-            ("box", pa.list_(pa.float32(), 2)),
-            ("text", pa.string()),
-        ]
+        {
+            "key": pa.string(),
+            "x": pa.float32(),
+            "n": pa.int16(),
+            "yes": pa.bool_(),
+            "scores": pa.list_(pa.float32()),
+            "ids": pa.list_(pa.int32()),
+            "box": pa.list_(pa.float32(), 2),
+            "text": pa.string(),
+        }
     )
     rows = [
         (f"k{n}", n / 2, n, n % 2 == 0, [n, 1.5], [n] * (n % 3), [n, -n], f"t{n}")
@@ -583,23 +526,15 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path, compress
     ]
     rows[7] = ("k7", None, None, None, [None, 1.5], [7, None], [None, 1.0], None)
     rows[8] = ("k8", 1.0, 2, True, None, None, None, "t8")
-    write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=400_000)
-    ds = shardctl.open(tmp_path / "out")
+    ds = opened(tmp_path, columns, rows, 20, compression)
     fill = {"n": -1, "yes": False, "scores": -5, "ids": -2, "box": 0}
     found: dict[str, list[Any]] = {name: [] for name in columns.names}
     for part in ds.loader(batch, fill=fill):
-        assert {name: part[name].dtype.name for name in ("x", "n", "yes", "box")} == {
-            "x": "float32",
-            "n": "int16",
-            "yes": "bool",
-            "box": "float32",
-        }
+        types = [part[name].dtype.name for name in ("x", "n", "yes", "box")]
+        assert types == ["float32", "int16", "bool", "float32"]
         assert all(ids.dtype == np.int32 for ids in part["ids"])
         for name, values in part.items():
-            found[name] += [
-                value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-                for value in values
-            ]
+            found[name] += as_plain(values)
     assert np.isnan(found["x"][7])
     assert [found[name][7] for name in ("n", "yes", "scores", "ids", "box", "text")] == [
         -1, False, [-5, 1.5], [7, -2], [0, 1], None,
@@ -607,9 +542,7 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path, compress
     assert [found[name][8] for name in ("scores", "ids", "box")] == [[], [], [0, 0]]
     for place in (0, 6, 9, 39):
         assert tuple(found[name][place] for name in columns.names) == rows[place]
-    assert {name: value for name, value in ds[7].items() if value is None} == dict.fromkeys(
-        ("x", "n", "yes", "text")
-    )
+    assert [name for name, value in ds[7].items() if value is None] == ["x", "n", "yes", "text"]
     assert [ds[7][name] for name in ("scores", "ids", "box")] == [
         [None, 1.5],
         [7, None],
@@ -631,18 +564,17 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path, compress
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path, compression):
     columns = pa.schema(
-        [
-            ("key", pa.string()),
-            ("label", pa.int64()),
-            ("x", pa.float64()),
-            ("ids", pa.list_(pa.int32())),
-            ("box", pa.fixed_shape_tensor(pa.int32(), [4])),
-        ]
+        {
+            "key": pa.string(),
+            "label": pa.int64(),
+            "x": pa.float64(),
+            "ids": pa.list_(pa.int32()),
+            "box": pa.fixed_shape_tensor(pa.int32(), [4]),
+        }
     )
     rows = [(f"k{n}", n, float(n), [n, n], np.full(4, n, np.int32)) for n in range(50)]
     rows[33] = ("k33", 300, 1e300, [1, 70_000], np.array([1, 2, 3, -70_000], np.int32))
-    write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=400_000)
-    ds = shardctl.open(tmp_path / "out")
+    ds = opened(tmp_path, columns, rows, 20, compression)
     for dtype, value in (
         ({"label": "uint8"}, "label: 300 does not fit uint8"),
         ({"x": "float32"}, r"x: 1e\+300 does not fit float32"),
@@ -672,11 +604,9 @@ def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path, compres
         ds.loader(16, dtype={"ids": "uint16"}, pad={"ids": -1})
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.1, 0.9])
 def test_images_are_mirrored_with_the_probability_that_was_given(tmp_path, share):
-    columns = pa.schema(
-        [("key", pa.string()), ("image", pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3]))]
-    )
+    columns = pa.schema({"key": pa.string(), "image": pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3])})
     image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
     write_dataset(
         tmp_path / "out", columns, ((f"k{n}", image) for n in range(2000)), 2000, shape=(1, 2, 3)
@@ -740,9 +670,7 @@ def test_resized_images_are_those_of_a_conversion(photos, tmp_path, size):
             assert np.array_equal(image, expected[key]), key
 
 
-@pytest.mark.parametrize(
-    "size", [(40, 40), (39, 41), (21, 30), (20, 20), (13, 17), (5, 4), (70, 50)]
-)
+@pytest.mark.parametrize("size", [(40, 40), (21, 30), (20, 20), (5, 4), (70, 50)])
 def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpegs, size):
     """Pillow decodes an image of 40 pixels at a half of its size where 20 or less are wanted, and
     others decode it whole."""
@@ -826,20 +754,19 @@ def test_a_thin_image_takes_no_memory_that_no_pixel_of_a_batch_needs(tmp_path):
     photos.mkdir()
     for name, size in (("a", (40, 30)), ("thin", (1, 20_000))):
         Image.new("RGB", size).save(photos / f"{name}.png")
-    code = [sys.executable, "-c", LIMITED, str(tmp_path / "out"), str(photos)]
-    ran = subprocess.run(code, capture_output=True, text=True, check=False)
+    ran = run_python(LIMITED, tmp_path / "out", photos)
     assert ran.returncode == 0, ran.stderr
 
 
 NESTED = pa.schema(
-    [
-        ("key", pa.string()),
-        ("boxes", pa.list_(pa.list_(pa.float64()))),
-        ("points", pa.list_(pa.list_(pa.int32(), 2))),
-        ("deep", pa.list_(pa.list_(pa.list_(pa.int64())))),
-        ("vector", pa.list_(pa.float32(), 3)),
-        ("matrix", pa.list_(pa.list_(pa.int16(), 3), 2)),
-    ]
+    {
+        "key": pa.string(),
+        "boxes": pa.list_(pa.list_(pa.float64())),
+        "points": pa.list_(pa.list_(pa.int32(), 2)),
+        "deep": pa.list_(pa.list_(pa.list_(pa.int64()))),
+        "vector": pa.list_(pa.float32(), 3),
+        "matrix": pa.list_(pa.list_(pa.int16(), 3), 2),
+    }
 )
 
 
@@ -852,10 +779,7 @@ def nested(n: int) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_lists_of_lists_are_arrays_of_each_sample(tmp_path, compression):
-    write_dataset(
-        tmp_path / "out", NESTED, map(nested, range(30)), 12, compression, sample_bytes=400_000
-    )
-    ds = shardctl.open(tmp_path / "out")
+    ds = opened(tmp_path, NESTED, map(nested, range(30)), 12, compression)
     for batch in ds.loader(7, shuffle=True, dtype={"boxes": "float32"}):
         assert batch["vector"].shape == (len(batch["key"]), 3)
         assert batch["matrix"].shape == (len(batch["key"]), 2, 3)
@@ -864,11 +788,7 @@ def test_lists_of_lists_are_arrays_of_each_sample(tmp_path, compression):
             expected = dict(zip(NESTED.names, nested(int(key[1:])), strict=True))
             assert batch["boxes"][place].dtype == np.float32
             assert batch["boxes"][place].flags.writeable
-            assert (
-                batch["boxes"][place].ndim,
-                batch["points"][place].ndim,
-                batch["deep"][place].ndim,
-            ) == (2, 2, 3)
+            assert [batch[name][place].ndim for name in ("boxes", "points", "deep")] == [2, 2, 3]
             for name in ("boxes", "points", "deep", "vector", "matrix"):
                 assert batch[name][place].tolist() == expected[name] or batch[name][place].size == 0
     assert ds[5]["points"].tolist() == [[5, 0]]
@@ -879,16 +799,15 @@ def test_lists_of_lists_are_arrays_of_each_sample(tmp_path, compression):
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path, compression):
     columns = pa.schema(
-        [
-            ("key", pa.string()),
-            ("rows", pa.list_(pa.list_(pa.int32()))),
-            ("tokens", pa.list_(pa.int32())),
-        ]
+        {
+            "key": pa.string(),
+            "rows": pa.list_(pa.list_(pa.int32())),
+            "tokens": pa.list_(pa.int32()),
+        }
     )
     values = [[[1, 2, 3], [4]], [], [[5]], [[], [6, 7]], [[8], [9], [10]]]
     rows = [(f"k{n}", value, [n] * n) for n, value in enumerate(values)]
-    write_dataset(tmp_path / "out", columns, rows, 3, compression, sample_bytes=400_000)
-    ds = shardctl.open(tmp_path / "out")
+    ds = opened(tmp_path, columns, rows, 3, compression)
     (batch,) = ds.loader(5, pad={"rows": -1, "tokens": 0}, dtype={"rows": "int64"})
     padded = np.full((5, 3, 3), -1)
     for n, value in enumerate(values):
@@ -951,7 +870,7 @@ def test_times_that_python_cannot_hold_are_exact(tmp_path, cli):
         "zoned": (pa.timestamp("ns", "Europe/Berlin"), [number, None, number], [exact, None, exact]),
         "took": (pa.duration("ns"), [number, None, -1], [np.timedelta64(number, "ns"), None, np.timedelta64(-1, "ns")]),
         "list": (pa.list_(pa.timestamp("ns")), [[number], None, []], [[exact], None, []]),
-        "pair": (pa.struct([("at", pa.time64("ns"))]), [{"at": number}, None, {"at": None}],
+        "pair": (pa.struct({"at": pa.time64("ns")}), [{"at": number}, None, {"at": None}],
                  [{"at": np.timedelta64(number, "ns")}, None, {"at": None}]),
         "micro": (pa.timestamp("us"), [1, None, 0], [since + datetime.timedelta(microseconds=1), None, since]),
         "late": (pa.timestamp("ms"), [0, None, late * 1000], [since, None, np.datetime64(late * 1000, "ms")]),

@@ -13,7 +13,7 @@ from handmade import repeat_shard, write_dataset
 import shardctl
 from shardctl.loader.blocks import shards
 
-COLUMNS = pa.schema([("key", pa.string()), ("n", pa.int64())])
+COLUMNS = pa.schema({"key": pa.string(), "n": pa.int64()})
 
 READ = """
 import collections, os, resource, sys

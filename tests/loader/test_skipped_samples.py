@@ -4,10 +4,9 @@ them."""
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,12 +17,13 @@ import pyarrow as pa
 import pytest
 from annotated import png
 from handmade import write_dataset
+from programs import run_python
 
 import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.layout import ENCODED_IMAGE
 
-PHOTOS = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
+PHOTOS = pa.schema({"key": pa.string(), "image": ENCODED_IMAGE})
 PHOTO = png(np.zeros((4, 4, 3), np.uint8))
 
 ENDS: dict[str, Callable[[Path], Any]] = {
@@ -68,15 +68,10 @@ def test_what_happens_to_a_whole_dataset_is_never_skipped(tmp_path, end, compres
 def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path):
     ds = shardctl.open(photos(tmp_path / "out", 40, ()))
     ENDS["moved"](tmp_path / "out")
-    with pytest.raises(
-        DatasetError,
-        match=r"out: moved, renamed or removed while it was read; open it where it is now",
-    ):
+    with pytest.raises(DatasetError, match="out: moved, renamed or removed"):
         keys_of(ds.loader(8))
     photos(tmp_path / "out", 44, ())
-    with pytest.raises(
-        DatasetError, match=r"out: replaced by another dataset while it was read; open it again"
-    ):
+    with pytest.raises(DatasetError, match="out: replaced by another dataset"):
         keys_of(ds.loader(8))
 
 
@@ -84,31 +79,28 @@ def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path):
 @pytest.mark.parametrize("options", [{"mmap": False}, {}, {"preload": True}])
 def test_a_program_without_a_free_descriptor_is_told_so(tmp_path, options):
     root = photos(tmp_path / "out", 400, (), "zstd" if options else "none")
-    code = (
-        "import gc, os, resource, sys\n"
-        "import shardctl\n"
-        "shardctl.open(sys.argv[1])[0]\n"
-        f"loader = shardctl.open(sys.argv[1]).loader(8, on_error='skip', threads=1, **{options})\n"
-        "batches = iter(loader.map(lambda batch: batch['key']))\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-        "gc.collect()\n"
-        "held = []\n"
-        "while True:\n"
-        "    try:\n"
-        "        held.append(os.open(os.devnull, os.O_RDONLY))\n"
-        "    except OSError:\n"
-        "        break\n"
-        "try:\n"
-        "    print(sum(map(len, batches)), 'samples')\n"
-        "except shardctl.errors.DatasetError as error:\n"
-        "    print(error, loader.stats().skipped)\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60
-    )
-    assert "cannot be read (Too many open files); raise the limit of open files" in ran.stdout, (
-        ran.stderr
-    )
+    code = """
+import gc, json, os, resource, sys
+import shardctl
+shardctl.open(sys.argv[1])[0]
+options = json.loads(sys.argv[2])
+loader = shardctl.open(sys.argv[1]).loader(8, on_error='skip', threads=1, **options)
+batches = iter(loader.map(lambda batch: batch['key']))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+gc.collect()
+held = []
+while True:
+    try:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        break
+try:
+    print(sum(map(len, batches)), 'samples')
+except shardctl.errors.DatasetError as error:
+    print(error, loader.stats().skipped)
+"""
+    ran = run_python(code, root, json.dumps(options))
+    assert "raise the limit of open files" in ran.stdout, ran.stderr
     assert ran.stdout.endswith(" 0\n")
 
 
@@ -130,11 +122,7 @@ def test_more_than_a_hundredth_of_an_epoch_is_too_many(tmp_path, of, options):
     read = len(keys_of(loader))
     assert 10 <= loader.stats().skipped == 1500 - read <= 15
     assert len(keys_of(loader)) in range(1485, 1491), "each epoch counts by itself"
-    found = (
-        r"16 of 1,500 samples of epoch 0 cannot be read, which is too many to skip; the "
-        r"first: "
-        r".*image: it does not decode"
-    )
+    found = "16 of 1,500 samples of epoch 0 cannot be read.*image: it does not decode"
     with pytest.raises(DatasetError, match=found):
         keys_of(many.loader(10, on_error="skip", **options))
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -151,57 +152,46 @@ def names_in(out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_class_in_two_forms_is_one(tmp_path, form):
+def test_a_class_in_two_forms_is_one(tmp_path, out, form):
     sources, labels = FORMS[form](tmp_path)
-    shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
-    assert sorted(classes_in(tmp_path / "out")) == [NFC, NFC, "zebra"]
-    assert names_in(tmp_path / "out") == [NFC, "zebra"]
+    convert(sources, out, labels=labels)
+    assert sorted(classes_in(out)) == [NFC, NFC, "zebra"]
+    assert names_in(out) == [NFC, "zebra"]
     pins = write(tmp_path / "classes.txt", f"zebra\n{NFD}\n")
-    shardctl.convert(sources, tmp_path / "pinned", labels=labels, workers=0, classes=pins)
+    convert(sources, tmp_path / "pinned", labels=labels, classes=pins)
     assert sorted(classes_in(tmp_path / "pinned")) == [NFC, NFC, "zebra"]
     assert names_in(tmp_path / "pinned") == ["zebra", NFC]
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["records", "members"])
-def test_records_that_come_later_may_have_the_other_form(tmp_path, form):
+def test_records_that_come_later_may_have_the_other_form(tmp_path, out, form):
     (source,), labels = FORMS[form](tmp_path)
     (tmp_path / "all").mkdir()
     source.rename(tmp_path / "all" / f"1{source.suffix}")
-    shardctl.convert(tmp_path / "all", tmp_path / "out", labels=labels, workers=0)
+    convert(tmp_path / "all", out, labels=labels)
     (tmp_path / "more").mkdir()
     (more,), _ = FORMS[form](tmp_path / "more")
     more.rename(tmp_path / "all" / f"2{source.suffix}")
-    assert (
-        shardctl.convert(
-            tmp_path / "all", tmp_path / "out", labels=labels, workers=0, update=True
-        ).status
-        == "updated"
-    )
-    next((tmp_path / "out").glob("*-0*.arrow")).unlink()
-    shardctl.repair(tmp_path / "out")
-    assert sorted(classes_in(tmp_path / "out")) == [NFC] * 4 + ["zebra"] * 2
+    assert convert(tmp_path / "all", out, labels=labels, update=True).status == "updated"
+    next(out.glob("*-0*.arrow")).unlink()
+    shardctl.repair(out)
+    assert sorted(classes_in(out)) == [NFC] * 4 + ["zebra"] * 2
 
 
-def test_a_list_of_classes_has_no_name_in_two_forms(tmp_path):
+def test_a_list_of_classes_has_no_name_in_two_forms(tmp_path, out):
     source = images(tmp_path)
     write(tmp_path / "labels" / "1.txt", "1 0.5 0.5 1 1")
     data = write(tmp_path / "data.yaml", f"train: in\nnames: [{NFC}, {NFD}]\n")
     with pytest.raises(InputError, match="names are a list of different names"):
-        shardctl.convert(source, tmp_path / "out", labels=f"yolo:{data}", workers=0)
+        convert(source, out, labels=f"yolo:{data}")
     for text, says in ((f"{NFC}\n{NFD}\n", "repeats"), (f"{NFD}\ncat\n", None)):
         write(tmp_path / "labels" / "classes.txt", text)
         if says:
             with pytest.raises(InputError, match=says):
-                shardctl.convert(
-                    source, tmp_path / "out", labels=f"yolo:{tmp_path / 'labels'}", workers=0
-                )
+                convert(source, out, labels=f"yolo:{tmp_path / 'labels'}")
             with pytest.raises(InputError, match="each once"):
-                shardctl.convert(
-                    source, tmp_path / "out", classes=tmp_path / "labels" / "classes.txt", workers=0
-                )
+                convert(source, out, classes=tmp_path / "labels" / "classes.txt")
         else:
-            shardctl.convert(
-                source, tmp_path / "out", labels=f"yolo:{tmp_path / 'labels'}", workers=0
-            )
-    assert names_in(tmp_path / "out") == [NFC, "cat"]
+            convert(source, out, labels=f"yolo:{tmp_path / 'labels'}")
+    assert names_in(out) == [NFC, "cat"]

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dataset_facts import shards_of
+from in_this_process import repair
 from samples_of import samples_of
 from stopping import some_changes, stopped_at
 from token_samples import packed_blocks, write_packed
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.tables import ShardTable, read_checksums
+from shardctl.format.tables import read_checksums
 from shardctl.making.rewrite import compact
 from shardctl.system.files import sha256_of
 from shardctl.system.folders import LocalFolder
@@ -34,7 +36,7 @@ def files_of(source: Path) -> list[Path]:
 def layout_of(out: Path) -> list[tuple[str, list[str]]]:
     """The shards, each with its keys in their order."""
     opened, first, found = shardctl.open(out), 0, []
-    for entry in ShardTable(LocalFolder(out)):
+    for entry in shards_of(out):
         found.append((entry.path, opened.take(range(first, first + entry.rows), ["key"])["key"]))
         first += entry.rows
     return found
@@ -74,8 +76,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, cli, options):
-    out, fresh = tmp_path / "out", tmp_path / "fresh"
+def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, out, cli, options):
+    fresh = tmp_path / "fresh"
     change(source, out, tmp_path / "held", **options)
     convert(source, fresh, **options)
     assert layout_of(out) != layout_of(fresh)
@@ -98,14 +100,13 @@ def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, cli, options
         assert one.get(name) == other.get(name), name
 
 
-def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source, tmp_path):
-    out = tmp_path / "out"
+def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source, tmp_path, out):
     change(source, out, tmp_path / "held")
     shardctl.compact(out)
-    shards = {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
+    shards = {entry.path: entry.sha256 for entry in shards_of(out)}
     for name in list(shards)[::2]:
         (out / name).unlink()
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert {name: sha256_of(out / name) for name in shards} == shards
     files_of(source)[11].unlink()
     os.utime(files_of(source)[40])
@@ -115,8 +116,8 @@ def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source, tmp_
     assert shardctl.verify(out).findings == ()
 
 
-def test_lines_are_put_into_the_order_of_their_files(tmp_path):
-    source, out, fresh = tmp_path / "in", tmp_path / "out", tmp_path / "fresh"
+def test_lines_are_put_into_the_order_of_their_files(tmp_path, out):
+    source, fresh = tmp_path / "in", tmp_path / "fresh"
     source.mkdir()
     for number in (5, 2, 8, 1, 9):
         rows = [{"text": f"{number} {n}"} for n in range(25)]
@@ -124,7 +125,7 @@ def test_lines_are_put_into_the_order_of_their_files(tmp_path):
         lines[7] = "no JSON"
         (source / f"day-{number}.jsonl").write_text("\n".join(lines) + "\n\n")
         convert(source, out, update=True, samples_per_shard=10)
-    assert len(ShardTable(LocalFolder(out))) > 13
+    assert len(shards_of(out)) > 13
     before = samples_of(out)
     shardctl.compact(out)
     convert(source, fresh, samples_per_shard=10)
@@ -134,33 +135,30 @@ def test_lines_are_put_into_the_order_of_their_files(tmp_path):
     ]
     assert shardctl.verify(out).findings == ()
     assert (out / "rejects.jsonl").read_text() == (fresh / "rejects.jsonl").read_text()
-    for shard in ShardTable(LocalFolder(out)):
+    for shard in shards_of(out):
         (out / shard.path).unlink()
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
 
 
-def test_samples_without_a_source_fill_their_shards_again(tmp_path):
-    out = tmp_path / "out"
+def test_samples_without_a_source_fill_their_shards_again(out):
     shardctl.write(out, [{"key": f"k{n:03}", "n": n} for n in range(100)], samples_per_shard=10)
     shardctl.prune(out, where="n < 70 and n > 5")
     shardctl.compact(out)
-    assert [entry.rows for entry in ShardTable(LocalFolder(out))] == [9, 9, 9, 9]
+    assert [entry.rows for entry in shards_of(out)] == [9, 9, 9, 9]
     assert shardctl.verify(out).findings == ()
     assert shardctl.open(out).take(range(36), ["n"])["n"].tolist() == [*range(6), *range(70, 100)]
 
 
-def test_a_dataset_without_samples_is_in_order_after_that(source, tmp_path):
-    out = tmp_path / "out"
+def test_a_dataset_without_samples_is_in_order_after_that(source, out):
     convert(source, out)
     shardctl.prune(out, keys=[sample["key"] for sample in shardctl.open(out)])
     assert [shardctl.compact(out).status for _ in range(2)][1] == "up-to-date"
     assert shardctl.verify(out).findings == ()
 
 
-def test_damage_is_not_copied(source, tmp_path):
-    out = tmp_path / "out"
+def test_damage_is_not_copied(source, tmp_path, out):
     change(source, out, tmp_path / "held")
-    name = next(iter(ShardTable(LocalFolder(out)))).path
+    name = next(iter(shards_of(out))).path
     data = bytearray((out / name).read_bytes())
     data[len(data) // 2] ^= 1
     (out / name).write_bytes(data)
@@ -168,16 +166,16 @@ def test_damage_is_not_copied(source, tmp_path):
         DatasetError, match="is damaged; run `shardctl repair` first, then this again"
     ):
         shardctl.compact(out)
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert shardctl.compact(out).status == "compacted"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
-    source, tmp_path, monkeypatch, how
+    source, tmp_path, out, monkeypatch, how
 ):
-    out, before = tmp_path / "out", tmp_path / "before"
+    before = tmp_path / "before"
     for file in files_of(source)[8:]:
         file.unlink()
     shutil.move(files_of(source)[0], tmp_path / "first")
@@ -202,8 +200,8 @@ def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
     assert layout_of(out)[0][1][0] == "0.jpg"
 
 
-def test_what_cannot_be_moved_is_refused(tmp_path, cli):
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+def test_what_cannot_be_moved_is_refused(tmp_path, out, cli):
+    source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a"}\n' * 50)
     convert(source, out, shuffle=1)
     with pytest.raises(UsageError, match="its records were shuffled within their shards"):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import CROP
-from dataset_facts import sums
+from dataset_facts import rejects_of, sums
 from forged_datasets import signed
 from image_files import image, images
+from in_this_process import children_of, command_line, convert, repair
 from PIL import Image
 from places import file_at
 
@@ -30,12 +32,11 @@ from shardctl.errors import (
     TooManyRejectsError,
     UsageError,
 )
-from shardctl.format.tables import open_table, read_rejects
+from shardctl.format.tables import open_table
 from shardctl.making.convert import Listener
 from shardctl.making.plan.fingerprint import fingerprint
 from shardctl.making.shards import inputs
 from shardctl.making.shards.marker import WorkDone
-from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import evenly_spaced
 
 RANDOM = {
@@ -56,54 +57,49 @@ def test_the_same_bytes_whoever_converts(photos, tmp_path, monkeypatch, recipe):
     copied = tmp_path / "elsewhere" / "copy"
     shutil.copytree(photos, copied, copy_function=shutil.copyfile)  # other times of change
     monkeypatch.chdir(tmp_path / "elsewhere")
-    shardctl.convert("copy", "out", workers=0, **options)
+    convert("copy", "out", **options)
     assert sums(tmp_path / "elsewhere" / "out") == sums(tmp_path / "out0")
 
 
-def test_the_same_again_is_up_to_date_and_writes_nothing(photos, tmp_path):
-    first = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    again = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+def test_the_same_again_is_up_to_date_and_writes_nothing(photos, out):
+    first = convert(photos, out, recipe=CROP)
+    before = times(out)
+    again = convert(photos, out, recipe=CROP)
     assert (first.status, again.status) == ("created", "up-to-date")
-    assert (again.samples, again.shards, again.bytes, again.fingerprint) == (
-        first.samples,
-        first.shards,
-        first.bytes,
-        first.fingerprint,
-    )
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+    for name in ("samples", "shards", "bytes", "fingerprint"):
+        assert getattr(again, name) == getattr(first, name)
+    assert times(out) == before
 
 
-def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_path):
+def times(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_path, out):
     source = images(tmp_path / "in", "a/1.png", "b/2.png")
-    shardctl.convert(source, tmp_path / "out", workers=0)
-    old = sums(tmp_path / "out")
+    convert(source, out)
+    old = sums(out)
     with pytest.raises(DatasetError, match="that differs in its recipe \\(store: source → png\\);"):
-        shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
+        convert(source, out, recipe={"store": "png"})
     image(source / "a" / "3.png")
     with pytest.raises(DatasetError, match="that differs in its inputs;"):
-        shardctl.convert(source, tmp_path / "out", workers=0)
-    assert sums(tmp_path / "out") == old
-    result = shardctl.convert(
-        source, tmp_path / "out", workers=0, overwrite=True, samples_per_shard=1
-    )
+        convert(source, out)
+    assert sums(out) == old
+    result = convert(source, out, overwrite=True, samples_per_shard=1)
     assert (result.status, result.samples) == ("updated", 3)
-    assert sorted(path.name for path in (tmp_path / "out").glob("train-*")) == [
+    assert sorted(path.name for path in out.glob("train-*")) == [
         f"train-{n:05d}.arrow" for n in range(3)
     ]
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
-def test_a_dry_run_tells_the_truth_and_writes_nothing(photos, tmp_path):
-    planned = shardctl.convert(photos, tmp_path / "out", recipe=CROP, dry_run=True)
-    assert not (tmp_path / "out").exists()
-    made = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+def test_a_dry_run_tells_the_truth_and_writes_nothing(photos, out):
+    planned = shardctl.convert(photos, out, recipe=CROP, dry_run=True)
+    assert not out.exists()
+    made = convert(photos, out, recipe=CROP)
     assert planned.status == "planned"
-    assert (planned.samples, planned.shards, planned.fingerprint) == (
-        made.samples,
-        made.shards,
-        made.fingerprint,
-    )
+    for name in ("samples", "shards", "fingerprint"):
+        assert getattr(planned, name) == getattr(made, name)
     assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
 
 
@@ -118,103 +114,84 @@ def noise(folder: Path, sides: list[int]) -> Path:
     return folder
 
 
-def test_the_size_of_a_copy_is_estimated_from_the_sizes_of_all_inputs(tmp_path):
-    """32 inputs are tried. Here those are all of the large ones, as chance had it with the photos
-    of `shardctl demo`."""
-    tried = set(evenly_spaced(99, 32))
-    source = noise(tmp_path / "in", [40 if number in tried else 10 for number in range(99)])
-    planned = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True)
-    made = shardctl.convert(source, tmp_path / "out", workers=0)
-    assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
+TRIED = set(evenly_spaced(99, 32))
+"""32 inputs are tried. Here those are all of the large ones, as chance had it with the photos of
+`shardctl demo`."""
 
 
-def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path):
-    source = noise(tmp_path / "in", [40] * 8)
-    for number in range(8):
+@pytest.mark.parametrize(
+    ("sides", "bad", "recipe"),
+    [
+        ([40 if number in TRIED else 10 for number in range(99)], 0, {}),
+        ([40] * 8, 8, {"store": "png"}),
+    ],
+    ids=["a copy", "with rejects"],
+)
+def test_the_size_is_estimated_from_all_inputs_that_can_be_converted(
+    tmp_path, out, sides, bad, recipe
+):
+    source = noise(tmp_path / "in", sides)
+    for number in range(bad):
         (source / f"bad{number}.png").write_bytes(b"bad")
-    planned = shardctl.convert(
-        source, tmp_path / "out", recipe={"store": "png"}, workers=0, dry_run=True
-    )
-    made = shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
+    planned, made = (convert(source, out, recipe=recipe, dry_run=dry) for dry in (True, False))
     assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_too_little_disk_is_said_before_anything_is_written(photos, tmp_path, monkeypatch, dry_run):
+def test_too_little_disk_is_said_before_anything_is_written(photos, out, monkeypatch, dry_run):
     monkeypatch.setattr("shardctl.making.convert.targets.free_bytes", lambda path: 10_000)
     with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
-        shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0, dry_run=dry_run)
-    assert not (tmp_path / "out").exists()
+        convert(photos, out, recipe=CROP, dry_run=dry_run)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_destination_that_cannot_be_made_is_said_by_a_dry_run_too(tmp_path, dry_run):
+def test_a_place_that_cannot_be_is_said_by_a_dry_run_too(tmp_path, out, dry_run):
     source = images(tmp_path / "in", "1.png")
     (tmp_path / "file").write_text("")
-    for out, message in (
-        ("file/out", "is not a folder"),
-        ("x" * 300, "name too long"),
-        ("loop", "cannot be a destination|link"),
-    ):
-        if out == "loop":
-            (tmp_path / "loop").symlink_to("loop")
-        with pytest.raises(StorageError, match=f"(?i){message}"):
-            shardctl.convert(source, tmp_path / out, workers=0, dry_run=dry_run)
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "file/in", "loop"])
-def test_a_source_that_cannot_be_looked_at_is_said(tmp_path, name):
-    (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(InputError, match=r"(cannot be read|no such file)(?!.*did you mean)"):
-        shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
+    for place in ("file/out", "x" * 300, "loop"):
+        with pytest.raises(StorageError, match=r"(?i)is not a folder|name too long|link"):
+            convert(source, tmp_path / place, dry_run=dry_run)
+    for place in ("file/in", "x" * 300, "loop"):
+        with pytest.raises(InputError, match=r"(cannot be read|no such file)(?!.*did you mean)"):
+            convert(tmp_path / place, out, dry_run=dry_run)
 
 
-def unfinished(source: Path, out: Path, **options: Any) -> None:
-    """Leave a conversion of which some shards are done."""
+@pytest.fixture
+def begun(tmp_path: Path, out: Path) -> Path:
+    """A source of three images; of its conversion, of which each is a shard, one shard is done."""
 
     def stop(progress: WorkDone) -> None:
         raise KeyboardInterrupt
 
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     with pytest.raises(KeyboardInterrupt, match="1 of 3 shards are done"):
-        shardctl.convert(
-            source, out, workers=0, samples_per_shard=1, listener=Listener(progress=stop), **options
-        )
+        go_on(source, out, listener=Listener(progress=stop))
+    return source
+
+
+def go_on(source: Path, out: Path, **options: Any) -> Any:
+    return convert(source, out, samples_per_shard=1, **options)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(tmp_path, dry_run):
-    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
-    unfinished(source, tmp_path / "out")
-    with pytest.raises(
-        DatasetError,
-        match="holds an unfinished conversion that differs in its recipe: 1 of 3 shards",
-    ):
-        shardctl.convert(
-            source,
-            tmp_path / "out",
-            recipe={"store": "png"},
-            workers=0,
-            samples_per_shard=1,
-            dry_run=dry_run,
-        )
+def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(
+    begun, out, dry_run
+):
+    with pytest.raises(DatasetError, match="unfinished conversion that differs in its recipe"):
+        go_on(begun, out, recipe={"store": "png"}, dry_run=dry_run)
 
 
-def test_a_dry_run_leaves_an_unfinished_conversion_as_it_is(tmp_path):
-    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
-    unfinished(source, tmp_path / "out")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    planned = shardctl.convert(
-        source, tmp_path / "out", workers=0, samples_per_shard=1, dry_run=True
-    )
+def test_a_dry_run_leaves_an_unfinished_conversion_as_it_is(begun, out):
+    before = times(out)
+    planned = go_on(begun, out, dry_run=True)
     assert (planned.status, planned.samples, planned.shards) == ("planned", 3, 3)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    assert times(out) == before
 
 
-def test_the_rate_of_a_resumed_conversion_counts_what_it_made_itself(tmp_path):
-    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
-    unfinished(source, tmp_path / "out")
-    result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
+def test_the_rate_of_a_resumed_conversion_counts_what_it_made_itself(begun, out):
+    result = go_on(begun, out)
     assert (result.status, result.samples) == ("resumed", 3)
     assert result.samples_per_s == pytest.approx(2 / result.seconds)
 
@@ -227,21 +204,12 @@ def other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(tmp_path, monkeypatch):
+def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(begun, out, monkeypatch):
     """Its shards would be mixed with those of other code and other decoders."""
-    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
-    unfinished(source, tmp_path / "out")
     other_versions(monkeypatch)
-    with pytest.raises(
-        DatasetError,
-        match=r"that differs in its versions \(shardctl \S+ → 9.9.9, libjpeg-turbo \S+ → 99.1, "
-        r"zlib",
-    ):
-        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
-    result = shardctl.convert(
-        source, tmp_path / "out", workers=0, samples_per_shard=1, overwrite=True
-    )
-    assert (result.status, result.samples) == ("created", 3)
+    with pytest.raises(DatasetError, match=r"its versions \(shardctl \S+ → 9.9.9, libjpeg-turbo"):
+        go_on(begun, out)
+    assert go_on(begun, out, overwrite=True).status == "created"
 
 
 @pytest.mark.thorough(after=1)
@@ -249,123 +217,69 @@ def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(tmp_pat
     "change",
     [{"more": 1}, {"roots": [{"path": "/", "device": 1, "more": 2}]}, {"recipe": {"new": 1}}],
 )
-def test_a_job_that_another_version_wrote_is_no_crash(tmp_path, change):
-    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
-    unfinished(source, tmp_path / "out")
-    (path,) = (tmp_path / "out").glob(".shardctl/*/job.json")
+def test_a_job_that_another_version_wrote_is_no_crash(begun, out, change):
+    (path,) = out.glob(".shardctl/*/job.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(
-        DatasetError, match="holds an unfinished conversion of another version of shardctl: 1 shard"
-    ):
-        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
-    result = shardctl.convert(
-        source, tmp_path / "out", workers=0, samples_per_shard=1, overwrite=True
-    )
-    assert (result.status, result.samples) == ("created", 3)
-    assert shardctl.verify(tmp_path / "out").ok
+    with pytest.raises(DatasetError, match="unfinished conversion of another version of shardctl"):
+        go_on(begun, out)
+    assert go_on(begun, out, overwrite=True).status == "created"
+    assert shardctl.verify(out).ok
 
 
-def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(tmp_path, monkeypatch):
+def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(tmp_path, out, monkeypatch):
     source = images(tmp_path / "in", "1.png")
-    first = shardctl.convert(source, tmp_path / "out", workers=0)
-    assert (
-        "shardctl "
-        in json.loads((tmp_path / "out" / "manifest.json").read_text())["fingerprint_parts"][
-            "versions"
-        ]
-    )
+    first = convert(source, out)
     other_versions(monkeypatch)
-    again = shardctl.convert(source, tmp_path / "out", workers=0)
+    again = convert(source, out)
     assert (again.status, again.fingerprint) == ("up-to-date", first.fingerprint)
     (notice,) = again.notices
     assert "made by other versions (shardctl " in notice
     assert "libjpeg-turbo 2" not in notice.partition("→")[0]
-    assert "; overwrite=True converts it again" in notice
-    with pytest.raises(DatasetError, match="that differs in its recipe \\(store: source → png\\);"):
-        shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
-    next((tmp_path / "out").glob("train-*")).unlink()
-    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired", (
-        "proven by SHA-256, by whichever version"
-    )
+    next(out.glob("train-*")).unlink()
+    # proven by SHA-256, by whichever version
+    assert repair(out).status == "repaired"
 
 
-def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path):
+def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path, out):
     source = images(tmp_path / "in", "1.png")
-    shardctl.convert(source, tmp_path / "out", workers=0)
-    record = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    convert(source, out)
+    record = json.loads((out / "manifest.json").read_text())
     del record["fingerprint_parts"]["versions"]
     record["fingerprint"] = fingerprint(record["fingerprint_parts"])
-    (tmp_path / "out" / "manifest.json").write_text(signed(record))
-    again = shardctl.convert(source, tmp_path / "out", workers=0)
+    (out / "manifest.json").write_text(signed(record))
+    again = convert(source, out)
     assert again.status == "up-to-date"
-    assert "made by other versions (not recorded → shardctl " in again.notices[0]
+    assert "not recorded → shardctl " in again.notices[0]
     record["fingerprint_parts"]["versions"] = "\x1b[31mred 1"
-    (tmp_path / "out" / "manifest.json").write_text(signed(record))
-    assert (
-        "\\x1b[31mred 1 → none" in shardctl.convert(source, tmp_path / "out", workers=0).notices[0]
-    )
+    (out / "manifest.json").write_text(signed(record))
+    assert "\\x1b[31mred 1 → none" in convert(source, out).notices[0]
     record["fingerprint_parts"]["versions"] = ["no", "text"]
-    (tmp_path / "out" / "manifest.json").write_text(signed(record))
-    with pytest.raises(DatasetError, match=r"not as `shardctl help format` describes a manifest"):
-        shardctl.convert(source, tmp_path / "out", workers=0)
+    (out / "manifest.json").write_text(signed(record))
+    with pytest.raises(DatasetError, match="manifest"):
+        convert(source, out)
 
 
-def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path):
+def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path, out):
     source = images(tmp_path / "in", "1.png", "2.png")
     (source / "bad.png").write_bytes(b"bad")
-    shardctl.convert(source, tmp_path / "out", workers=0)
-    with pytest.raises(
-        TooManyRejectsError,
-        match="the dataset is complete, with 1 input of 3 rejected, more than max_rejects",
-    ):
-        shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="0")
-    assert (
-        shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="1").status
-        == "up-to-date"
-    )
+    convert(source, out)
+    with pytest.raises(TooManyRejectsError, match="the dataset is complete, with 1 input of 3"):
+        convert(source, out, max_rejects="0")
+    assert convert(source, out, max_rejects="1").status == "up-to-date"
 
 
-def test_rejects_that_were_not_copied_are_told(tmp_path):
-    source = images(tmp_path / "in", "1.png", "2.png")
-    (source / "bad.png").write_bytes(b"bad")
-    with pytest.raises(
-        TooManyRejectsError, match=r"\(no rejected input was copied: copy_rejects needs a complete"
-    ):
-        shardctl.convert(
-            source, tmp_path / "out", workers=0, max_rejects="0", copy_rejects=tmp_path / "copies"
-        )
-    assert not (tmp_path / "copies").exists()
-
-
-def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "bad.png").write_bytes(b"bad")
-    with pytest.raises(TooManyRejectsError, match="no input could be converted"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects="100%")
-    with pytest.raises(
-        DatasetError,
-        match="run the same command or script again: it completes it, or says why it cannot",
-    ):
-        shardctl.open(tmp_path / "out")
-
-
-def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path):
+def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path, out):
     source = images(tmp_path / "in", *(f"{number}.png" for number in range(19)))
     (source / "bad.png").write_bytes(b"bad")
-    assert shardctl.convert(source, tmp_path / "few", workers=0).warnings == ()
+    assert convert(source, tmp_path / "few").warnings == ()
     (source / "worse.png").write_bytes(b"bad")
     for _ in ("created", "up-to-date"):
-        (warning,) = shardctl.convert(source, tmp_path / "out", workers=0).warnings
-        assert warning.startswith(
-            "2 of 21 inputs (9.5%) could not be converted. Most frequent (2): decode: not-an-image,"
-        )
-        assert "for instance bad.png: not an image" in warning
-        assert warning.endswith(
-            "rejects.jsonl of the dataset lists all of them; max_rejects='5%' makes this an error"
-        )
+        (warning,) = convert(source, out).warnings
+        for part in ("2 of 21 inputs (9.5%)", "decode: not-an-image", "bad.png", "max_rejects"):
+            assert part in warning
 
 
-def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path):
+def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path, out):
     source = images(tmp_path / "in", "a/1.png", "a/2.png", "b/3.png", "b/4.png")
     (source / "a" / "cut.png").write_bytes((source / "a" / "1.png").read_bytes()[:60])
     (source / "a" / "empty.jpg").write_bytes(b"")
@@ -373,12 +287,9 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path):
     (source / "b" / "loose").symlink_to("nowhere")
     (source / "b" / "notes.txt").write_text("no image, and not meant as one")
     image(source / "b" / "5.png").rename(source / "b" / os.fsdecode(b"caf\xe9.png"))
-    result = shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="100%")
+    result = convert(source, out, max_rejects="100%")
     assert (result.samples, result.rejected) == (4, 5)
-    found = {
-        reject.source: (reject.stage, reject.error)
-        for reject in read_rejects(LocalFolder(tmp_path / "out"))
-    }
+    found = {reject.source: (reject.stage, reject.error) for reject in rejects_of(out)}
     assert found == {
         "a/cut.png": ("decode", "truncated"),
         "a/empty.jpg": ("decode", "empty"),
@@ -386,10 +297,10 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path):
         "b/loose": ("plan", "unreachable"),
         "b/caf\\xe9.png": ("plan", "name-not-utf8"),
     }
-    plan = open_table(*file_at(tmp_path / "out" / "plan.arrow"))
+    plan = open_table(*file_at(out / "plan.arrow"))
     assert (sum(plan["samples"].to_pylist()), sum(plan["rejected"].to_pylist())) == (4, 5)
-    assert shardctl.verify(tmp_path / "out").ok
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+    assert shardctl.verify(out).ok
+    assert [sample["key"] for sample in shardctl.open(out)] == [
         "a/1.png",
         "a/2.png",
         "b/3.png",
@@ -397,28 +308,31 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path):
     ]
 
 
-def test_too_many_rejects_fail_and_nothing_looks_complete(tmp_path):
+def test_too_many_rejects_fail_and_nothing_looks_complete(tmp_path, out):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(8)))
     for number in range(4):
         (source / f"bad{number}.png").write_bytes(b"bad")
     for limit in ("3", "25%"):
         with pytest.raises(TooManyRejectsError, match="rejected"):
-            shardctl.convert(source, tmp_path / "out", workers=0, max_rejects=limit)
-        assert not (tmp_path / "out" / "manifest.json").exists()
+            convert(source, out, max_rejects=limit)
+        assert not (out / "manifest.json").exists()
         with pytest.raises(DatasetError, match="unfinished conversion"):
-            shardctl.open(tmp_path / "out")
-    assert shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="34%").rejected == 4
+            shardctl.open(out)
+    assert convert(source, out, max_rejects="34%").rejected == 4
 
 
-def test_when_every_input_is_rejected_nothing_is_committed(tmp_path):
+def test_when_every_input_is_rejected_nothing_is_committed(tmp_path, out):
+    """Nor are rejects copied, or is it promised that the same command completes it."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(b"bad")
-    with pytest.raises(
-        TooManyRejectsError,
-        match=r"no input could be converted \(1 rejected\), for instance a.jpg: not",
-    ):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects="100%")
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    given = {"max_rejects": "100%", "copy_rejects": tmp_path / "copies"}
+    with pytest.raises(TooManyRejectsError, match=r"for instance a\.jpg: not") as raised:
+        convert(tmp_path / "in", out, **given)
+    assert "no rejected input was copied" in str(raised.value)
+    assert not (out / "manifest.json").exists()
+    assert not (tmp_path / "copies").exists()
+    with pytest.raises(DatasetError, match="or says why it cannot"):
+        shardctl.open(out)
 
 
 @pytest.mark.parametrize(
@@ -432,7 +346,7 @@ def test_when_every_input_is_rejected_nothing_is_committed(tmp_path):
         ("becomes a folder", "unreadable"),
     ],
 )
-def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path, what, error):
+def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path, out, what, error):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     victim = source / "2.png"
 
@@ -448,12 +362,12 @@ def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path, what, e
                 {"grows": data + b"more", "shrinks": data[:-9], "is swapped": data[::-1]}[what]
             )
 
-    shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    convert(source, out, listener=Listener(announce=meddle))
+    (reject,) = rejects_of(out)
     assert (reject.source, reject.stage, reject.error) == ("2.png", "read", error)
 
 
-def test_a_file_that_is_written_while_it_is_read_is_rejected(tmp_path, monkeypatch):
+def test_a_file_that_is_written_while_it_is_read_is_rejected(tmp_path, out, monkeypatch):
     """Written after it was opened and looked at: its bytes may be a mixture."""
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     fstat = os.fstat
@@ -467,12 +381,12 @@ def test_a_file_that_is_written_while_it_is_read_is_rejected(tmp_path, monkeypat
     def meddle(estimate: object) -> None:
         monkeypatch.setattr(os, "fstat", look)
 
-    shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    convert(source, out, listener=Listener(announce=meddle))
+    (reject,) = rejects_of(out)
     assert (reject.source, reject.stage, reject.error) == ("2.png", "read", "changed")
 
 
-def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path, monkeypatch):
+def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path, out, monkeypatch):
     """As some network file systems give them, and Linux those of more than 2 GiB."""
 
     class Slow(io.FileIO):
@@ -486,26 +400,27 @@ def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path, monkeyp
         lambda path, mode, buffering, opener: Slow(path, mode, opener=opener),
         raising=False,
     )
-    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    result = convert(source, out)
     assert (result.samples, result.rejected) == (1, 0)
 
 
-def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path):
+def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path, out):
     source = images(tmp_path / "in", "1.png")
 
     def remove(_: WorkDone) -> None:
-        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(out)
         raise KeyboardInterrupt
 
     with pytest.raises(
         KeyboardInterrupt,
         match=r"interrupted; shardctl cannot read what is done \(.*: No such file or directory\)",
     ):
-        shardctl.convert(source, tmp_path / "out", listener=Listener(progress=remove), workers=0)
+        convert(source, out, listener=Listener(progress=remove))
 
 
 def test_a_source_that_goes_away_as_a_whole_stops_the_job_and_rejects_nothing(
     tmp_path,
+    out,
 ):
     """As when it is unmounted: the folder may stay, empty. Nothing is lost, and the same command
     goes on."""
@@ -520,107 +435,91 @@ def test_a_source_that_goes_away_as_a_whole_stops_the_job_and_rejects_nothing(
     with pytest.raises(
         SourceGoneError, match=r"has gone away; bring it back .* 0 of 1 shards are done"
     ):
-        shardctl.convert(source, tmp_path / "out", listener=Listener(announce=unmount), workers=0)
+        convert(source, out, listener=Listener(announce=unmount))
     source.rmdir()
     hidden.rename(source)
-    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    result = convert(source, out)
     assert (result.status, result.samples, result.rejected) == ("resumed", 8, 0)
 
 
-def test_truncated_images_are_kept_where_that_is_asked_for(tmp_path):
+def test_truncated_images_are_kept_where_that_is_asked_for(tmp_path, out):
     source = images(tmp_path / "in", "1.png")
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 255, (64, 64, 3), np.uint8)).save(source / "2.jpg")
     (source / "2.jpg").write_bytes((source / "2.jpg").read_bytes()[:2000])
     with pytest.raises(UsageError, match="truncated must be reject or keep"):
-        shardctl.convert(source, tmp_path / "out", workers=0, recipe={"truncated": "maybe"})
-    rejecting = shardctl.convert(source, tmp_path / "out", workers=0)
+        convert(source, out, recipe={"truncated": "maybe"})
+    rejecting = convert(source, out)
     assert rejecting.reasons == {"decode: truncated": 1}
     for name, recipe in (("source", {}), ("png", {"store": "png"})):
-        shardctl.convert(source, tmp_path / name, workers=0, recipe={**recipe, "truncated": "keep"})
+        convert(source, tmp_path / name, recipe={**recipe, "truncated": "keep"})
         assert shardctl.open(tmp_path / name)[1]["image"].shape == (64, 64, 3)
 
 
-def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path):
+def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path, out):
     source = images(tmp_path / "in", "a/1.png", "b/2.png")
     (source / "b" / "bad.png").write_bytes(b"bad")
     for _ in ("created", "up-to-date"):
-        result = shardctl.convert(
-            source, tmp_path / "out", workers=0, copy_rejects=tmp_path / "quarantine"
-        )
+        result = convert(source, out, copy_rejects=tmp_path / "quarantine")
         assert result.copied == 1
         assert (tmp_path / "quarantine" / "b" / "bad.png").read_bytes() == b"bad"
         shutil.rmtree(tmp_path / "quarantine" / "b")
-    (rejected,) = read_rejects(LocalFolder(tmp_path / "quarantine"))
+    (rejected,) = rejects_of(tmp_path / "quarantine")
     assert rejected.key == "b/bad.png"
-    for folder in (source / "rejects", tmp_path / "out"):
+    for folder in (source / "rejects", out):
         with pytest.raises(UsageError, match="a folder of their own"):
-            shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=folder)
+            convert(source, out, copy_rejects=folder)
 
 
-def test_copies_of_rejects_never_write_into_the_source(tmp_path):
+def test_copies_of_rejects_never_write_into_the_source(tmp_path, out):
     """An earlier copy may have become a hard link to it, or its folder a symbolic link."""
     source = images(tmp_path / "in", "a/1.png")
     (source / "a" / "bad.png").write_bytes(b"bad")
     copies = tmp_path / "quarantine"
     (copies / "a").mkdir(parents=True)
     (copies / "a" / "bad.png").hardlink_to(source / "a" / "bad.png")
-    shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
+    convert(source, out, copy_rejects=copies)
     assert (
         (source / "a" / "bad.png").read_bytes() == (copies / "a" / "bad.png").read_bytes() == b"bad"
     )
     assert not (copies / "a" / "bad.png").samefile(source / "a" / "bad.png")
     (copies / "rejects.jsonl").unlink()
-    (copies / "rejects.jsonl").hardlink_to(tmp_path / "out" / "rejects.jsonl")
-    assert shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies).copied == 1
-    assert not (copies / "rejects.jsonl").samefile(tmp_path / "out" / "rejects.jsonl")
+    (copies / "rejects.jsonl").hardlink_to(out / "rejects.jsonl")
+    assert convert(source, out, copy_rejects=copies).copied == 1
+    assert not (copies / "rejects.jsonl").samefile(out / "rejects.jsonl")
     shutil.rmtree(copies / "a")
     (copies / "a").symlink_to(source / "a")
     with pytest.raises(StorageError, match="quarantine/a: a link to"):
-        shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
+        convert(source, out, copy_rejects=copies)
     assert (source / "a" / "bad.png").read_bytes() == b"bad"
 
 
-def test_a_large_reject_is_copied_in_flat_memory(tmp_path):
-    source = images(tmp_path / "in", "1.png")
+def test_a_large_reject_is_copied_in_flat_memory(tmp_path, out):
+    source, copies = images(tmp_path / "in", "1.png"), tmp_path / "copies"
     with open(source / "bad.png", "wb") as file:
         file.truncate(32 << 20)
-    shardctl.convert(source, tmp_path / "out", workers=0)
+    convert(source, out)
     tracemalloc.start()
     try:
-        assert (
-            shardctl.convert(
-                source, tmp_path / "out", workers=0, copy_rejects=tmp_path / "copies"
-            ).copied
-            == 1
-        )
+        assert convert(source, out, copy_rejects=copies).copied == 1
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-    assert (tmp_path / "copies" / "bad.png").stat().st_size == 32 << 20
+    assert (copies / "bad.png").stat().st_size == 32 << 20
 
 
-def test_copies_of_rejected_lines_never_write_into_the_source(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "quarantine").mkdir()
-    lines = '{"x": 1}\nbad\n'
-    (tmp_path / "in" / "a.jsonl").write_text(lines)
-    (tmp_path / "quarantine" / "a.jsonl").hardlink_to(tmp_path / "in" / "a.jsonl")
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", workers=0, copy_rejects=tmp_path / "quarantine"
-    )
-    assert (tmp_path / "in" / "a.jsonl").read_text() == lines
-    assert (tmp_path / "quarantine" / "a.jsonl").read_text() == "bad\n"
-
-
-def test_of_a_file_of_many_inputs_only_the_rejected_ones_are_copied(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n{"x": 2}\n[3]\n')
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", workers=0, copy_rejects=tmp_path / "quarantine"
-    )
+@pytest.mark.parametrize("source", ["in", "in/a.jsonl"])
+def test_of_a_file_of_many_inputs_only_the_rejected_ones_are_copied(tmp_path, out, source):
+    """And an earlier copy that has become a link to the source is not written through."""
+    file, copies = tmp_path / "in" / "a.jsonl", tmp_path / "copies"
+    file.parent.mkdir()
+    copies.mkdir()
+    lines = '{"x": 1}\nbad\n{"x": 2}\n[3]\n'
+    file.write_text(lines)
+    (copies / "a.jsonl").hardlink_to(file)
+    result = convert(tmp_path / source, out, copy_rejects=copies)
     assert (result.samples, result.copied) == (2, 2)
-    assert (tmp_path / "quarantine" / "a.jsonl").read_text() == "bad\n[3]\n"
+    assert (file.read_text(), (copies / "a.jsonl").read_text()) == (lines, "bad\n[3]\n")
 
 
 def folder_state(folder: Path) -> dict[str, bytes]:
@@ -641,22 +540,21 @@ def folder_state(folder: Path) -> dict[str, bytes]:
         ("data/train", "out"),
     ],
 )
-def test_rejects_are_not_copied_over_sources_or_into_datasets(tmp_path, source, copies):
+def test_rejects_are_not_copied_over_sources_or_into_datasets(tmp_path, out, source, copies):
     """A source that is a file lies in the folder that its copy would go to."""
     for name in ("data/a.jsonl", "data/train/a.jsonl", "other.jsonl"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('{"x": 1}\nbad\n')
-    shardctl.convert(tmp_path / "other.jsonl", tmp_path / "other", workers=0)
+    convert(tmp_path / "other.jsonl", tmp_path / "other")
     before = folder_state(tmp_path)
     with pytest.raises(UsageError, match="a folder of their own"):
-        shardctl.convert(
-            tmp_path / source, tmp_path / "out", workers=0, copy_rejects=tmp_path / copies
-        )
+        convert(tmp_path / source, out, copy_rejects=tmp_path / copies)
     assert folder_state(tmp_path) == before
 
 
 def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(
     tmp_path,
+    out,
 ):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n')
@@ -665,7 +563,7 @@ def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(
 
     def convert() -> int:
         return shardctl.convert(
-            tmp_path / "in", tmp_path / "out", workers=0, update=True, copy_rejects=copies
+            tmp_path / "in", out, workers=0, update=True, copy_rejects=copies
         ).copied
 
     for name in ("a.jsonl", "rejects.jsonl"):
@@ -686,18 +584,10 @@ def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(
     assert (copies / "a.jsonl").read_text() == "mended by hand\n"
 
 
-def test_rejects_of_a_file_are_copied_to_a_folder_beside_it(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"x": 1}\nbad\n')
-    shardctl.convert(
-        tmp_path / "a.jsonl", tmp_path / "out", workers=0, copy_rejects=tmp_path / "copies"
-    )
-    assert (tmp_path / "copies" / "a.jsonl").read_text() == "bad\n"
-
-
-def test_an_image_larger_than_the_limit_is_rejected(tmp_path):
+def test_an_image_larger_than_the_limit_is_rejected(tmp_path, out):
     source = images(tmp_path / "in", "small.png")
     image(source / "large.png", (400, 300))
-    result = shardctl.convert(source, tmp_path / "out", recipe={"max_pixels": 100_000}, workers=0)
+    result = convert(source, out, recipe={"max_pixels": 100_000})
     assert (result.samples, result.reasons) == (1, {"decode: too-many-pixels": 1})
 
 
@@ -752,12 +642,10 @@ def custom(function: str, **recipe: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_function_of_ones_own_adds_columns(tmp_path, workers):
+def test_a_function_of_ones_own_adds_columns(tmp_path, out, workers):
     source = images(tmp_path / "in", "1.png", "22.png")
-    shardctl.convert(
-        source, tmp_path / "out", recipe=custom("features", store="png"), workers=workers
-    )
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.convert(source, out, recipe=custom("features", store="png"), workers=workers)
+    ds = shardctl.open(out)
     assert ds.schema.field("tokens").type == pa.list_(pa.uint16())
     assert [sample["tokens"].tolist() for sample in ds] == [list(range(5)), list(range(6))]
     assert ds[0]["brightness"] == pytest.approx(ds[0]["image"].mean())
@@ -765,54 +653,44 @@ def test_a_function_of_ones_own_adds_columns(tmp_path, workers):
 
 
 @pytest.mark.usefixtures("own")
-def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path):
+def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path, out):
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
-    shardctl.convert(source, tmp_path / "out", recipe=custom("picky", store="png"), workers=0)
-    reasons = {
-        reject.key: (reject.stage, reject.error, reject.message)
-        for reject in read_rejects(LocalFolder(tmp_path / "out"))
-    }
-    assert reasons == {
-        "2.png": ("transform", "left-out", "own_steps:picky left it out"),
-        "3.png": (
-            "transform",
-            "ValueError",
-            "own_steps:picky raised ValueError: three is too many",
-        ),
-    }
+    convert(source, out, recipe=custom("picky", store="png"))
+    left, raised = rejects_of(out)
+    assert (left.key, left.stage, left.error) == ("2.png", "transform", "left-out")
+    assert (raised.key, raised.stage, raised.error) == ("3.png", "transform", "ValueError")
+    assert "own_steps:picky raised ValueError: three is too many" in raised.message
 
 
 @pytest.mark.usefixtures("own")
-def test_a_label_that_a_function_spoils_costs_one_sample(tmp_path):
+def test_a_label_that_a_function_spoils_costs_one_sample(tmp_path, out):
     source = images(tmp_path / "in", "a/1.png", "b/3.png")
-    result = shardctl.convert(
-        source, tmp_path / "out", recipe=custom("odd_label", store="png"), workers=1
-    )
+    result = shardctl.convert(source, out, recipe=custom("odd_label", store="png"), workers=1)
     assert (result.samples, result.reasons) == (1, {"encode: other-type": 1})
 
 
 @pytest.mark.usefixtures("own")
-def test_a_function_works_on_text_and_may_not_change_the_key(tmp_path):
+def test_a_function_works_on_text_and_may_not_change_the_key(tmp_path, out):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("quiet")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=custom("upper"), workers=0)
-    assert shardctl.open(tmp_path / "out")[0]["text"] == "QUIET"
+    convert(tmp_path / "in", out, recipe=custom("upper"))
+    assert shardctl.open(out)[0]["text"] == "QUIET"
     with pytest.raises(InputError, match="changed the key"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out2", recipe=custom("rename"), workers=0)
+        convert(tmp_path / "in", tmp_path / "out2", recipe=custom("rename"))
 
 
 @pytest.mark.usefixtures("own")
-def test_changed_code_is_another_conversion(tmp_path):
+def test_changed_code_is_another_conversion(tmp_path, out):
     source = images(tmp_path / "in", "1.png")
     recipe = custom("features", store="png")
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    convert(source, out, recipe=recipe)
     (tmp_path / "own_steps.py").write_text(OWN + "# changed\n")
     with pytest.raises(DatasetError, match="differs in its code"):
-        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+        convert(source, out, recipe=recipe)
 
 
 @pytest.mark.thorough
-def test_workers_end_when_their_parent_is_killed(tmp_path):
+def test_workers_end_when_their_parent_is_killed(tmp_path, out):
     """Seen from outside: the pipe that the parent and all its workers hold closes when the last of
     them is gone."""
     images(tmp_path / "in", *(f"{n}.png" for n in range(200)))
@@ -820,45 +698,28 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         "import threading\ndef wait(sample):\n    threading.Event().wait(0.05)\n    return sample\n"
     )
     read, write = os.pipe()
-    command = [
-        sys.executable,
-        "-m",
-        "shardctl",
-        "convert",
-        "in",
-        "out",
-        "--transform",
-        "slow:wait",
-        "--workers",
-        "2",
-    ]
+    options = "--transform slow:wait --workers 2".split()
     with subprocess.Popen(
-        command, cwd=tmp_path, pass_fds=[write], stderr=subprocess.DEVNULL
+        command_line("convert", "in", "out", *options),
+        cwd=tmp_path,
+        pass_fds=[write],
+        stderr=subprocess.DEVNULL,
     ) as parent:
         os.close(write)
-        children = _below_when_busy(parent.pid, tmp_path / "out" / ".shardctl")
+        while not list(out.glob(".shardctl/*/new/*.partial")):
+            select.select([], [], [], 0.01)
+        children = below(parent.pid)
         parent.send_signal(signal.SIGKILL)
     for child in children:
         _wait_until_gone(child)
     os.close(read)
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not (out / "manifest.json").exists()
 
 
-def _below_when_busy(pid: int, shards: Path) -> list[int]:
-    """Wait until workers have begun to write, then return their process numbers."""
-    import select
-
-    while not list(shards.glob("*/new/*.partial")):
-        select.select([], [], [], 0.01)
-    return _below(pid)
-
-
-def _below(pid: int) -> list[int]:
+def below(pid: int) -> list[int]:
     """Return the processes that a process has started, and those that they have."""
-    children = [
-        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ]
-    return children + [deeper for child in children for deeper in _below(child)]
+    children = children_of(pid)
+    return children + [deeper for child in children for deeper in below(child)]
 
 
 def _wait_until_gone(pid: int) -> None:
@@ -866,8 +727,6 @@ def _wait_until_gone(pid: int) -> None:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    import select
-
     assert select.select([descriptor], [], [], 20)[0], f"worker {pid} outlives its parent"
     os.close(descriptor)
 
@@ -889,34 +748,23 @@ def test_progress_adds_up(photos, tmp_path):
         )
 
 
-def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path):
-    source = images(tmp_path / "in", "1.png", "2.png")
-    assert shardctl.convert(source, tmp_path / "out", workers=5).samples == 2
-
-
-def test_variants_are_drawn_anew_and_named(tmp_path, photos):
-    shardctl.convert(photos, tmp_path / "out", recipe=RANDOM, workers=0)
-    ds = shardctl.open(tmp_path / "out")
-    assert len(ds) == 120
-    pair = ds.take([0, 1])
-    assert pair["key"][0] == pair["key"][1]
-    assert list(pair["variant"]) == [0, 1]
-    assert not np.array_equal(pair["image"][0], pair["image"][1])
-
-
-def test_another_seed_draws_other_crops(tmp_path, photos):
-    shardctl.convert(photos, tmp_path / "a", recipe=RANDOM, workers=0)
-    shardctl.convert(photos, tmp_path / "b", recipe={**RANDOM, "seed": 6}, workers=0)
-    one, other = shardctl.open(tmp_path / "a"), shardctl.open(tmp_path / "b")
-    assert not np.array_equal(one.take(range(8))["image"], other.take(range(8))["image"])
+def test_variants_are_drawn_anew_and_named_and_by_the_seed(tmp_path, photos):
+    convert(photos, tmp_path / "a", recipe=RANDOM)
+    convert(photos, tmp_path / "b", recipe={**RANDOM, "seed": 6})
+    one, other = (shardctl.open(tmp_path / name).take(range(8)) for name in "ab")
+    assert len(shardctl.open(tmp_path / "a")) == 120
+    assert one["key"][0] == one["key"][1]
+    assert list(one["variant"][:2]) == [0, 1]
+    assert not np.array_equal(one["image"][0], one["image"][1])
+    assert not np.array_equal(one["image"], other["image"])
 
 
 def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path):
     alike = images(tmp_path / "alike", "1.png", "2.png")
-    shardctl.convert(alike, tmp_path / "out1", workers=0)
+    convert(alike, tmp_path / "out1")
     assert shardctl.open(tmp_path / "out1").take([0, 1])["image"].shape == (2, 20, 30, 3)
     image(alike / "3.png", (31, 20))
-    shardctl.convert(alike, tmp_path / "out2", workers=0)
+    convert(alike, tmp_path / "out2")
     assert [pixels.shape for pixels in shardctl.open(tmp_path / "out2").take([0, 2])["image"]] == [
         (20, 30, 3),
         (20, 31, 3),
@@ -945,9 +793,11 @@ def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path):
         ({"split": "train"}, "not of the form"),
     ],
 )
-def test_impossible_options_are_refused_before_the_source_is_looked_at(tmp_path, options, message):
+def test_impossible_options_are_refused_before_the_source_is_looked_at(
+    tmp_path, out, options, message
+):
     with pytest.raises(UsageError, match=message):
-        shardctl.convert(tmp_path / "absent", tmp_path / "out", **options)
+        shardctl.convert(tmp_path / "absent", out, **options)
 
 
 def test_the_settings_are_recorded(raw_dataset):
@@ -960,13 +810,14 @@ def test_the_settings_are_recorded(raw_dataset):
 
 def test_records_that_each_have_fields_of_their_own_are_refused_until_some_are_named(
     tmp_path,
+    out,
 ):
     lines = tmp_path / "lines.jsonl"
     lines.write_text(
         "\n".join(json.dumps({"id": number, f"name {number}": number}) for number in range(5000))
     )
     with pytest.raises(InputError, match="fields that the first ones do not have"):
-        shardctl.convert(lines, tmp_path / "out", workers=0)
-    result = shardctl.convert(lines, tmp_path / "out", workers=0, fields="id")
+        convert(lines, out)
+    result = convert(lines, out, fields="id")
     assert result.samples == 5000
-    assert sorted(sample["id"] for sample in shardctl.open(tmp_path / "out")) == list(range(5000))
+    assert sorted(sample["id"] for sample in shardctl.open(out)) == list(range(5000))

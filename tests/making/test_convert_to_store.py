@@ -133,7 +133,7 @@ def test_objects_of_a_person_stay_and_all_of_ours_goes(tmp_path, url):
     assert not there & set(left)
 
 
-def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path, url, cli):
+def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path, out, url, cli):
     """And what should be checked is said again, as for a dataset in a folder."""
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a"}\n' * 8 + "{bad\n" * 4)
@@ -152,7 +152,7 @@ def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path, url, cli):
         shardctl.convert(source, url, workers=0, max_rejects=1)
     assert len(shardctl.snapshot(url, source, workers=0, progress=False)) == 8
     assert cli("convert", source, url, "--workers", 0).code == 0
-    assert shardctl.convert(source, tmp_path / "out", workers=0).warnings == made.warnings
+    assert shardctl.convert(source, out, workers=0).warnings == made.warnings
 
 
 def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos, url):
@@ -190,10 +190,10 @@ def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(photos
         nothing_is_left(url)
 
 
-def test_an_update_copies_the_shards_that_stay(source, url, tmp_path, object_server):
+def test_an_update_copies_the_shards_that_stay(source, url, out, object_server):
     given: dict[str, Any] = {"split": "none", "update": True}
     convert(source, url, **given)
-    shardctl.convert(source, tmp_path / "out", recipe=CROP, **{**SMALL, **given})
+    shardctl.convert(source, out, recipe=CROP, **{**SMALL, **given})
     changed = sorted(source.rglob("*.jpg"))[5]
     changed.write_bytes(changed.read_bytes() + b"\0")
     sorted(source.rglob("*.jpg"))[30].unlink()
@@ -202,8 +202,8 @@ def test_an_update_copies_the_shards_that_stay(source, url, tmp_path, object_ser
     assert (result.status, result.samples) == ("updated", 59)
     assert result.changes.kept >= 12
     assert sum(entry["method"] == "COPY" for entry in object_server.log()) == result.changes.kept
-    shardctl.convert(source, tmp_path / "out", recipe=CROP, **{**SMALL, **given})
-    assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
+    shardctl.convert(source, out, recipe=CROP, **{**SMALL, **given})
+    assert sums(url) == (out / "SHA256SUMS").read_bytes()
     nothing_is_left(url)
 
 
@@ -234,14 +234,14 @@ def test_parts(photos, url, whole):
     assert shardctl.finish(url).status == "up-to-date"
 
 
-def test_rejects_of_parts_are_merged(source, url, tmp_path):
+def test_rejects_of_parts_are_merged(source, url, out):
     for path in sorted(path for path in source.rglob("*.*") if path.is_file())[::9]:
         path.write_bytes(b"no image")
-    shardctl.convert(source, tmp_path / "out", recipe=CROP, **SMALL)
+    shardctl.convert(source, out, recipe=CROP, **SMALL)
     for part in ("1/2", "2/2"):
         convert(source, url, part=part)
     assert shardctl.finish(url).rejected == 7
-    assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
+    assert sums(url) == (out / "SHA256SUMS").read_bytes()
 
 
 HELD_COMMAND = [
@@ -717,7 +717,7 @@ def test_a_place_that_holds_something_else_is_refused(photos, bucket):
     with pytest.raises(StorageError, match=r"holds something else \(raw\)"):
         convert(photos, bucket)
     assert keys(bucket) == ["raw/x.txt"]
-    for typed in ("s3:/data/out", "s3:data/out"):
+    for typed in ("s3:/data/out", "s3:data/out", "s3//data/out"):
         with pytest.raises(
             UsageError,
             match=f"{typed}: is not a URL, and would be a folder here; write s3://data/out",
@@ -806,7 +806,7 @@ def test_what_is_for_folders_is_no_url(photos, url):
         shardctl.write(url, [{"key": "a", "n": 1}])
 
 
-def test_lines_with_keys_of_their_own(tmp_path, url):
+def test_lines_with_keys_of_their_own(tmp_path, out, url):
     lines = [json.dumps({"id": f"k{n}", "text": f"line {n}"}) for n in range(500)]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
     given: dict[str, Any] = {
@@ -814,9 +814,9 @@ def test_lines_with_keys_of_their_own(tmp_path, url):
         "workers": 0,
         "samples_per_shard": 50,
     }
-    shardctl.convert(tmp_path / "lines.jsonl", tmp_path / "out", **given)
+    shardctl.convert(tmp_path / "lines.jsonl", out, **given)
     assert shardctl.convert(tmp_path / "lines.jsonl", url, **given).samples == 500
-    assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
+    assert sums(url) == (out / "SHA256SUMS").read_bytes()
 
 
 def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(photos, url, tmp_path):

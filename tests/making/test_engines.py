@@ -7,6 +7,7 @@ import re
 import sys
 
 import pytest
+from in_this_process import convert
 
 import shardctl
 from shardctl.errors import InstallError, UsageError
@@ -16,7 +17,7 @@ from shardctl.making.shards.engines.local import InProcess
 from shardctl.system.packages import to_install
 
 
-def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, monkeypatch):
+def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, out, monkeypatch):
     """To tell, other inputs of the plan are tried, also for the probe of a
     user's functions."""
     (tmp_path / "same_steps.py").write_text("def same(sample):\n    return sample\n")
@@ -34,17 +35,17 @@ def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, monkeypatch)
     monkeypatch.setattr(inputs, "read_file", bad_sector)
     monkeypatch.setattr(local, "start", lambda *_: InProcess())
     steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=steps, workers=0)
+    result = convert(tmp_path / "in", out, recipe=steps)
     assert (result.samples, result.rejected) == (3, 1)
 
 
 @pytest.mark.parametrize("engine", ["spark", "ray:", "local:here", "", "Ray"])
-def test_an_unknown_engine_is_refused(tmp_path, engine):
+def test_an_unknown_engine_is_refused(tmp_path, out, engine):
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(
         UsageError, match=f"the engine is local, ray or ray:ADDRESS; it is {engine!r}"
     ):
-        shardctl.convert(tmp_path / "a.txt", tmp_path / "out", engine=engine)
+        shardctl.convert(tmp_path / "a.txt", out, engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,7 @@ def test_an_unknown_engine_is_refused(tmp_path, engine):
 )
 def test_an_engine_that_cannot_be_used_is_refused_before_the_work(
     tmp_path,
+    out,
     options,
     error,
     message,
@@ -69,5 +71,5 @@ def test_an_engine_that_cannot_be_used_is_refused_before_the_work(
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(error, match=message):
-        shardctl.convert(tmp_path / "a.txt", tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
+        shardctl.convert(tmp_path / "a.txt", out, **options)
+    assert not out.exists()

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 from conftest import CROP
-from dataset_facts import sums
+from dataset_facts import rejects_of, sums
+from in_this_process import convert
 from small_disk import MIB
 from small_disk import disk as disk
 
 import shardctl
 from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
-from shardctl.format.tables import read_rejects
 from shardctl.making.convert import Listener
-from shardctl.system.folders import LocalFolder
 
 RANDOM = {"name": "random_resized_crop", "size": 24}
 
@@ -36,7 +35,7 @@ def fill(disk: Path, leave: int) -> None:
 def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk, photos, tmp_path, left):
     """Of the 190 kB that it takes: full for the first shard, in the middle, and for the tables at
     the end."""
-    shardctl.convert(photos, tmp_path / "whole", recipe=CROP, workers=0)
+    convert(photos, tmp_path / "whole", recipe=CROP)
     with pytest.raises(
         DiskFullError,
         match=r"/shardctl-disk-.*/out/.*: the disk is full .*; about .* more are needed\. \d of 7 "
@@ -83,19 +82,18 @@ def test_a_full_disk_beside_a_store_is_said(disk, photos, bucket, monkeypatch, c
 def test_a_disk_that_is_full_from_the_start_is_said(disk, photos):
     fill(disk, 0)
     with pytest.raises(StorageError, match=r"is full|are free; free some space"):
-        shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
+        convert(photos, disk / "out", recipe=CROP)
 
 
 def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk, photos):
-    shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
+    convert(photos, disk / "out", recipe=CROP)
     old = sums(disk / "out")
     with pytest.raises(StorageError, match="is full"):
-        shardctl.convert(
+        convert(
             photos,
             disk / "out",
             recipe={**CROP, "seed": 1},
             overwrite=True,
-            workers=0,
             listener=Listener(announce=lambda _: fill(disk, 60_000)),
         )
     assert sums(disk / "out") == old
@@ -105,20 +103,20 @@ def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk, photos):
 def test_a_read_only_file_system_is_said(disk, photos):
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
-        shardctl.convert(photos, disk / "out", workers=0)
+        convert(photos, disk / "out")
 
 
 def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk, photos):
     """Also where a converter was killed right after it had completed the dataset, and what it left
     cannot be taken away."""
-    made = shardctl.convert(photos, disk / "out", workers=0)
+    made = convert(photos, disk / "out")
     (disk / "out" / ".shardctl" / made.fingerprint).mkdir(parents=True)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert shardctl.convert(photos, disk / "out").status == "up-to-date"
     with pytest.raises(DatasetError, match="that differs in its recipe"):
         shardctl.convert(photos, disk / "out", recipe=CROP)
     with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
-        shardctl.convert(photos, disk / "out", recipe=CROP, workers=0, overwrite=True)
+        convert(photos, disk / "out", recipe=CROP, overwrite=True)
 
 
 def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(disk, source):
@@ -136,7 +134,7 @@ def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(disk
         shardctl.snapshot(disk / "other", source, CROP)
 
 
-def test_a_source_that_is_unmounted_stops_the_job(disk, photos, tmp_path):
+def test_a_source_that_is_unmounted_stops_the_job(disk, photos, out):
     """Really unmounted, lazily, with the first files read. Mounted again, it goes on."""
     shutil.copytree(photos, disk / "in")
 
@@ -145,13 +143,11 @@ def test_a_source_that_is_unmounted_stops_the_job(disk, photos, tmp_path):
 
     try:
         with pytest.raises(shardctl.errors.SourceGoneError, match="has gone away; bring it back"):
-            shardctl.convert(
-                disk / "in", tmp_path / "out", workers=1, listener=Listener(announce=unmount)
-            )
+            shardctl.convert(disk / "in", out, workers=1, listener=Listener(announce=unmount))
     finally:
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
     shutil.copytree(photos, disk / "in", copy_function=shutil.copy2)
-    assert shardctl.convert(disk / "in", tmp_path / "out", workers=1).rejected == 0
+    assert shardctl.convert(disk / "in", out, workers=1).rejected == 0
 
 
 @pytest.fixture
@@ -203,7 +199,7 @@ def is_readable(path: Path) -> bool:
     return True
 
 
-def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(image, mounted, tmp_path):
+def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(image, mounted, out):
     """The folders are still in memory, so that only reads fail. Repaired, the job goes on."""
     whole = image.read_bytes()
 
@@ -223,17 +219,17 @@ def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(image, mou
     with pytest.raises(shardctl.errors.SourceGoneError, match=said):
         shardctl.convert(
             mounted / "photos",
-            tmp_path / "out",
+            out,
             recipe=CROP,
             workers=1,
             listener=Listener(announce=destroy),
         )
     image.write_bytes(whole)
-    result = shardctl.convert(mounted / "photos", tmp_path / "out", recipe=CROP, workers=1)
+    result = shardctl.convert(mounted / "photos", out, recipe=CROP, workers=1)
     assert (result.status, result.samples, result.rejected) == ("resumed", 60, 0)
 
 
-def test_a_file_of_lines_on_a_broken_disk_stops_the_job(image, mounted, tmp_path):
+def test_a_file_of_lines_on_a_broken_disk_stops_the_job(image, mounted, out):
     """There is no other file to try, but other parts of it."""
 
     def destroy(_: object) -> None:
@@ -248,13 +244,13 @@ def test_a_file_of_lines_on_a_broken_disk_stops_the_job(image, mounted, tmp_path
     ):
         shardctl.convert(
             mounted / "lines.jsonl",
-            tmp_path / "out",
+            out,
             workers=1,
             listener=Listener(announce=destroy),
         )
 
 
-def test_empty_files_do_not_make_a_broken_disk_look_alive(image, mounted, tmp_path):
+def test_empty_files_do_not_make_a_broken_disk_look_alive(image, mounted, out):
     def destroy(_: object) -> None:
         os.truncate(image, 0)
         assert any(not any(map(is_readable, photos)) for _ in range(100)), (
@@ -265,14 +261,14 @@ def test_empty_files_do_not_make_a_broken_disk_look_alive(image, mounted, tmp_pa
     with pytest.raises(shardctl.errors.SourceGoneError, match="the source does not respond"):
         shardctl.convert(
             mounted / "few",
-            tmp_path / "out",
+            out,
             workers=1,
             max_rejects="100%",
             listener=Listener(announce=destroy),
         )
 
 
-def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(image, mounted, tmp_path):
+def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(image, mounted, out):
     """There is nothing to compare it with."""
     # before: the folder itself may not be readable any more
     files = list((mounted / "one").iterdir())
@@ -291,31 +287,29 @@ def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(image, mo
         TooManyRejectsError,
         match=r"no input could be converted \(1 rejected\), .* \(Input/output error\)",
     ):
-        shardctl.convert(
-            mounted / "one", tmp_path / "out", listener=Listener(announce=destroy), **options
-        )
+        shardctl.convert(mounted / "one", out, listener=Listener(announce=destroy), **options)
 
 
-def test_repair_rebuilds_what_other_sources_still_have(image, mounted, photos, tmp_path):
+def test_repair_rebuilds_what_other_sources_still_have(image, mounted, photos, tmp_path, out):
     shutil.copytree(photos, tmp_path / "local" / "more")
     shardctl.convert(
         [mounted / "photos", tmp_path / "local"],
-        tmp_path / "out",
+        out,
         recipe=CROP,
         workers=1,
         samples_per_shard=60,
     )
-    lost = sorted(path.name for path in (tmp_path / "out").glob("train-*.arrow"))
+    lost = sorted(path.name for path in out.glob("train-*.arrow"))
     assert len(lost) == 2
     for name in lost:
-        (tmp_path / "out" / name).unlink()
+        (out / name).unlink()
     # before: the folders themselves may not be readable any more
     files = sorted((mounted / "photos").glob("*/*.*"))
     os.truncate(image, 0)
     assert any(not any(map(is_readable, files)) for _ in range(100)), (
         "the system keeps them in memory"
     )
-    result = shardctl.repair(tmp_path / "out", workers=2)
+    result = shardctl.repair(out, workers=2)
     assert (result.status, result.repaired) == ("damaged", (lost[1],))
     assert [(left.file, "does not respond" in left.message) for left in result.unrepaired] == [
         (lost[0], True)
@@ -323,7 +317,7 @@ def test_repair_rebuilds_what_other_sources_still_have(image, mounted, photos, t
 
 
 @pytest.mark.thorough
-def test_files_on_a_bad_part_of_a_disk_are_rejected(image, mounted, tmp_path):
+def test_files_on_a_bad_part_of_a_disk_are_rejected(image, mounted, tmp_path, out):
     lost: list[str] = []
     # before: the folders themselves may not be readable any more
     files = sorted((mounted / "photos").glob("*/*.*"))
@@ -340,9 +334,9 @@ def test_files_on_a_bad_part_of_a_disk_are_rejected(image, mounted, tmp_path):
     copies = tmp_path / "copies"
     options = {"recipe": CROP, "workers": 1, "copy_rejects": copies}
     result = shardctl.convert(
-        mounted / "photos", tmp_path / "out", listener=Listener(announce=damage), **options
+        mounted / "photos", out, listener=Listener(announce=damage), **options
     )
-    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
+    rejects = rejects_of(out)
     assert [reject.key for reject in rejects] == lost
     assert {(reject.stage, reject.error, reject.message) for reject in rejects} == {
         ("read", "unreadable", "cannot be read (Input/output error)")

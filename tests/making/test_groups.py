@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -61,63 +62,57 @@ def split_of_groups(out: Path, group_of: Callable[[Any], Any]) -> dict[Any, str]
         (r"(?:#\d*)([05])$|#\d+", {}, None),
     ],
 )
-def test_records_of_a_group_are_in_one_split(tmp_path, group, options, group_of):
+def test_records_of_a_group_are_in_one_split(tmp_path, out, group, options, group_of):
     write(tmp_path / "in" / "a.jsonl", rows(200, 20, "a"))
     given = {"group": group, "split": SHARES, "workers": 0, "max_rejects": "100%", **options}
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", **given)
+    result = shardctl.convert(tmp_path / "in", out, **given)
     if group_of is None:  # keys that do not match are rejected, each once
         assert (result.samples, result.rejected) == (40, 160)
         return
-    before = split_of_groups(tmp_path / "out", group_of)
+    before = split_of_groups(out, group_of)
     assert result.samples == 200
     if not group.startswith("^"):
         write(tmp_path / "in" / "b.jsonl", rows(300, 30, "b"))
-        shardctl.convert(tmp_path / "in", tmp_path / "out", update=True, **given)
-        after = split_of_groups(tmp_path / "out", group_of)
+        shardctl.convert(tmp_path / "in", out, update=True, **given)
+        after = split_of_groups(out, group_of)
         assert after.items() > before.items()
 
 
-def test_the_number_of_a_record_may_name_its_group(tmp_path):
+def test_the_number_of_a_record_may_name_its_group(tmp_path, out):
     write(tmp_path / "in" / "a.jsonl", rows(200, 20, "a"))
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", group=r"#\d*?(\d)$", split=SHARES, workers=0
-    )
-    assert len(split_of_groups(tmp_path / "out", lambda sample: sample["key"][-1])) == 10
+    convert(tmp_path / "in", out, group=r"#\d*?(\d)$", split=SHARES)
+    assert len(split_of_groups(out, lambda sample: sample["key"][-1])) == 10
 
 
-def test_records_without_a_group_are_rejected_once(tmp_path):
+def test_records_without_a_group_are_rejected_once(tmp_path, out):
     records = rows(40, 10, "a")
     for number in (3, 7):
         records[number]["patient"] = None
     write(tmp_path / "in" / "a.jsonl", records)
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", group="patient", split=SHARES, workers=0
-    )
+    result = convert(tmp_path / "in", out, group="patient", split=SHARES)
     assert (result.samples, result.rejected) == (38, 2)
-    rejects = [
-        json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
-    ]
+    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
     assert [(each["key"], each["error"]) for each in rejects] == [
         ("a.jsonl#4", "no-group"),
         ("a.jsonl#8", "no-group"),
     ]
 
 
-def test_copies_of_a_photo_are_in_one_split(tmp_path, cli):
+def test_copies_of_a_photo_are_in_one_split(tmp_path, out, cli):
     photos(tmp_path / "in", 60, 12)
     named = ("--split", SHARES, "--group", r"([^/]+)_jpg\.rf\.", "--workers", "0")
-    assert cli("convert", tmp_path / "in", tmp_path / "out", *named).code == 0
-    before = split_of_groups(tmp_path / "out", lambda sample: sample["key"].partition("_jpg")[0])
+    assert cli("convert", tmp_path / "in", out, *named).code == 0
+    before = split_of_groups(out, lambda sample: sample["key"].partition("_jpg")[0])
     assert len(before) == 12
     photos(tmp_path / "in" / "more", 60, 20)
-    assert cli("convert", tmp_path / "in", tmp_path / "out", *named, "--update").code == 0
+    assert cli("convert", tmp_path / "in", out, *named, "--update").code == 0
     after = split_of_groups(
-        tmp_path / "out", lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]
+        out, lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]
     )
     assert after.items() > before.items()
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("group = '([^/]+)_jpg[.]rf[.]'\n")
-    shardctl.convert(tmp_path / "in", tmp_path / "again", recipe, split=SHARES, workers=0)
+    convert(tmp_path / "in", tmp_path / "again", recipe, split=SHARES)
     assert (
         split_of_groups(
             tmp_path / "again", lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]
@@ -126,21 +121,19 @@ def test_copies_of_a_photo_are_in_one_split(tmp_path, cli):
     )
 
 
-def test_a_column_of_a_labels_file_has_the_groups(tmp_path):
+def test_a_column_of_a_labels_file_has_the_groups(tmp_path, out):
     photos(tmp_path / "in", 40, 40)
     names = sorted(path.name for path in (tmp_path / "in").iterdir())
     labels = "".join(f"{name},p{number % 8}\n" for number, name in enumerate(names))
     (tmp_path / "in" / "labels.csv").write_text(f"file_name,patient\n{labels}")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", group="patient", split=SHARES, workers=0)
-    assert len(split_of_groups(tmp_path / "out", lambda sample: sample["patient"])) == 8
+    convert(tmp_path / "in", out, group="patient", split=SHARES)
+    assert len(split_of_groups(out, lambda sample: sample["patient"])) == 8
     (tmp_path / "in" / "labels.csv").write_text(f"file_name,patient\n{labels.replace('p3', '')}")
     with pytest.raises(InputError, match=r"5 inputs \(.*\) in no group"):
-        shardctl.convert(
-            tmp_path / "in", tmp_path / "two", group="patient", split=SHARES, workers=0
-        )
+        convert(tmp_path / "in", tmp_path / "two", group="patient", split=SHARES)
 
 
-def test_the_label_of_a_labels_file_may_be_the_group(tmp_path):
+def test_the_label_of_a_labels_file_may_be_the_group(tmp_path, out):
     """By its name: its number changes where classes come."""
     photos(tmp_path / "in", 40, 40)
     names = sorted(path.name for path in (tmp_path / "in").iterdir())
@@ -149,20 +142,20 @@ def test_the_label_of_a_labels_file_may_be_the_group(tmp_path):
     options = {"group": "label", "split": SHARES, "workers": 0}
 
     def found() -> dict[str, str]:
-        classes = shardctl.open(tmp_path / "out").classes
-        return split_of_groups(tmp_path / "out", lambda sample: classes[sample["label"]])
+        classes = shardctl.open(out).classes
+        return split_of_groups(out, lambda sample: classes[sample["label"]])
 
-    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
+    shardctl.convert(tmp_path / "in", out, **options)
     before = found()
     assert len(before) == 8
     photos(tmp_path / "in" / "more", 4, 4)
     more = "".join(f"more/{path.name},a\n" for path in (tmp_path / "in" / "more").iterdir())
     (tmp_path / "in" / "labels.csv").write_text(f"file_name,label\n{labels}{more}")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", overwrite=True, **options)
+    shardctl.convert(tmp_path / "in", out, overwrite=True, **options)
     assert before.items() < found().items()
 
 
-def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path):
+def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path, out):
     types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 
     def convert(*names: str, **more: Any) -> None:
@@ -173,7 +166,7 @@ def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path
             pq.write_table(
                 pa.table({"doc": values, "x": pa.array(range(30))}), folder / f"{name}.parquet"
             )
-        shardctl.convert(folder, tmp_path / "out", group="doc", split=SHARES, workers=0, **more)
+        shardctl.convert(folder, out, group="doc", split=SHARES, workers=0, **more)
 
     for names in (("float", "text"), ("int", "float", "text")):
         with pytest.raises(InputError, match="the field doc has values of several types"):
@@ -181,24 +174,20 @@ def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path
     convert("int")
     (tmp_path / "int").rename(tmp_path / "int-float")
     convert("int", "float", moved_from=[str(tmp_path / "int")], update=True)
-    assert len(split_of_groups(tmp_path / "out", lambda sample: sample["doc"])) == 30
+    assert len(split_of_groups(out, lambda sample: sample["doc"])) == 30
 
 
-def test_a_group_that_cannot_be_is_refused(tmp_path):
+def test_a_group_that_cannot_be_is_refused(tmp_path, out):
     write(tmp_path / "in" / "a.jsonl", rows(4, 2, "a"))
     photos(tmp_path / "photos", 4, 2)
     for group in ("(a)(b)", "("):
         with pytest.raises(UsageError, match="group"):
-            shardctl.convert(tmp_path / "in", tmp_path / "out", group=group, split=SHARES)
+            shardctl.convert(tmp_path / "in", out, group=group, split=SHARES)
     with pytest.raises(InputError, match="no field person; they have id, patient"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", group="person", split=SHARES, workers=0)
+        convert(tmp_path / "in", out, group="person", split=SHARES)
     with pytest.raises(InputError, match=r"no labels file has this column"):
-        shardctl.convert(
-            tmp_path / "photos", tmp_path / "out", group="person", split=SHARES, workers=0
-        )
+        convert(tmp_path / "photos", out, group="person", split=SHARES)
     with pytest.raises(InputError, match=r"2 inputs \(.*\) in no group"):
-        shardctl.convert(
-            tmp_path / "photos", tmp_path / "out", group="IMG_(0)_", split=SHARES, workers=0
-        )
+        convert(tmp_path / "photos", out, group="IMG_(0)_", split=SHARES)
     with pytest.raises(UsageError, match="keeps samples together where split divides them"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", group="patient", workers=0)
+        convert(tmp_path / "in", out, group="patient")

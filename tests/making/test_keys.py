@@ -16,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
+from dataset_facts import rejects_of
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert, repair
 from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
 from shardctl.sources.formats.jsonl import JsonLines
-from shardctl.system.folders import LocalFolder
 
 SHARES = "train=0.6,val=0.4"
 KEYED: dict[str, Any] = {"split": SHARES, "workers": 0, "samples_per_shard": 20}
@@ -107,16 +107,16 @@ def drawn(out: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(tmp_path, form):
+def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(tmp_path, out, form):
     """It is that of `shardctl.write`, too, so that a split says the same of all datasets of a
     project."""
     (tmp_path / "in").mkdir()
     FORMS[form](tmp_path / "in" / f"a.{form}", rows(100))
     more = {"key_field": "__key__"} if form == "tar" else {}
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe(**more), **KEYED)
+    shardctl.convert(tmp_path / "in", out, recipe=recipe(**more), **KEYED)
     written = ({"key": row["id"], "text": row["text"]} for row in rows(100))
     shardctl.write(tmp_path / "written", written, split=SHARES)
-    found = split_of(tmp_path / "out")
+    found = split_of(out)
     assert found == split_of(tmp_path / "written")
     assert 25 < list(found.values()).count("val") < 55
 
@@ -196,56 +196,49 @@ def damaged(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(tmp_path, zipped):
+def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(tmp_path, out, zipped):
     source = damaged(tmp_path / "a.jsonl")
     if zipped:
         (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(source.read_bytes()))
         source = tmp_path / "a.jsonl.gz"
-    result = shardctl.convert(source, tmp_path / "out", recipe=recipe("draws"), **KEYED)
+    result = shardctl.convert(source, out, recipe=recipe("draws"), **KEYED)
     assert (result.samples, result.rejected) == (48, 12)
-    rejects = [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))]
+    rejects = [reject.key for reject in rejects_of(out)]
     assert sorted(rejects) == sorted(f"{source.name}#{number + 1}" for number in range(0, 60, 5))
-    assert shardctl.verify(tmp_path / "out", "deep").findings == ()
-    whole = sums(tmp_path / "out")
+    assert shardctl.verify(out, "deep").findings == ()
+    whole = sums(out)
     for names in (
-        [*(tmp_path / "out").glob("*-0*.arrow")],
-        [tmp_path / "out" / "plan.arrow", tmp_path / "out" / "val-00000.arrow"],
+        [*out.glob("*-0*.arrow")],
+        [out / "plan.arrow", out / "val-00000.arrow"],
     ):
         for path in names:
             path.unlink()
-        assert (
-            shardctl.repair(
-                tmp_path / "out", [source], transforms=["keyed_steps:draws"], workers=0
-            ).status
-            == "repaired"
-        )
-        assert sums(tmp_path / "out") == whole
+        assert repair(out, [source], transforms=["keyed_steps:draws"]).status == "repaired"
+        assert sums(out) == whole
 
 
-def test_a_key_that_does_not_fit_the_schema_costs_its_record(tmp_path):
+def test_a_key_that_does_not_fit_the_schema_costs_its_record(tmp_path, out):
     lines = [{"id": number if number != 7 else "seven", "text": "a"} for number in range(30)]
     write_lines(tmp_path / "a.jsonl", lines)
     result = shardctl.convert(
         tmp_path / "a.jsonl",
-        tmp_path / "out",
+        out,
         recipe=recipe(schema="id:int64,text:string"),
         **KEYED,
     )
     assert (result.samples, result.rejected) == (29, 1)
-    assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["a.jsonl#8"]
+    assert [reject.key for reject in rejects_of(out)] == ["a.jsonl#8"]
     write_lines(tmp_path / "b.jsonl", [{**line, "id": str(line["id"])} for line in lines])
     shardctl.convert(tmp_path / "b.jsonl", tmp_path / "text", recipe=recipe(), **KEYED)
-    assert split_of(tmp_path / "out").items() <= split_of(tmp_path / "text").items(), (
-        "7 and '7' are one key"
-    )
+    assert split_of(out).items() <= split_of(tmp_path / "text").items(), "7 and '7' are one key"
 
 
-def test_an_empty_key_that_comes_twice_is_named(tmp_path):
+def test_an_empty_key_that_comes_twice_is_named(tmp_path, out):
     write_lines(
         tmp_path / "a.jsonl",
         [{"id": "" if number < 2 else f"k{number}", "text": "a"} for number in range(9)],
     )
-    result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED)
+    result = shardctl.convert(tmp_path / "a.jsonl", out, recipe=recipe(), **KEYED)
     assert any(
         '1 sample has the key of another one, for instance "" (an empty text); ' in each
         for each in result.warnings
@@ -253,17 +246,17 @@ def test_an_empty_key_that_comes_twice_is_named(tmp_path):
 
 
 @pytest.mark.thorough
-def test_records_that_end_workers_are_rejects_of_one_split(tmp_path):
+def test_records_that_end_workers_are_rejects_of_one_split(tmp_path, out):
     write_lines(tmp_path / "a.jsonl", rows(40))
     result = shardctl.convert(
-        tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe("leaves"), **{**KEYED, "workers": 1}
+        tmp_path / "a.jsonl", out, recipe=recipe("leaves"), **{**KEYED, "workers": 1}
     )
     assert (result.samples, result.rejected) == (38, 2)
-    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
+    rejects = rejects_of(out)
     assert {(reject.key, reject.stage, reject.error) for reject in rejects} == {
         (f"a.jsonl#{number}", "transform", "exited") for number in (8, 12)
     }
-    assert len(split_of(tmp_path / "out")) == 38
+    assert len(split_of(out)) == 38
 
 
 DEADLY = """
@@ -285,7 +278,7 @@ def same(sample):
 
 
 @pytest.mark.thorough
-def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path, monkeypatch):
+def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path, out, monkeypatch):
     """No parser is known to do so. The importing of a function is a way to put one into the
     workers."""
     from shardctl.sources.formats import jsonl
@@ -298,11 +291,9 @@ def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path, monke
         write_lines(tmp_path / "in" / f"{name}.jsonl", of)
     settings = recipe(schema="id:string,text:string")
     settings["transform"] = [{"name": "custom", "target": "deadly_parser:same"}]
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe=settings, **{**KEYED, "workers": 1}
-    )
+    result = shardctl.convert(tmp_path / "in", out, recipe=settings, **{**KEYED, "workers": 1})
     assert (result.samples, result.rejected) == (47, 1)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.stage, reject.error, reject.records) == (
         "a.jsonl#8",
         "read",
@@ -311,7 +302,7 @@ def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path, monke
     )
 
 
-def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path, monkeypatch):
+def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path, out, monkeypatch):
     from shardctl.sources.formats import jsonl
 
     parse = jsonl._parse_fast
@@ -324,9 +315,9 @@ def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path, monkeypatch
     write_lines(tmp_path / "a.jsonl", rows(40))
     settings = recipe(schema="id:string,text:string")
     monkeypatch.setattr(jsonl, "_parse_fast", short_of_memory)
-    result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=settings, **KEYED)
+    result = shardctl.convert(tmp_path / "a.jsonl", out, recipe=settings, **KEYED)
     assert (result.samples, result.rejected) == (39, 1)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.error) == ("a.jsonl#8", "out-of-memory")
 
 
@@ -339,9 +330,9 @@ def warned(result: shardctl.making.convert.ConvertResult) -> list[str]:
     return [warning for warning in result.warnings if "another split" in warning]
 
 
-def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path, cli):
+def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path, out, cli):
     """Of each file that has changed, and of no other one."""
-    source, out = tmp_path / "in", tmp_path / "out"
+    source = tmp_path / "in"
     source.mkdir()
     for name in "abc":
         grown(source / f"{name}.jsonl", rows(40), 1)
@@ -364,28 +355,28 @@ def warned_json(ran: Any) -> list[str]:
 RENAMED: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
 
 
-def test_an_update_says_that_files_went_and_others_came(tmp_path):
+def test_an_update_says_that_files_went_and_others_came(tmp_path, out):
     """As logs that are rotated: the path is part of the key."""
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):
         FORMS["jsonl"](source / f"{number}.jsonl", rows(40))
-    shardctl.convert(source, tmp_path / "out", **RENAMED)
+    shardctl.convert(source, out, **RENAMED)
     for number in range(2):
         (source / f"{number}.jsonl").unlink()
         FORMS["jsonl.gz"](source / f"{number}.jsonl.gz", rows(40))
-    (warning,) = warned(shardctl.convert(source, tmp_path / "out", **RENAMED))
+    (warning,) = warned(shardctl.convert(source, out, **RENAMED))
     assert "(0 changed, 2 gone, 2 new)" in warning
     (source / "2.jsonl").unlink()
-    assert warned(shardctl.convert(source, tmp_path / "out", **RENAMED)) == [], "nothing came"
+    assert warned(shardctl.convert(source, out, **RENAMED)) == [], "nothing came"
     FORMS["jsonl"](source / "3.jsonl", rows(12))
-    assert warned(shardctl.convert(source, tmp_path / "out", **RENAMED)) == [], "nothing went"
+    assert warned(shardctl.convert(source, out, **RENAMED)) == [], "nothing went"
 
 
 def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
-    tmp_path, monkeypatch
+    tmp_path, out, monkeypatch
 ):
-    source, out = tmp_path / "a.jsonl", tmp_path / "out"
+    source = tmp_path / "a.jsonl"
     options: dict[str, Any] = {
         "split": SHARES,
         "workers": 0,
@@ -432,7 +423,7 @@ def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path, ending):
             gzip.compress(data.encode()) if ending.endswith(".gz") else data.encode()
         )
         settings = {"kind": "table", "key_field": "id", "schema": "id:int64,n:int64"}
-        shardctl.convert(source, tmp_path / f"out-{name}", settings, split=SHARES, workers=0)
+        convert(source, tmp_path / f"out-{name}", settings, split=SHARES)
         splits = [
             shardctl.open(tmp_path / f"out-{name}", split=split) for split in ("train", "val")
         ]
@@ -440,13 +431,13 @@ def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path, ending):
             {ds.split: sorted(row["n"] for row in ds if row["n"] not in bad) for ds in splits}
         )
     assert found[0] == found[1]
-    rejected = [
-        reject.key.rpartition("#")[2] for reject in read_rejects(LocalFolder(tmp_path / "out-bad"))
-    ]
+    rejected = [reject.key.rpartition("#")[2] for reject in rejects_of(tmp_path / "out-bad")]
     assert sorted(map(int, rejected)) == [number + 1 for number in bad]
 
 
-def test_one_key_that_does_not_fit_does_not_have_the_others_read_one_by_one(tmp_path, monkeypatch):
+def test_one_key_that_does_not_fit_does_not_have_the_others_read_one_by_one(
+    tmp_path, out, monkeypatch
+):
     of = [{"id": "x" if number == 1000 else number, "text": "t"} for number in range(20_000)]
     source = tmp_path / "a.jsonl.gz"
     source.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in of).encode()))
@@ -461,5 +452,5 @@ def test_one_key_that_does_not_fit_does_not_have_the_others_read_one_by_one(tmp_
     monkeypatch.setattr(JsonLines, "parse", counted)
     settings = {"kind": "table", "key_field": "id", "schema": "id:int64,text:string"}
     shards = {"split": SHARES, "samples_per_shard": 20_000}
-    assert shardctl.convert(source, tmp_path / "out", settings, workers=0, **shards).rejected == 1
+    assert convert(source, out, settings, **shards).rejected == 1
     assert calls < 2000

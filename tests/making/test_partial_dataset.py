@@ -41,8 +41,8 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-def test_batches_come_before_the_dataset_is_there(source, tmp_path, slow):
-    ds = arriving(source, tmp_path / "out", recipe=slow)
+def test_batches_come_before_the_dataset_is_there(source, out, slow):
+    ds = arriving(source, out, recipe=slow)
     loader = ds.loader(batch_size=4)
     batches = iter(loader)
     first = next(batches)
@@ -51,15 +51,15 @@ def test_batches_come_before_the_dataset_is_there(source, tmp_path, slow):
     assert ds.is_complete
     complete = ds.wait()
     assert keys == [sample["key"] for sample in complete]
-    assert shardctl.verify(tmp_path / "out").ok
+    assert shardctl.verify(out).ok
     expected = complete.loader(4)
     expected.set_epoch(1)
     assert keys_of(loader) == keys_of(expected)
 
 
 @pytest.mark.thorough
-def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source, tmp_path, slow):
-    ds = arriving(source, tmp_path / "out", recipe=slow)
+def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source, out, slow):
+    ds = arriving(source, out, recipe=slow)
     for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):
         with pytest.raises(
             UsageError,
@@ -79,10 +79,10 @@ def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source, tmp_path
 
 
 @pytest.mark.thorough
-def test_its_first_epoch_can_be_watched(source, tmp_path, slow):
+def test_its_first_epoch_can_be_watched(source, tmp_path, out, slow):
     """The figures are those of the epoch, though it is read by several loaders, one after the
     other."""
-    loader = arriving(source, tmp_path / "out", recipe=slow).loader(4)
+    loader = arriving(source, out, recipe=slow).loader(4)
     watched = shardctl.watch(loader, tmp_path / "figures.jsonl", every=0.01)
     for epoch in range(2):
         assert len(keys_of(watched)) == 60
@@ -97,9 +97,8 @@ def test_its_first_epoch_can_be_watched(source, tmp_path, slow):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_order_depends_on_the_seed_alone(source, tmp_path, drop_last):
+def test_the_order_depends_on_the_seed_alone(source, out, drop_last):
     """Not on which shards were finished when: the second time all of them are."""
-    out = tmp_path / "out"
     loader = arriving(source, out, samples_per_shard=7).loader(
         8, shuffle=True, seed=3, drop_last=drop_last
     )
@@ -114,28 +113,28 @@ def test_the_order_depends_on_the_seed_alone(source, tmp_path, drop_last):
     assert len(set(keys_of(loader))) == 56 if drop_last else 60
 
 
-def test_a_state_of_the_first_epoch_is_gone_on_with(source, tmp_path):
+def test_a_state_of_the_first_epoch_is_gone_on_with(source, tmp_path, out):
     whole = keys_of(arriving(source, tmp_path / "whole").loader(7, shuffle=True))
-    loader = arriving(source, tmp_path / "out").loader(7, shuffle=True)
+    loader = arriving(source, out).loader(7, shuffle=True)
     batches = iter(loader)
     begun = [*next(batches)["key"], *next(batches)["key"]]
     state = json.loads(json.dumps(loader.state_dict()))
     batches.close()
-    later = arriving(source, tmp_path / "out").loader(5, shuffle=True)
+    later = arriving(source, out).loader(5, shuffle=True)
     later.load_state_dict(state)
     assert begun + keys_of(later) == whole
     assert later.state_dict()["epoch"] == 1
-    last = arriving(source, tmp_path / "out").loader(5, shuffle=True)
+    last = arriving(source, out).loader(5, shuffle=True)
     last.load_state_dict(later.state_dict())
     assert keys_of(last) == keys_of(later)
     with pytest.raises(
         UsageError, match="the state was saved with another dataset, seed or shuffle"
     ):
-        arriving(source, tmp_path / "out").loader(7).load_state_dict(state)
+        arriving(source, out).loader(7).load_state_dict(state)
 
 
-def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(source, tmp_path):
-    loader = arriving(source, tmp_path / "out").loader(7)
+def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(source, tmp_path, out):
+    loader = arriving(source, out).loader(7)
     batches = iter(loader)
     next(batches)
     state = loader.state_dict()
@@ -147,12 +146,10 @@ def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(source, 
         next(iter(later))
 
 
-def test_a_split_arrives_alone(source, tmp_path):
-    ds = arriving(source, tmp_path / "out", split="train=0.6,val=0.4")
+def test_a_split_arrives_alone(source, out):
+    ds = arriving(source, out, split="train=0.6,val=0.4")
     val = ds.in_split("val")
-    assert keys_of(val.loader(4)) == [
-        sample["key"] for sample in shardctl.open(tmp_path / "out", "val")
-    ]
+    assert keys_of(val.loader(4)) == [sample["key"] for sample in shardctl.open(out, "val")]
     with pytest.raises(UsageError, match="is chosen already"):
         val.in_split("train")
     with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
@@ -160,8 +157,7 @@ def test_a_split_arrives_alone(source, tmp_path):
 
 
 @pytest.mark.thorough
-def test_what_was_finished_before_a_kill_is_read_first(source, tmp_path):
-    out = tmp_path / "out"
+def test_what_was_finished_before_a_kill_is_read_first(source, tmp_path, out):
     with ranks(1, source, out, tmp_path) as (process,):
         until = time.monotonic() + 60
         while shards_done(out) < 5:
@@ -194,8 +190,7 @@ print(json.dumps([[list(batch["key"]) for batch in loader] for _ in range(2)]))
 
 
 @pytest.mark.thorough
-def test_ranks_share_the_samples_while_they_arrive(source, tmp_path):
-    out = tmp_path / "out"
+def test_ranks_share_the_samples_while_they_arrive(source, out):
     given = {"out": str(out), "source": str(source), "recipe": SMALL}
     processes = [
         subprocess.Popen(
@@ -220,8 +215,8 @@ def test_ranks_share_the_samples_while_they_arrive(source, tmp_path):
     assert sorted(key for rank in epochs for batch in rank[1] for key in batch) == sorted(expected)
 
 
-def test_ranks_get_equally_many_batches_while_samples_arrive(source, tmp_path):
-    ds = arriving(source, tmp_path / "out", samples_per_shard=7)
+def test_ranks_get_equally_many_batches_while_samples_arrive(source, out):
+    ds = arriving(source, out, samples_per_shard=7)
     for remainder, sizes in (("pad", [8, 8, 8, 8]), ("drop", [8, 8, 8])):
         loaders = [ds.loader(8, rank=rank, world_size=2, remainder=remainder) for rank in range(2)]
         epochs = [
@@ -236,7 +231,7 @@ def test_ranks_get_equally_many_batches_while_samples_arrive(source, tmp_path):
         ds.loader(8, drop_last=True, remainder="pad")
 
 
-def test_records_that_turn_out_to_have_other_types_come_once(tmp_path):
+def test_records_that_turn_out_to_have_other_types_come_once(tmp_path, out):
     """The conversion begins anew then, and its shards are other files."""
     source = tmp_path / "in"
     source.mkdir()
@@ -246,16 +241,16 @@ def test_records_that_turn_out_to_have_other_types_come_once(tmp_path):
             for number in range(5000)
         ]
         (source / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    ds = arriving(source, tmp_path / "out", recipe={}, samples_per_shard=500)
+    ds = arriving(source, out, recipe={}, samples_per_shard=500)
     values = [value for batch in ds.loader(100) for value in batch["n"].tolist()]
     assert values == [sample["n"] for sample in ds.wait()]
     assert len(values) == 10_000
 
 
-def test_what_goes_wrong_is_raised_where_it_is_read(source, tmp_path):
+def test_what_goes_wrong_is_raised_where_it_is_read(source, tmp_path, out):
     first_file(source).write_bytes(b"no image")
     with pytest.raises(TooManyRejectsError, match="1 input of 60 rejected"):
-        keys_of(arriving(source, tmp_path / "out", max_rejects="0").loader(4))
+        keys_of(arriving(source, out, max_rejects="0").loader(4))
     with pytest.raises(InputError, match="no such file or folder"):
         keys_of(arriving(tmp_path / "nowhere", tmp_path / "other").loader(4))
     with pytest.raises(InputError, match="no such file or folder"):
@@ -265,18 +260,18 @@ def test_what_goes_wrong_is_raised_where_it_is_read(source, tmp_path):
             arriving(source, tmp_path / "third").loader(4, **{name: 2})
 
 
-def test_a_dataset_that_is_old_is_brought_up_to_date_first(source, tmp_path):
-    snapshot(source, tmp_path / "out")
+def test_a_dataset_that_is_old_is_brought_up_to_date_first(source, out):
+    snapshot(source, out)
     gone = first_file(source)
     gone.unlink()
-    keys = keys_of(arriving(source, tmp_path / "out").loader(4))
+    keys = keys_of(arriving(source, out).loader(4))
     assert len(keys) == 59
     assert gone.relative_to(source).as_posix() not in keys
 
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_with_it(
-    source, tmp_path, keep
+    source, tmp_path, out, keep
 ):
     """Neither in what it has opened nor in what it looks at later: raw shards of both are of the
     same size."""
@@ -286,13 +281,13 @@ def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_wit
         sample["key"]: sample["image"].tolist()
         for sample in snapshot(source, tmp_path / "plain", recipe=raw)
     }
-    ds = arriving(source, tmp_path / "out", recipe=raw)
+    ds = arriving(source, out, recipe=raw)
     batches = iter(ds.loader(batch_size=4, mmap=False, prefetch=1, threads=1))
     read = [next(batches)]
     ds.wait()
     for path in paths[30:]:
         path.write_bytes(paths[0].read_bytes())
-    snapshot(source, tmp_path / "out", recipe=raw, keep_generations=keep)
+    snapshot(source, out, recipe=raw, keep_generations=keep)
     with contextlib.suppress(DatasetError):
         read += batches
     found = {

@@ -22,6 +22,7 @@ from dataset_facts import sums
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import images
+from in_this_process import convert
 
 import shardctl
 from shardctl.cli.conversion import print_result
@@ -72,11 +73,10 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_parts_in_any_order_make_the_same_dataset(
     photos,
     whole,
-    tmp_path,
+    out,
     capsys,
     order,
 ):
-    out = tmp_path / "out"
     results = [build(photos, out, part) for part in order]
     assert {result.status for result in results} == {"built"}
     assert (
@@ -112,23 +112,23 @@ def test_every_part_has_two_names_at_most_and_all_parts_are_different(parts, dat
 
 
 @pytest.mark.parametrize("text", ["3", "4/3", "-1/3", "1/0", "a/b", "1/3/3", "", "1.5/3", "²/3"])
-def test_impossible_parts_are_wrong_usage(photos, tmp_path, text):
+def test_impossible_parts_are_wrong_usage(photos, out, text):
     with pytest.raises(UsageError, match="part"):
-        build(photos, tmp_path / "out", text)
+        build(photos, out, text)
 
 
 @pytest.mark.parametrize("option", ["dry_run", "explain", "copy_rejects"])
-def test_options_of_a_whole_conversion_are_refused(photos, tmp_path, option):
+def test_options_of_a_whole_conversion_are_refused(photos, tmp_path, out, option):
     with pytest.raises(UsageError, match="part"):
         build(
             photos,
-            tmp_path / "out",
+            out,
             "1/2",
             **{option: tmp_path / "rejects" if option == "copy_rejects" else True},
         )
 
 
-def test_records_of_large_files_in_parts(tmp_path):
+def test_records_of_large_files_in_parts(tmp_path, out):
     lines = [
         json.dumps({"text": f"line {n} " * (n % 40 + 1), "label": "ab"[n % 2]}) for n in range(3000)
     ]
@@ -143,14 +143,14 @@ def test_records_of_large_files_in_parts(tmp_path):
     }
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **given)
     for number in range(5):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", part=f"{number}/5", **given)
-    merged = shardctl.finish(tmp_path / "out")
+        shardctl.convert(tmp_path / "in", out, part=f"{number}/5", **given)
+    merged = shardctl.finish(out)
     assert (merged.samples, merged.rejected) == (2999, 1)
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough
-def test_parts_that_start_together_plan_once(photos, whole, tmp_path):
+def test_parts_that_start_together_plan_once(photos, whole, tmp_path, out):
     shutil.copytree(photos, tmp_path / "in")
     shutil.copytree(whole, tmp_path / "whole")
     (tmp_path / "r.json").write_text("")
@@ -191,7 +191,7 @@ def test_parts_that_start_together_plan_once(photos, whole, tmp_path):
     assert [process.returncode for process in running] == [0, 0, 0], told
     assert sum("will write" in err for _, err in told) == 1
     assert shardctl_command("finish", "out", cwd=tmp_path).returncode == 0
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 HELD_COMMAND = [
@@ -327,8 +327,7 @@ def test_an_interrupted_part_says_what_of_it_is_done(here, sent):
     assert "2 of 5 shards are done; run the same command again to continue" in err
 
 
-def test_parts_of_different_conversions_do_not_mix(photos, tmp_path):
-    out = tmp_path / "out"
+def test_parts_of_different_conversions_do_not_mix(photos, out):
     build(photos, out, "1/3")
     with pytest.raises(UsageError, match="begun in 3 parts; give part='I/3'"):
         build(photos, out, "1/4")
@@ -338,8 +337,7 @@ def test_parts_of_different_conversions_do_not_mix(photos, tmp_path):
         shardctl.finish(out)
 
 
-def test_a_machine_with_other_versions_is_refused(photos, tmp_path):
-    out = tmp_path / "out"
+def test_a_machine_with_other_versions_is_refused(photos, out):
     build(photos, out, "1/2")
     (path,) = out.glob(".shardctl/*/job.json")
     job = json.loads(path.read_text())
@@ -352,8 +350,7 @@ def test_a_machine_with_other_versions_is_refused(photos, tmp_path):
         build(photos, out, "2/2")
 
 
-def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, monkeypatch):
-    out = tmp_path / "out"
+def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, out, monkeypatch):
     build(photos, out, "1/2")
     (tmp_path / "evil.py").write_text("raise SystemExit('it was imported')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -365,8 +362,7 @@ def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, mon
         build(photos, out, "2/2")
 
 
-def test_files_that_change_between_plan_and_part_are_rejected(source, tmp_path):
-    out = tmp_path / "out"
+def test_files_that_change_between_plan_and_part_are_rejected(source, out):
     build(source, out, "1/2", split="none")
     last = sorted(path for path in source.rglob("*.*") if path.is_file())[-1]
     last.write_bytes(last.read_bytes() + b"more")
@@ -374,8 +370,7 @@ def test_files_that_change_between_plan_and_part_are_rejected(source, tmp_path):
     assert shardctl.finish(out).rejected == 1
 
 
-def test_merge_counts_the_rejects_of_all_parts(source, tmp_path):
-    out = tmp_path / "out"
+def test_merge_counts_the_rejects_of_all_parts(source, out):
     for path in sorted(path for path in source.rglob("*.*") if path.is_file())[::20]:
         path.write_bytes(b"no image")
     built = [build(source, out, part, max_rejects=2) for part in ("1/3", "2/3", "3/3")]
@@ -385,18 +380,18 @@ def test_merge_counts_the_rejects_of_all_parts(source, tmp_path):
     assert shardctl.finish(out, max_rejects="5%").rejected == 3
 
 
-def test_nothing_to_merge(photos, tmp_path):
+def test_nothing_to_merge(photos, out):
     with pytest.raises(DatasetError, match="there are no parts to finish"):
-        shardctl.finish(tmp_path / "out")
-    build(photos, tmp_path / "out", "1/2")
-    (path,) = (tmp_path / "out").glob(".shardctl/*/parted.json")
+        shardctl.finish(out)
+    build(photos, out, "1/2")
+    (path,) = out.glob(".shardctl/*/parted.json")
     path.write_text("{}")
     with pytest.raises(DatasetError, match="not a job of this version"):
-        shardctl.finish(tmp_path / "out")
+        shardctl.finish(out)
 
 
-def test_an_update_in_parts(source, tmp_path):
-    out, given = tmp_path / "out", {"split": "none", "update": True}
+def test_an_update_in_parts(source, tmp_path, out):
+    given = {"split": "none", "update": True}
     build(source, out, "1/1", **given)
     assert shardctl.finish(out).status == "created"
     (
@@ -415,19 +410,19 @@ def test_an_update_in_parts(source, tmp_path):
     assert shardctl.verify(out, "deep").ok
 
 
-def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_path):
-    out, given = tmp_path / "out", {"split": "none", "update": True}
+def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_path, out):
+    given = {"split": "none", "update": True}
     shardctl.convert(source, out, recipe=CROP, **{**SMALL, "split": "none"})
     next(source.rglob("*.jpg")).unlink()
     build(source, out, "1/1", **given)
-    shardctl.convert(source, tmp_path / "other", recipe=CROP, workers=0)
+    convert(source, tmp_path / "other", recipe=CROP)
     shutil.copytree(tmp_path / "other", out, dirs_exist_ok=True)
     with pytest.raises(DatasetError, match="has changed since its update was planned in parts"):
         shardctl.finish(out)
     assert shardctl.verify(out).ok
 
 
-def test_a_part_that_finds_other_types_says_what_to_do(tmp_path, monkeypatch):
+def test_a_part_that_finds_other_types_says_what_to_do(tmp_path, out, monkeypatch):
     monkeypatch.setattr(discover, "TYPED_UNITS", 1)  # with few files, all of them are looked at
     (tmp_path / "in").mkdir()
     for name in "abcde":
@@ -435,17 +430,17 @@ def test_a_part_that_finds_other_types_says_what_to_do(tmp_path, monkeypatch):
         (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(lines))
     given: dict[str, Any] = {"workers": 0, "recipe": {"kind": "table"}, "labels": "none"}
     with pytest.raises(InputError, match="the parts cannot look for the types again: give them"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", part="1/1", **given)
+        shardctl.convert(tmp_path / "in", out, part="1/1", **given)
 
 
-def test_if_running_fail_does_not_wait_for_the_plan(photos, tmp_path):
+def test_if_running_fail_does_not_wait_for_the_plan(photos, out):
     from shardctl.system import file_lease
 
     with (
-        file_lease.hold(tmp_path / "out" / ".shardctl", None),
+        file_lease.hold(out / ".shardctl", None),
         pytest.raises(BusyError, match="another shardctl is writing it"),
     ):
-        build(photos, tmp_path / "out", "1/2", if_running="fail")
+        build(photos, out, "1/2", if_running="fail")
 
 
 def blocks(language: str) -> list[str]:

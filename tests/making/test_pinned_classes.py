@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -28,7 +29,7 @@ def pins(tmp_path: Path) -> list[Path]:
     """A file and a dataset with the classes a, b and c."""
     for name in "abc":
         image(tmp_path / "train" / name / "1.png")
-    shardctl.convert(tmp_path / "train", tmp_path / "trained", workers=0)
+    convert(tmp_path / "train", tmp_path / "trained")
     (tmp_path / "classes.txt").write_text("a\nb\nc\n")
     return [tmp_path / "classes.txt", tmp_path / "trained"]
 
@@ -40,29 +41,21 @@ def test_folders_rows_and_records_get_pinned_numbers(tmp_path, pins):
     (tmp_path / "in.jsonl").write_text('{"text": "x", "label": "c"}\n{"text": "y", "label": "b"}\n')
     for number, pin in enumerate(pins):
         out = [tmp_path / f"{name}{number}" for name in ("folders", "rows", "records")]
-        shardctl.convert(tmp_path / "val", out[0], classes=pin, workers=0)
-        shardctl.convert(
-            tmp_path / "val", out[1], labels=tmp_path / "rows.csv", classes=pin, workers=0
-        )
-        shardctl.convert(tmp_path / "in.jsonl", out[2], classes=pin, workers=0)
+        convert(tmp_path / "val", out[0], classes=pin)
+        convert(tmp_path / "val", out[1], labels=tmp_path / "rows.csv", classes=pin)
+        convert(tmp_path / "in.jsonl", out[2], classes=pin)
         assert [list(labels(each).values()) for each in out] == [[1, 2], [2, None], [2, 1]]
         assert [shardctl.open(each).classes for each in out] == [("a", "b", "c")] * 3
-    assert (
-        shardctl.convert(tmp_path / "val", out[0], classes=pins[0], workers=0).status
-        == "up-to-date"
-    )
+    assert convert(tmp_path / "val", out[0], classes=pins[0]).status == "up-to-date"
     image(tmp_path / "val" / "a" / "1.png")
-    assert (
-        shardctl.convert(tmp_path / "val", out[0], classes=pins[1], workers=0, update=True).status
-        == "updated"
-    )
+    assert convert(tmp_path / "val", out[0], classes=pins[1], update=True).status == "updated"
     assert list(labels(out[0]).values()) == [1, 2, 0]
     next(out[0].glob("*.arrow")).unlink()
     shardctl.repair(out[0])
     assert sorted(labels(out[0]).values()) == [0, 1, 2]
 
 
-def test_objects_get_pinned_numbers(tmp_path, pins):
+def test_objects_get_pinned_numbers(tmp_path, out, pins):
     box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
     for name in ("1", "2"):
         image(tmp_path / "in" / f"{name}.png")
@@ -78,15 +71,14 @@ def test_objects_get_pinned_numbers(tmp_path, pins):
     }
     (tmp_path / "coco.json").write_text(json.dumps(found))
     for given in (f"voc:{tmp_path / 'xml'}", f"coco:{tmp_path / 'coco.json'}"):
-        shardctl.convert(
+        convert(
             tmp_path / "in",
-            tmp_path / "out",
+            out,
             labels=given,
             classes=pins[1],
-            workers=0,
             overwrite=True,
         )
-        ds = shardctl.open(tmp_path / "out")
+        ds = shardctl.open(out)
         assert [list((sample["objects"] or {"category": []})["category"]) for sample in ds] == [
             [],
             [2, 1],
@@ -95,7 +87,7 @@ def test_objects_get_pinned_numbers(tmp_path, pins):
 
 
 @pytest.mark.parametrize("pinned", ["dog cat", "cat dog", "bird dog ant cat"])
-def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path, pinned):
+def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path, out, pinned):
     image(tmp_path / "in" / "1.png")
     categories = [
         {"id": 17, "name": "cat", "supercategory": "animal"},
@@ -111,10 +103,8 @@ def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path, pinned):
     (tmp_path / "coco.json").write_text(json.dumps(found))
     (tmp_path / "classes.txt").write_text("\n".join(pinned.split()))
     given = f"coco:{tmp_path / 'coco.json'}"
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", labels=given, classes=tmp_path / "classes.txt", workers=0
-    )
-    shardctl.export(tmp_path / "out", tmp_path / "coco", "coco", workers=0)
+    convert(tmp_path / "in", out, labels=given, classes=tmp_path / "classes.txt")
+    shardctl.export(out, tmp_path / "coco", "coco", workers=0)
     written = json.loads((tmp_path / "coco" / "annotations" / "instances_train.json").read_text())
     new = [
         {"id": 91, "name": "bird", "supercategory": ""},
@@ -125,30 +115,30 @@ def test_ids_and_supercategories_of_coco_follow_their_names(tmp_path, pinned):
     assert {each["id"]: each["category_id"] for each in written["annotations"]} == {90: 90, 17: 17}
 
 
-def test_what_is_not_pinned_is_refused_by_name(tmp_path, pins, cli):
+def test_what_is_not_pinned_is_refused_by_name(tmp_path, out, pins, cli):
     for name in ("b", "zebra"):
         image(tmp_path / "val" / name / "1.png")
-    ran = cli("convert", tmp_path / "val", tmp_path / "out", "--classes", pins[0], "--workers", "0")
+    ran = cli("convert", tmp_path / "val", out, "--classes", pins[0], "--workers", "0")
     assert (ran.code, "--classes: zebra not among the 3 classes" in ran.err) == (3, True)
     (tmp_path / "in.jsonl").write_text('{"text": "x", "label": 1}\n')
     with pytest.raises(InputError, match="the inputs have no names of classes"):
-        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", classes=pins[0], workers=0)
+        convert(tmp_path / "in.jsonl", out, classes=pins[0])
     for text in ("", "a\n\nb\n", "a\na\n"):
         pins[0].write_text(text)
         with pytest.raises(InputError, match="a text file with one class in each line, each once"):
-            shardctl.convert(tmp_path / "val", tmp_path / "out", classes=pins[0], workers=0)
+            convert(tmp_path / "val", out, classes=pins[0])
 
 
-def test_classes_that_are_numbers_are_in_the_order_of_their_values(tmp_path):
+def test_classes_that_are_numbers_are_in_the_order_of_their_values(tmp_path, out):
     for number in range(12):
         image(tmp_path / "in" / str(number) / "1.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert labels(tmp_path / "out") == {f"{number}/1.png": number for number in range(12)}
+    convert(tmp_path / "in", out)
+    assert labels(out) == {f"{number}/1.png": number for number in range(12)}
     (tmp_path / "in.jsonl").write_text(
         "".join(f'{{"text": "x", "label": "{n}"}}\n' for n in (10, 9, 2))
     )
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "records", workers=0)
+    convert(tmp_path / "in.jsonl", tmp_path / "records")
     assert shardctl.open(tmp_path / "records").classes == ("2", "9", "10")
     image(tmp_path / "in" / "b" / "1.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "mixed", workers=0)
+    convert(tmp_path / "in", tmp_path / "mixed")
     assert shardctl.open(tmp_path / "mixed").classes == (*sorted(map(str, range(12))), "b")

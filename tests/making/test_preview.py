@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from annotated_sources import source_with
+from in_this_process import convert
 from PIL import Image
 from places import place_of
 from pyarrow import parquet
 
-import shardctl
 from shardctl.errors import InputError, UsageError
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.making.preview import Preview, make_preview
@@ -48,7 +48,7 @@ def stored(
     source: Path, out: Path, recipe: dict[str, Any], **options: Any
 ) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the values of all samples of a conversion."""
-    shardctl.convert(source, out, recipe, workers=0, **options)
+    convert(source, out, recipe, **options)
     return values_of(list(some_samples(place_of(out), None, 100_000)))
 
 
@@ -76,12 +76,12 @@ def annotated(tmp_path: Path) -> Path:
     return source
 
 
-def test_what_is_shown_is_what_a_conversion_stores(annotated, tmp_path):
+def test_what_is_shown_is_what_a_conversion_stores(annotated, tmp_path, out):
     labels = ["auto", f"masks:{tmp_path / 'masks'}"]
     preview = make_preview(
         [annotated], {**RANDOM, "seed": 7, "variants": 4}, 3, labels=labels, workers=0
     )
-    there = stored(annotated, tmp_path / "out", {**RANDOM, "seed": 7, "variants": 4}, labels=labels)
+    there = stored(annotated, out, {**RANDOM, "seed": 7, "variants": 4}, labels=labels)
     assert [each.key for each in preview.inputs] == ["a.png", "c.png", "e.png"]
     assert shown(preview) == {
         place: values for place, values in there.items() if place[0] in ("a.png", "c.png")
@@ -100,14 +100,14 @@ def test_what_is_shown_is_what_a_conversion_stores(annotated, tmp_path):
     assert len(images) == 2 * (8 + 2), "each also with its annotations"
 
 
-def test_the_first_variant_is_what_is_stored_without_variants(tmp_path):
+def test_the_first_variant_is_what_is_stored_without_variants(tmp_path, out):
     (tmp_path / "in").mkdir()
     # large enough to be decoded at a part of its size where the sample needs no more
     for number in range(4):
         pixels = np.random.default_rng(number).integers(0, 256, (24, 32, 3), np.uint8)
         Image.fromarray(pixels).resize((512, 384)).save(tmp_path / "in" / f"{number}.jpg")
     preview = make_preview([tmp_path / "in"], RANDOM, 8, workers=0)
-    there = stored(tmp_path / "in", tmp_path / "out", RANDOM)
+    there = stored(tmp_path / "in", out, RANDOM)
     assert (preview.samples, preview.variants) == (16, 4)
     for (key, variant), values in shown(preview).items():
         assert (values["image"]["bytes"] == there[key, 0]["image"]["bytes"]) is (variant == 0)
@@ -153,7 +153,7 @@ def test_the_folders_of_splits_are_no_classes(photos, tmp_path):
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
-def test_images_in_tables_are_shown_too(photos, tmp_path, split):
+def test_images_in_tables_are_shown_too(photos, tmp_path, out, split):
     import pyarrow as pa
 
     files = sorted(photos.rglob("*.jpg"))[:6]
@@ -163,7 +163,7 @@ def test_images_in_tables_are_shown_too(photos, tmp_path, split):
     (tmp_path / "in").mkdir()
     parquet.write_table(table, tmp_path / "in" / "t.parquet")
     recipe = {**RANDOM, "kind": "image", "image_field": "photo"}
-    there = stored(tmp_path / "in", tmp_path / "out", recipe, split=split)
+    there = stored(tmp_path / "in", out, recipe, split=split)
     preview = make_preview(
         [tmp_path / "in"],
         {**recipe, "variants": 1},

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dataset_facts import rejects_of, shards_of
+from in_this_process import repair
 from samples_of import samples_of
 from stopping import some_changes, stopped_at
 from token_samples import packed_blocks, write_packed
@@ -17,7 +19,7 @@ from token_samples import packed_blocks, write_packed
 import shardctl
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import SHARDS
-from shardctl.format.tables import ShardTable, read_checksums, read_rejects
+from shardctl.format.tables import read_checksums
 from shardctl.making.commit import publish
 from shardctl.making.rewrite import prune
 from shardctl.system.files import sha256_of
@@ -53,7 +55,7 @@ def expect_whole(out: Path) -> None:
     manifest = opened.manifest
     assert (manifest.samples, manifest.rejected) == (
         len(opened),
-        sum(r.records for r in read_rejects(LocalFolder(out))),
+        sum(r.records for r in rejects_of(out)),
     )
     labels = opened.take(range(len(opened)), ["label"])["label"] if manifest.class_counts else []
     if manifest.class_counts:
@@ -62,13 +64,12 @@ def expect_whole(out: Path) -> None:
         assert manifest.jpeg["images"] == sum(key.endswith(".jpg") for key in keys_of(out))
 
 
-def test_no_byte_of_a_pruned_sample_stays(source, tmp_path, cli):
+def test_no_byte_of_a_pruned_sample_stays(source, tmp_path, out, cli):
     rows = [
         f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it"
         for n, path in enumerate(files_of(source))
     ]
     (source / "labels.csv").write_text("\n".join(["file,label,caption", *rows, ""]))
-    out = tmp_path / "out"
     convert(source, out)
     (source / "labels.csv").write_text(
         "\n".join(["file,label,caption", *rows, ""]).replace("caption 059", "caption 999")
@@ -78,7 +79,7 @@ def test_no_byte_of_a_pruned_sample_stays(source, tmp_path, cli):
     key, data = str(gone.relative_to(source)), gone.read_bytes()
     before, shards = (
         samples_of(out),
-        {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))},
+        {entry.path: entry.sha256 for entry in shards_of(out)},
     )
     assert in_any_file(out, data)
     (tmp_path / "keys.txt").write_text(f"\ufeff{key}\nnot/there.jpg\n", encoding="utf-8")
@@ -95,15 +96,15 @@ def test_no_byte_of_a_pruned_sample_stays(source, tmp_path, cli):
     assert not (out / "generations").exists()
     expect_whole(out)
     assert samples_of(out) == {name: values for name, values in before.items() if name[0] != key}
-    assert sum(shards[entry.path] != entry.sha256 for entry in ShardTable(LocalFolder(out))) == 1
-    (reject,) = read_rejects(LocalFolder(out))
+    assert sum(shards[entry.path] != entry.sha256 for entry in shards_of(out)) == 1
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.stage, reject.error) == (key, "prune", "pruned")
     last = shardctl.open(out).generation
     assert (last.command, last.removed, last.samples) == ("prune", 1, 59)
 
 
-def test_no_update_brings_pruned_samples_back(source, tmp_path):
-    out, files = tmp_path / "out", files_of(source)
+def test_no_update_brings_pruned_samples_back(source, out):
+    files = files_of(source)
     convert(source, out)
     gone = [str(files[number].relative_to(source)) for number in (3, 30)]
     shardctl.prune(out, keys=gone)
@@ -120,14 +121,13 @@ def test_no_update_brings_pruned_samples_back(source, tmp_path):
     expect_whole(out)
 
 
-def test_what_was_pruned_can_be_repaired_and_stays_away(source, tmp_path):
-    out = tmp_path / "out"
+def test_what_was_pruned_can_be_repaired_and_stays_away(source, out):
     convert(source, out, recipe={"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]})
     gone = str(files_of(source)[20].relative_to(source))
     shardctl.prune(out, keys=[gone])
-    (shard,) = [entry for entry in ShardTable(LocalFolder(out)) if entry.rejected]
+    (shard,) = [entry for entry in shards_of(out) if entry.rejected]
     (out / shard.path).unlink()
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert sha256_of(out / shard.path) == shard.sha256
     assert gone not in keys_of(out)
 
@@ -142,8 +142,8 @@ def test_what_was_pruned_can_be_repaired_and_stays_away(source, tmp_path):
         {"split": "train=0.5,val=0.5", "shuffle": 4},
     ],
 )
-def test_records_of_a_file_are_pruned_one_by_one(tmp_path, options):
-    source, out = tmp_path / "in", tmp_path / "out"
+def test_records_of_a_file_are_pruned_one_by_one(tmp_path, out, options):
+    source = tmp_path / "in"
     source.mkdir()
     for name in "ab":
         rows = [
@@ -169,15 +169,15 @@ def test_records_of_a_file_are_pruned_one_by_one(tmp_path, options):
     expect_whole(out)
 
 
-def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path, monkeypatch):
+def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path, out, monkeypatch):
     """Blocks are cut out of records that were read together: each has its own alone."""
     monkeypatch.setattr("shardctl.format.shard.PLAIN_BLOCK_BYTES", 1000)
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source = tmp_path / "in.jsonl"
     source.write_text(
         "".join(json.dumps({"text": f"secret {n:02} " * 9}) + "\n" for n in range(60))
     )
     convert(source, out, recipe={"compression": "none"}, samples_per_shard=100)
-    (shard,) = ShardTable(LocalFolder(out))
+    (shard,) = shards_of(out)
     assert len(shard.block_rows) > 3
     first = sum(shard.block_rows[:2])
     shardctl.prune(out, keys=[f"in.jsonl#{first + 1}"])
@@ -189,8 +189,8 @@ def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path, monk
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
-def test_records_stay_away_while_their_file_grows(name, options, tmp_path):
-    source, out = tmp_path / "in", tmp_path / "out"
+def test_records_stay_away_while_their_file_grows(name, options, tmp_path, out):
+    source = tmp_path / "in"
     source.mkdir()
     made = (
         json.dumps({"text": f"words {n}"}) if "json" in name else f'"words {n}"' for n in range(90)
@@ -248,10 +248,9 @@ def _records(path: Path, count: int = 5) -> list[str]:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("gone", [["user-b2"], [f"user-b{n}" for n in range(5)]])
 @pytest.mark.parametrize("key", ["id", None])
-def test_records_of_a_file_that_was_away_stay_away(key, gone, tmp_path):
-    source, out, options = (
+def test_records_of_a_file_that_was_away_stay_away(key, gone, tmp_path, out):
+    source, options = (
         tmp_path / "in",
-        tmp_path / "out",
         {"recipe": {"kind": "table", "key_field": key}, "labels": "none"},
     )
     source.mkdir()
@@ -277,8 +276,8 @@ def test_records_of_a_file_that_was_away_stay_away(key, gone, tmp_path):
     assert len(keys_of(out)) == len(kept) + 1, "it grew"
 
 
-def test_a_key_that_was_pruned_does_not_come_back_in_another_file(tmp_path):
-    source, out = tmp_path / "in", tmp_path / "out"
+def test_a_key_that_was_pruned_does_not_come_back_in_another_file(tmp_path, out):
+    source = tmp_path / "in"
     options: dict[str, Any] = {"recipe": {"kind": "table", "key_field": "id"}, "labels": "none"}
     source.mkdir()
     for name in "abc":
@@ -303,8 +302,8 @@ def test_a_key_that_was_pruned_does_not_come_back_in_another_file(tmp_path):
     expect_whole(out)
 
 
-def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path):
-    source, out = tmp_path / "in", tmp_path / "out"
+def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path, out):
+    source = tmp_path / "in"
     source.mkdir()
     for name in "ab":
         _records(source / f"{name}.jsonl")
@@ -324,8 +323,7 @@ def test_a_warning_tells_of_pruned_records_whose_file_has_another_name(tmp_path)
     }
 
 
-def test_all_variants_of_an_input_go_together(source, tmp_path):
-    out = tmp_path / "out"
+def test_all_variants_of_an_input_go_together(source, out):
     recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_crop", "size": 16}]}
     convert(source, out, recipe=recipe)
     result = shardctl.prune(out, where="variant == 1 and label == 0")
@@ -334,16 +332,14 @@ def test_all_variants_of_an_input_go_together(source, tmp_path):
     expect_whole(out)
 
 
-def test_keys_that_are_values_of_a_field(tmp_path):
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+def test_keys_that_are_values_of_a_field(tmp_path, out):
+    source = tmp_path / "in.jsonl"
     source.write_text(
         "".join(json.dumps({"id": f"u{n}", "text": f"words {n}"}) + "\n" for n in range(60))
     )
     convert(source, out, recipe={"key_field": "id"})
     shardctl.prune(out, keys=["u33"])
-    assert [(reject.key, reject.error) for reject in read_rejects(LocalFolder(out))] == [
-        ("in.jsonl#34", "pruned")
-    ]
+    assert [(reject.key, reject.error) for reject in rejects_of(out)] == [("in.jsonl#34", "pruned")]
     expect_whole(out)
     source.touch()
     convert(source, out, recipe={"key_field": "id"}, overwrite=True)
@@ -352,8 +348,7 @@ def test_keys_that_are_values_of_a_field(tmp_path):
         shardctl.prune(tmp_path / "mixed", keys=["u33"])
 
 
-def test_samples_without_a_source(tmp_path):
-    out = tmp_path / "out"
+def test_samples_without_a_source(out):
     samples = [{"key": f"k{n}", "text": f"words {n}", "label": n % 2} for n in range(40)]
     shardctl.write(out, samples, classes=["even", "odd"], samples_per_shard=10)
     assert shardctl.prune(out, keys=["k5", "k17"]).removed == 2
@@ -367,9 +362,9 @@ def test_samples_without_a_source(tmp_path):
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
-    source, tmp_path, monkeypatch, how
+    source, tmp_path, out, monkeypatch, how
 ):
-    out, before = tmp_path / "out", tmp_path / "before"
+    before = tmp_path / "before"
     for file in files_of(source)[6:]:
         file.unlink()
     convert(source, before, samples_per_shard=3, labels="none")
@@ -411,14 +406,14 @@ def test_what_cannot_be_pruned_is_refused(dataset, tmp_path, cli):
 
 
 @pytest.mark.thorough
-def test_a_pruned_file_that_was_away_stays_away(source, tmp_path):
+def test_a_pruned_file_that_was_away_stays_away(source, tmp_path, out):
     rows = [
         f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it"
         for n, path in enumerate(files_of(source))
     ]
     labels = "\n".join(["file,label,caption", *rows, ""])
     (source / "labels.csv").write_text(labels)
-    out, file = tmp_path / "out", files_of(source)[7]
+    file = files_of(source)[7]
     key = str(file.relative_to(source))
     convert(source, out)
     shardctl.prune(out, keys=[key])
@@ -443,9 +438,8 @@ def test_a_pruned_file_that_was_away_stays_away(source, tmp_path):
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("anew", [False, True])
 def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
-    source, tmp_path, monkeypatch, anew
+    source, out, monkeypatch, anew
 ):
-    out = tmp_path / "out"
     convert(source, out)
     files_of(source)[20].touch()
     if anew:
@@ -463,8 +457,8 @@ def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
     expect_whole(out)
 
 
-def test_a_sample_that_only_a_kept_generation_has_goes_too(source, tmp_path):
-    out, file = tmp_path / "out", files_of(source)[3]
+def test_a_sample_that_only_a_kept_generation_has_goes_too(source, out):
+    file = files_of(source)[3]
     key, data = str(file.relative_to(source)), file.read_bytes()
     convert(source, out)
     file.unlink()
@@ -481,8 +475,8 @@ def test_a_sample_that_only_a_kept_generation_has_goes_too(source, tmp_path):
     "name", ["files.arrow", "plan.arrow", "rejects.jsonl", "train-00000.arrow"]
 )
 @pytest.mark.parametrize("kind", ["image", "table", "key"])
-def test_a_damaged_file_is_repaired_without_what_was_pruned(kind, name, source, tmp_path):
-    out, files = tmp_path / "out", files_of(source)
+def test_a_damaged_file_is_repaired_without_what_was_pruned(kind, name, source, tmp_path, out):
+    files = files_of(source)
     options: dict[str, Any] = {"recipe": {"kind": kind}}
     if kind == "image":
         rows = [f"{path.relative_to(source)},{'ab'[n % 2]},{n}" for n, path in enumerate(files)]
@@ -508,7 +502,7 @@ def test_a_damaged_file_is_repaired_without_what_was_pruned(kind, name, source, 
     damaged = bytearray((out / name).read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (out / name).write_bytes(damaged)
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert {
         path.name: sha256_of(path) for path in out.iterdir() if path.name != "manifest.json"
     } == sums
@@ -518,12 +512,12 @@ def test_a_damaged_file_is_repaired_without_what_was_pruned(kind, name, source, 
     expect_whole(out)
 
 
-def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(source, tmp_path):
-    out, files = tmp_path / "out", files_of(source)
+def test_what_cannot_be_repaired_says_that_overwrite_undoes_a_prune(source, out):
+    files = files_of(source)
     convert(source, out)
     shardctl.prune(out, keys=[str(files[3].relative_to(source))])
     files[9].unlink()
     (out / "plan.arrow").unlink()
-    result = shardctl.repair(out, workers=0)
+    result = repair(out)
     assert result.status == "damaged"
     assert any("--overwrite brings pruned samples back" in notice for notice in result.notices)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from custom_steps import FATAL
-from dataset_facts import sums
+from dataset_facts import rejects_of, sums
 from image_files import images
 from object_server import ObjectServer
 
@@ -30,11 +30,9 @@ from shardctl.errors import (
     UsageError,
     WorkerError,
 )
-from shardctl.format.tables import read_rejects
 from shardctl.making.convert import Listener
 from shardctl.making.shards.engines.agent import Agent, BuildOrder
 from shardctl.making.shards.marker import WorkDone
-from shardctl.system.folders import LocalFolder
 from shardctl.system.stores import open_store
 from shardctl.version import __version__
 
@@ -294,7 +292,7 @@ def test_a_fatal_input_costs_one_input(tmp_path, function, error, options):
     given = {"recipe": recipe(function), "samples_per_shard": 4, **options}
     shardctl.convert(source, tmp_path / "here", workers=1, **given)
     result = shardctl.convert(source, tmp_path / "there", engine="ray", **given)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "there"))
+    (reject,) = rejects_of(tmp_path / "there")
     assert (reject.key, reject.error, result.samples) == ("07.png", error, 11)
     assert sums(tmp_path / "there") == sums(tmp_path / "here")
 
@@ -349,23 +347,23 @@ def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path, folder):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path):
+def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path, out):
     source = images(tmp_path / "in", "0.png")
     with pytest.raises(
         WorkerError,
         match=r"shard 0 was lost 4 times .* on node .* \(WorkerCrashedError: .*nothing was comm",
     ):
-        shardctl.convert(source, tmp_path / "out", engine="ray", recipe=recipe("end_agent"))
-    assert not (tmp_path / "out" / "manifest.json").exists()
+        shardctl.convert(source, out, engine="ray", recipe=recipe("end_agent"))
+    assert not (out / "manifest.json").exists()
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path):
+def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path, out):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
     given: dict[str, Any] = {"engine": "ray", "samples_per_shard": 3}
     with pytest.raises(TooManyRejectsError):
-        shardctl.convert(source, tmp_path / "out", recipe=recipe("refuse"), max_rejects=0, **given)
+        shardctl.convert(source, out, recipe=recipe("refuse"), max_rejects=0, **given)
     listener = Listener(announce=lambda _: source.rename(tmp_path / "away") and None)
     with pytest.raises(
         SourceGoneError,
@@ -376,13 +374,11 @@ def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path):
+def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path, out):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     lines: list[str] = []
     options = {"recipe": recipe("speak"), "samples_per_shard": 1}
-    shardctl.convert(
-        source, tmp_path / "out", engine="ray", listener=Listener(on_line=lines.append), **options
-    )
+    shardctl.convert(source, out, engine="ray", listener=Listener(on_line=lines.append), **options)
     said = [line.partition("): ") for line in lines if line.startswith("node ")]
     assert sorted(text for _, _, text in said if text.startswith("working")) == [
         f"working on {n}.png" for n in range(4)
@@ -394,7 +390,7 @@ def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["shardctl", "function"])
 @pytest.mark.usefixtures("connected")
-def test_a_node_that_would_make_other_bytes_is_refused(tmp_path, cluster, folder, what):
+def test_a_node_that_would_make_other_bytes_is_refused(tmp_path, out, cluster, folder, what):
     """The other nodes wait until the conversion has ended."""
     other = tmp_path / "other"
     if what == "shardctl":
@@ -419,7 +415,7 @@ def test_a_node_that_would_make_other_bytes_is_refused(tmp_path, cluster, folder
     ):
         shardctl.convert(
             source,
-            tmp_path / "out",
+            out,
             engine="ray",
             recipe=recipe("hold"),
             samples_per_shard=1,
@@ -430,9 +426,9 @@ def test_a_node_that_would_make_other_bytes_is_refused(tmp_path, cluster, folder
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_connection_that_is_there_is_used_and_stays(tmp_path, cluster):
+def test_a_connection_that_is_there_is_used_and_stays(tmp_path, out, cluster):
     source = images(tmp_path / "in", "0.png")
-    shardctl.convert(source, tmp_path / "out", engine=f"ray:{cluster.address}")
+    shardctl.convert(source, out, engine=f"ray:{cluster.address}")
     assert ray.is_initialized()
     with pytest.raises(
         UsageError,
@@ -523,20 +519,18 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module_on_a_node(
 
 
 @pytest.mark.thorough
-def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path, monkeypatch):
+def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path, out, monkeypatch):
     source = images(tmp_path / "in", "0.png")
-    with command("convert", source, tmp_path / "out", "--engine", "ray:127.0.0.1:1") as running:
+    with command("convert", source, out, "--engine", "ray:127.0.0.1:1") as running:
         _, err = running.communicate(timeout=LIMIT_SECONDS)
     assert running.returncode == 3
     assert "shardctl: the Ray cluster at 127.0.0.1:1 cannot be used (" in err
 
 
 @pytest.mark.thorough
-def test_an_agent_that_does_not_see_the_dataset_says_so(tmp_path):
-    order = BuildOrder(
-        "run", str(tmp_path / "out" / ".shardctl" / "job"), "", "", 0, "", None, None, 0.0
-    )
+def test_an_agent_that_does_not_see_the_dataset_says_so(out):
+    order = BuildOrder("run", str(out / ".shardctl" / "job"), "", "", 0, "", None, None, 0.0)
     ((message,),) = Agent().build(order)
     name, text = message["failed"]
-    assert (name, text.split(": ")[0]) == ("StorageError", str(tmp_path / "out"))
+    assert (name, text.split(": ")[0]) == ("StorageError", str(out))
     assert "this machine does not see the folder of the dataset" in text

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from conftest import CROP, without_privileges
 from damage import flip
-from dataset_facts import sums
+from dataset_facts import rejects_of, sums
 from forged_datasets import signed
 from image_files import images
+from in_this_process import convert, repair
 from PIL import ImageOps
 from stopping import stopped_at
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
 from shardctl.making.commit import publish
 from shardctl.making.repair import Listener, manifest
@@ -56,7 +56,7 @@ def made(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("coast/bad.jpg", "forest/bad.jpg"):
         (root / "in" / name).parent.mkdir(exist_ok=True)
         (root / "in" / name).write_bytes(b"bad")
-    shardctl.convert(root / "in", root / "out", recipe=CROP, workers=0, shuffle=4)
+    convert(root / "in", root / "out", recipe=CROP, shuffle=4)
     return root
 
 
@@ -103,7 +103,7 @@ DAMAGE: dict[str, Damage] = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_repair_brings_back_the_same_bytes(here, made, damage):
     damage(here / "out")
-    result = shardctl.repair(here / "out", workers=0)
+    result = repair(here / "out")
     assert (result.status, result.unrepaired, result.lost) == ("repaired", (), ())
     assert sums(here / "out") == sums(made / "out")
     assert sorted(os.listdir(here / "out")) == sorted(os.listdir(made / "out"))
@@ -123,14 +123,14 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
 ):
     damage(here / "out")
     told: list[tuple[str, ...]] = []
-    result = shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append))
+    result = repair(here / "out", listener=Listener(reading=told.append))
     assert result.status == "damaged"
     assert (
         f"where it says: {made / 'in'}; say where they are with --source SRC"
         in result.unrepaired[0].message
     )
     assert told == []
-    assert shardctl.repair(here / "out", workers=0, sources=[made / "in"]).status == "repaired"
+    assert repair(here / "out", sources=[made / "in"]).status == "repaired"
     assert sums(here / "out") == sums(made / "out")
 
 
@@ -144,14 +144,11 @@ def test_a_source_as_no_conversion_records_it_is_not_read(here, made, source, mo
         signed({**record, "sources": [source.replace("secret", "in")]})
     )
     (here / "out" / SHARD).unlink()
-    result = shardctl.repair(here / "out", workers=0)
+    result = repair(here / "out")
     assert "sources as no conversion records them" in result.unrepaired[0].message
     (here / "out" / "manifest.json").write_text(signed(record))
     told: list[tuple[str, ...]] = []
-    assert (
-        shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append)).status
-        == "repaired"
-    )
+    assert repair(here / "out", listener=Listener(reading=told.append)).status == "repaired"
     assert told == [(str(made / "in"),)]
 
 
@@ -159,7 +156,7 @@ def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(h
     path = here / "out" / "manifest.json"
     path.write_text(path.read_text().replace(str(made / "in"), "s3://somebody/else"))
     (here / "out" / SHARD).unlink()
-    result = shardctl.repair(here / "out", workers=0)
+    result = repair(here / "out")
     assert "where it says: s3://somebody/else" in result.unrepaired[0].message
     assert shardctl.open(here / "out").manifest.sources == ()
     assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
@@ -222,7 +219,7 @@ def with_lost(here: Path, made: Path) -> tuple[Path, list[str]]:
     """A dataset with a damaged shard, of whose sources one is gone and one has changed."""
     shutil.copytree(made / "in", here / "in")
     shutil.rmtree(here / "out")
-    shardctl.convert(here / "in", here / "out", recipe=CROP, workers=0, shuffle=4)
+    convert(here / "in", here / "out", recipe=CROP, shuffle=4)
     at = shardctl.open(here / "out").manifest
     assert at.samples == 60
     keys = shardctl.open(here / "out").take(range(18, 24), columns=["key"])["key"]
@@ -236,7 +233,7 @@ def test_what_cannot_be_repaired_is_said_exactly(with_lost):
     here, keys = with_lost
     flip(here / "out" / OTHER)
     before = (here / "out" / SHARD).read_bytes()
-    result = shardctl.repair(here / "out", workers=0)
+    result = repair(here / "out")
     assert result.status == "damaged"
     assert result.repaired == (OTHER,), "what can be mended is, all the same"
     assert [entry.file for entry in result.unrepaired] == [SHARD]
@@ -255,24 +252,21 @@ def test_lost_samples_are_dropped_on_request_and_recorded(
     with_lost,
 ):
     here, keys = with_lost
-    result = shardctl.repair(here / "out", workers=0, drop_lost=True)
+    result = repair(here / "out", drop_lost=True)
     assert (result.status, result.ok) == ("dropped", True)
     assert shardctl.verify(here / "out", "deep").findings == ()
     sums(here / "out")
     ds = shardctl.open(here / "out")
     assert (len(ds), ds.manifest.rejected, ds.manifest.dropped) == (58, 4, 2)
     assert not set(keys) & set(ds.take(range(58), columns=["key"])["key"])
-    rejects = {
-        reject.key: (reject.stage, reject.error)
-        for reject in read_rejects(LocalFolder(here / "out"))
-    }
+    rejects = {reject.key: (reject.stage, reject.error) for reject in rejects_of(here / "out")}
     assert [rejects[key] for key in keys] == [("read", "lost")] * 2
     assert rejects["coast/bad.jpg"] == ("decode", "not-an-image"), (
         "earlier rejects keep their reasons"
     )
     assert shardctl.repair(here / "out").status == "whole"
     (here / "out" / SHARD).unlink()
-    assert shardctl.repair(here / "out", workers=0).status == "repaired", (
+    assert repair(here / "out").status == "repaired", (
         "a dataset that lost samples can be repaired again"
     )
 
@@ -282,12 +276,12 @@ def dropping(tmp_path: Path) -> Path:
     """damaged/ has lost a sample, and has a file that is not part of it; dropped/ is what it should
     become."""
     images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
-    shardctl.convert(tmp_path / "in", tmp_path / "damaged", workers=0, samples_per_shard=2)
+    convert(tmp_path / "in", tmp_path / "damaged", samples_per_shard=2)
     flip(tmp_path / "damaged" / "train-00000.arrow")
     (tmp_path / "in" / "1.png").unlink()
     (tmp_path / "damaged" / "mine.txt").write_text("not part of it")
     shutil.copytree(tmp_path / "damaged", tmp_path / "dropped")
-    assert shardctl.repair(tmp_path / "dropped", workers=0, drop_lost=True).status == "dropped"
+    assert repair(tmp_path / "dropped", drop_lost=True).status == "dropped"
     return tmp_path
 
 
@@ -310,7 +304,7 @@ def test_dropping_can_be_stopped_at_any_change(dropping, monkeypatch, exchange, 
         there = (out / "manifest.json").exists()
         # it may be on its way into the new folder
         found = {"mine.txt": before["mine.txt"], **content(out)}
-        status = shardctl.repair(out, workers=0).status
+        status = repair(out).status
         seen[f"{there} {status}"] += 1
         assert content(out) == (before if status == "damaged" else after), (
             f"stopped at change {change}"
@@ -358,7 +352,7 @@ def test_convert_completes_a_drop_that_was_killed(dropping, monkeypatch):
         ):
             shardctl.open(out)
         with pytest.raises(DatasetError, match="that differs in its inputs"):
-            shardctl.convert(dropping / "in", out, workers=0, samples_per_shard=2)
+            convert(dropping / "in", out, samples_per_shard=2)
         assert content(out) == content(dropping / "dropped")
         completed += 1
     assert completed >= 3
@@ -379,8 +373,8 @@ def test_an_interrupted_drop_says_what_completes_it(dropping, monkeypatch):
             KeyboardInterrupt,
             match=r"interrupted while the new dataset took its place; .* completes that",
         ):
-            shardctl.repair(".", workers=0, drop_lost=True)
-    result = shardctl.repair(".", workers=0)
+            repair(".", drop_lost=True)
+    result = repair(".")
     assert (result.status, result.notices) == (
         "whole",
         ("an interrupted replacement of the dataset was completed",),
@@ -393,7 +387,7 @@ def test_a_file_system_without_links_or_exchange_drops_as_well(dropping, monkeyp
         raise OSError(1, "no links here")
 
     monkeypatch.setattr(os, "link", refused)
-    assert shardctl.repair(dropping / "damaged", workers=0, drop_lost=True).status == "dropped"
+    assert repair(dropping / "damaged", drop_lost=True).status == "dropped"
     assert content(dropping / "damaged") == content(dropping / "dropped")
     assert sorted(path.name for path in dropping.iterdir()) == ["damaged", "dropped", "in"]
 
@@ -410,7 +404,7 @@ def test_a_broken_off_conversion_survives_a_repair(dropping, monkeypatch):
         overwrite=True,
     )
     assert stopped_at(0, "kill", publish, "publish", convert, monkeypatch)
-    assert shardctl.repair(dropping / "damaged", workers=0, drop_lost=True).status == "dropped"
+    assert repair(dropping / "damaged", drop_lost=True).status == "dropped"
     assert content(dropping / "damaged") == content(dropping / "dropped")
     assert convert().status == "resumed"
 
@@ -443,7 +437,7 @@ def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(here):
         DatasetError,
         match="an Arrow file, not a manifest; give it its own name back",
     ):
-        shardctl.repair(here / "out", workers=0)
+        repair(here / "out")
     assert (here / "out" / "manifest.json").read_bytes() == before
 
 
@@ -451,38 +445,37 @@ def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one
     """A copy of an earlier manifest is no substitute for one that is lost."""
     shutil.copytree(made / "in", here / "in")
     out = here / "made"
-    shardctl.convert(here / "in", out, recipe=CROP, workers=0)
+    convert(here / "in", out, recipe=CROP)
     shutil.copyfile(out / "manifest.json", here / "earlier.json")
     next((here / "in" / "forest").glob("*.png")).unlink()
-    shardctl.convert(here / "in", out, recipe=CROP, workers=0, overwrite=True)
+    convert(here / "in", out, recipe=CROP, overwrite=True)
     after = sums(out)
     (here / "earlier.json").rename(out / "earlier.json")
     (out / "manifest.json").rename(here / "manifest.json")
-    assert shardctl.repair(out, workers=0).repaired == ("manifest.json",)
+    assert repair(out).repaired == ("manifest.json",)
     assert (sums(out), shardctl.open(out).manifest.samples) == (after, 59)
     shutil.copyfile(out / "earlier.json", out / "manifest.json")
     with pytest.raises(
         DatasetError, match=r"belongs to another dataset than shards.arrow and SHA256SUMS"
     ):
-        shardctl.repair(out, workers=0)
+        repair(out)
     assert sums(out) == after
 
 
-def test_splits_that_an_export_has_given_names_are_no_classes(demo, tmp_path):
-    shardctl.convert(
+def test_splits_that_an_export_has_given_names_are_no_classes(demo, tmp_path, out):
+    convert(
         demo / "photos",
         tmp_path / "first",
         recipe=CROP,
-        workers=0,
         labels="none",
         split="aa=0.5,bb=0.5",
     )
     shardctl.export(tmp_path / "first", tmp_path / "mds", "mds")
-    shardctl.convert(tmp_path / "mds", tmp_path / "out", workers=0)
-    before = sums(tmp_path / "out")
-    flip(tmp_path / "out" / "files.arrow")
-    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
-    assert sums(tmp_path / "out") == before
+    convert(tmp_path / "mds", out)
+    before = sums(out)
+    flip(out / "files.arrow")
+    assert repair(out).status == "repaired"
+    assert sums(out) == before
 
 
 def test_changed_sources_are_no_reason_to_lose_an_intact_shard(here, made):
@@ -507,27 +500,24 @@ def own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "imported"
 
 
-def test_no_code_is_run_that_only_the_dataset_names(made, tmp_path, own_function):
+def test_no_code_is_run_that_only_the_dataset_names(made, out, own_function):
     recipe: dict[str, Any] = {
         "store": "jpeg",
         "transform": [{"name": "custom", "target": "dim_steps:dim"}],
     }
-    shardctl.convert(made / "in", tmp_path / "out", recipe=recipe, workers=0)
-    good = sums(tmp_path / "out")
+    convert(made / "in", out, recipe=recipe)
+    good = sums(out)
     own_function.unlink()
     sys.modules.pop("dim_steps")
-    flip(tmp_path / "out" / SHARD)
+    flip(out / SHARD)
     with pytest.raises(
         UsageError,
         match=r"was made with user functions; .*transforms=\['dim_steps:dim'\]",
     ):
-        shardctl.repair(tmp_path / "out", workers=1)
+        shardctl.repair(out, workers=1)
     assert not own_function.exists()
-    assert (
-        shardctl.repair(tmp_path / "out", transforms=["dim_steps:dim"], workers=1).status
-        == "repaired"
-    )
-    assert sums(tmp_path / "out") == good
+    assert shardctl.repair(out, transforms=["dim_steps:dim"], workers=1).status == "repaired"
+    assert sums(out) == good
 
 
 def test_what_other_versions_make_differently_is_not_taken_for_the_original(here, monkeypatch):
@@ -535,7 +525,7 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(here
     before = (here / "out" / SHARD).read_bytes()
     real = image.to_rgb
     monkeypatch.setattr(image, "to_rgb", lambda picture, *_: ImageOps.invert(real(picture)))
-    result = shardctl.repair(here / "out", workers=0)
+    result = repair(here / "out")
     what = (
         "the rebuilt file differs from the recorded one: its sources are unchanged, but other "
         "versions of shardctl or of"
@@ -585,12 +575,10 @@ def test_sources_that_are_gone_are_named(here, made):
     flip(here / "out" / SHARD)
     (made / "in").rename(made / "away")
     try:
-        result = shardctl.repair(here / "out", workers=0)
+        result = repair(here / "out")
         assert len(result.lost) == 8
         assert "--source says where the sources are now" in result.unrepaired[0].message
-        assert (
-            shardctl.repair(here / "out", sources=[made / "away"], workers=0).status == "repaired"
-        )
+        assert repair(here / "out", sources=[made / "away"]).status == "repaired"
     finally:
         (made / "away").rename(made / "in")
 
@@ -643,7 +631,7 @@ def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here, made):
         sorted(path.name for path in (here / "out").iterdir() if path.name != ".shardctl") == before
     )
     (here / "out" / SHARD).chmod(0o644)
-    assert shardctl.repair(here / "out", drop_lost=True, workers=0).repaired == (OTHER,)
+    assert repair(here / "out", drop_lost=True).repaired == (OTHER,)
     assert sums(here / "out") == sums(made / "out")
 
 
@@ -656,7 +644,7 @@ def test_a_file_that_is_deleted_while_repair_reads_is_built_again(here, made, mo
         return real(folder, name)
 
     monkeypatch.setattr(manifest, "hash_file", deleted_first)
-    result = shardctl.repair(here / "out", workers=0)
+    result = repair(here / "out")
     assert (result.status, result.repaired, result.notices) == ("repaired", (SHARD,), ())
     assert sums(here / "out") == sums(made / "out")
 
@@ -675,7 +663,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(cli,
     assert "move it away" in ran.err
     assert not (here / "out" / OTHER).exists()
     (here / "out" / name).rmdir()
-    assert shardctl.repair(here / "out", [made / "in"], workers=0).ok
+    assert repair(here / "out", [made / "in"]).ok
 
 
 # --- files of many records ---
@@ -728,14 +716,14 @@ LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("names", LOST_OF_LINES, ids=" ".join)
-def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made, tmp_path, names):
-    shutil.copytree(lines_made / "out", tmp_path / "out")
+def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made, out, names):
+    shutil.copytree(lines_made / "out", out)
     for name in names:
-        (tmp_path / "out" / name).unlink()
-    result = shardctl.repair(tmp_path / "out", [lines_made / "in"], workers=0)
+        (out / name).unlink()
+    result = repair(out, [lines_made / "in"])
     assert (result.status, set(result.repaired)) == ("repaired", set(names))
-    assert sums(tmp_path / "out") == sums(lines_made / "out")
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert sums(out) == sums(lines_made / "out")
+    assert shardctl.verify(out).findings == ()
 
 
 @pytest.mark.thorough(after=1)
@@ -748,11 +736,11 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made, tm
     )
     for path in out.glob("*-0*.arrow"):
         path.unlink()
-    result = shardctl.repair(out, [source], workers=0)
+    result = repair(out, [source])
     assert result.status == "damaged"
     assert (result.lost_samples, {lost.source for lost in result.lost}) == (997, {"b.jsonl"})
     assert all(lost.reason.startswith("its source has changed") for lost in result.lost)
-    dropped = shardctl.repair(out, [source], workers=0, drop_lost=True)
+    dropped = repair(out, [source], drop_lost=True)
     assert (dropped.status, dropped.lost_samples) == ("dropped", 997)
     assert shardctl.verify(out, "deep").findings == ()
     ds = shardctl.open(out)
@@ -760,7 +748,7 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made, tm
         key: n for key, n in before.items() if key.startswith("a.jsonl#")
     }
     assert (ds.manifest.rejected, ds.manifest.dropped, ds.manifest.inputs) == (1003, 997, 2000)
-    rejects = list(read_rejects(LocalFolder(out)))
+    rejects = rejects_of(out)
     assert sum(reject.records for reject in rejects) == 1003
     assert sum(reject.records for reject in rejects if reject.error == "lost") == 997
     assert {reject.key for reject in rejects if reject.error == "not-json"} == {
@@ -768,7 +756,7 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made, tm
     }
     whole = sums(out)
     (out / "train-00000.arrow").unlink()
-    assert shardctl.repair(out, [source], workers=0).status == "repaired", (
+    assert repair(out, [source]).status == "repaired", (
         "a dataset that lost samples can be repaired again"
     )
     assert sums(out) == whole
@@ -787,26 +775,21 @@ def fatal(sample):
 
 
 @pytest.mark.thorough
-def test_a_record_that_a_worker_died_of_is_not_tried_again(tmp_path, monkeypatch):
+def test_a_record_that_a_worker_died_of_is_not_tried_again(tmp_path, out, monkeypatch):
     (tmp_path / "fatal_step.py").write_text(FATAL_STEP)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("FATAL_LOG", str(tmp_path / "log"))
     lines_of(tmp_path / "in" / "a.jsonl", 500)
     recipe = {"kind": "text", "transform": [{"name": "custom", "target": "fatal_step:fatal"}]}
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe=recipe, workers=1, samples_per_shard=500
-    )
+    result = shardctl.convert(tmp_path / "in", out, recipe=recipe, workers=1, samples_per_shard=500)
     assert (result.samples, result.rejected) == (496, 4)
-    made = sums(tmp_path / "out")
+    made = sums(out)
     for lost in (("train-00000.arrow",), ("plan.arrow", "train-00000.arrow")):
         for name in lost:
-            (tmp_path / "out" / name).unlink()
+            (out / name).unlink()
         (tmp_path / "log").unlink()
-        assert (
-            shardctl.repair(tmp_path / "out", transforms=["fatal_step:fatal"], workers=1).status
-            == "repaired"
-        )
-        assert sums(tmp_path / "out") == made
+        assert shardctl.repair(out, transforms=["fatal_step:fatal"], workers=1).status == "repaired"
+        assert sums(out) == made
         tried = (tmp_path / "log").read_text().split()
         assert len(tried) == 496
         assert not {"a.jsonl#7", "a.jsonl#400"} & set(tried)
@@ -828,9 +811,9 @@ def exchange_for_a_pipe(path: Path) -> None:
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("damage", [lose, cut, exchange_for_a_pipe])
 @pytest.mark.parametrize("name", ["train-00001.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS"])
-def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(tmp_path, cli, name, damage):
+def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(tmp_path, out, cli, name, damage):
     """One look at the folder tells; what a file has in it, `verify` tells."""
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source = tmp_path / "in.jsonl"
     source.write_text("".join(f'{{"text": "number {n}"}}\n' for n in range(30)))
     convert = ("convert", source, out, "--workers", "0", "--samples-per-shard", "10")
     assert cli(*convert).code == 0
@@ -857,8 +840,8 @@ def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(tmp_path, cli, name
     assert cli("verify", out).code == 0
 
 
-def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path, cli):
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path, out, cli):
+    source = tmp_path / "in.jsonl"
     source.write_text('{"text": "one"}\n')
     convert = ("convert", source, out, "--workers", "0")
     assert cli(*convert).code == 0
@@ -875,7 +858,7 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left, here, 
     shutil.rmtree(out)
     counts = []
     for _ in range(3):
-        shardctl.convert(source, out, recipe=CROP, workers=0, update=True, keep_generations=3)
+        convert(source, out, recipe=CROP, update=True, keep_generations=3)
         counts.append(len(shardctl.open(out)))
         next(source.rglob("*[0-9].jpg")).unlink()
     record = json.loads(manifest.read_text())
@@ -886,7 +869,7 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left, here, 
                 {name: value for name, value in record.items() if name not in ("history", "keep")}
             )
         )
-    assert shardctl.repair(out, sources=[source], workers=0).status == "repaired"
+    assert repair(out, sources=[source]).status == "repaired"
     assert [len(shardctl.open(out, generation=number)) for number in (1, 2, 3)] == counts
     at = shardctl.open(out).manifest
     assert [each.to_json() for each in at.history[:2]] == record["history"][:2]
@@ -897,7 +880,7 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left, here, 
             DatasetError,
             match="lost its fingerprint",
         ):
-            shardctl.convert(source, out, recipe=CROP, workers=0, update=True)
+            convert(source, out, recipe=CROP, update=True)
 
 
 def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(here, made):
@@ -905,15 +888,12 @@ def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(he
     shutil.copytree(made / "in", here / "in")
     shutil.rmtree(out)
     for _ in range(2):
-        shardctl.convert(here / "in", out, recipe=CROP, workers=0, update=True, keep_generations=3)
+        convert(here / "in", out, recipe=CROP, update=True, keep_generations=3)
         next((here / "in").rglob("*[0-9].jpg")).unlink()
     for path in (out / "manifest.json", out / "generations" / "00001" / "manifest.json"):
         path.write_text("{")
     with pytest.raises(DatasetError, match=r"generations/00001"):
-        shardctl.repair(out, sources=[here / "in"], workers=0)
-    assert (
-        shardctl.repair(out / "generations" / "00001", sources=[here / "in"], workers=0).status
-        == "repaired"
-    )
-    assert shardctl.repair(out, sources=[here / "in"], workers=0).status == "repaired"
+        repair(out, sources=[here / "in"])
+    assert repair(out / "generations" / "00001", sources=[here / "in"]).status == "repaired"
+    assert repair(out, sources=[here / "in"]).status == "repaired"
     assert shardctl.open(out).generation.number == 2

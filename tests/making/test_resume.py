@@ -21,6 +21,7 @@ from conftest import CROP
 from custom_steps import HELD
 from dataset_facts import sums
 from image_files import images
+from in_this_process import convert, repair
 from stopping import stopped_at
 
 import shardctl
@@ -240,28 +241,23 @@ def broken_off(source: Path, out: Path, **options: Any) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match="of 8 shards are done"):
-        shardctl.convert(
-            source, out, workers=0, samples_per_shard=2, listener=Listener(progress=stop), **options
-        )
+        convert(source, out, samples_per_shard=2, listener=Listener(progress=stop), **options)
 
 
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard"])
-def test_what_a_power_failure_tore_is_built_again(tmp_path, tear):
+def test_what_a_power_failure_tore_is_built_again(tmp_path, out, tear):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
-    shardctl.convert(source, tmp_path / "whole", workers=0, samples_per_shard=2)
-    broken_off(source, tmp_path / "out")
-    (job,) = (path for path in (tmp_path / "out" / ".shardctl").iterdir() if path.is_dir())
+    convert(source, tmp_path / "whole", samples_per_shard=2)
+    broken_off(source, out)
+    (job,) = (path for path in (out / ".shardctl").iterdir() if path.is_dir())
     victim = next((job / "done").iterdir()) if tear == "marker" else next((job / "new").iterdir())
     if tear == "no shard":
         victim.unlink()
     else:
         victim.write_bytes(victim.read_bytes()[:100])
     (job / "new" / "train-00007.arrow.12345678.partial").write_bytes(b"left by a killed worker")
-    assert (
-        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status
-        == "resumed"
-    )
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert convert(source, out, samples_per_shard=2).status == "resumed"
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 JOB_KEYS = {
@@ -292,19 +288,20 @@ JOB_KEYS = {
 
 def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(
     tmp_path,
+    out,
 ):
     """An older version finds all of its keys in job.json; what a newer one says there is not
     overlooked."""
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
-    broken_off(source, tmp_path / "out")
-    (path,) = (tmp_path / "out" / ".shardctl").glob("*/job.json")
+    broken_off(source, out)
+    (path,) = (out / ".shardctl").glob("*/job.json")
     job = json.loads(path.read_bytes())
     assert job.keys() == JOB_KEYS
     path.write_text(json.dumps({**job, "newer": 1}))
     with pytest.raises(
         DatasetError, match=r"an unfinished conversion of another version of shardctl: \d shards? "
     ):
-        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2)
+        convert(source, out, samples_per_shard=2)
     needless = {
         "kept_records",
         "changes",
@@ -316,44 +313,33 @@ def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(
         "base",
     }
     path.write_text(json.dumps({key: value for key, value in job.items() if key not in needless}))
-    assert (
-        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status
-        == "resumed"
-    )
+    assert convert(source, out, samples_per_shard=2).status == "resumed"
 
 
-def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path):
+def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path, out):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
-    broken_off(source, tmp_path / "out")
+    broken_off(source, out)
     with pytest.raises(
         DatasetError, match=r"that differs in its recipe and settings: \d of 8 shards are done"
     ):
-        shardctl.convert(source, tmp_path / "out", recipe=CROP, workers=0)
-    assert (
-        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status
-        == "resumed"
-    )
+        convert(source, out, recipe=CROP)
+    assert convert(source, out, samples_per_shard=2).status == "resumed"
     broken_off(source, tmp_path / "other")
-    assert (
-        shardctl.convert(source, tmp_path / "other", recipe=CROP, workers=0, overwrite=True).status
-        == "created"
-    )
+    assert convert(source, tmp_path / "other", recipe=CROP, overwrite=True).status == "created"
     assert sorted(os.listdir(tmp_path / "other"))[0] == "SHA256SUMS", (
         "nothing is left of the other one"
     )
 
 
-def test_a_higher_limit_of_rejects_goes_on(tmp_path):
+def test_a_higher_limit_of_rejects_goes_on(tmp_path, out):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
     for number in range(0, 12, 3):
         (source / f"{number:02d}.png").write_bytes(b"bad")
     with pytest.raises(
         shardctl.errors.TooManyRejectsError, match="run the same command with a higher limit"
     ):
-        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="1")
-    result = shardctl.convert(
-        source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="4"
-    )
+        convert(source, out, samples_per_shard=3, max_rejects="1")
+    result = convert(source, out, samples_per_shard=3, max_rejects="4")
     assert (result.status, result.samples, result.rejected) == ("resumed", 8, 4)
 
 
@@ -370,7 +356,7 @@ def not_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 def replacing(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """in/, the datasets old/ and new/ of it, and the options that make new/."""
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
-    shardctl.convert(source, tmp_path / "old", workers=0, samples_per_shard=2)
+    convert(source, tmp_path / "old", samples_per_shard=2)
     (tmp_path / "old" / "mine.txt").write_text("not part of it")
     options: dict[str, Any] = {"workers": 0, "samples_per_shard": 4, "recipe": {"store": "png"}}
     shardctl.convert(source, tmp_path / "new", **options)
@@ -461,7 +447,7 @@ def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_ne
 
     for change in range(0, 16, 3):
         found, out = stop_and("repaired", change)
-        shardctl.repair(out, workers=0)
+        repair(out)
         assert state_of(out, tmp_path) == {"old": "old", "none": "new", "new": "new"}[found]
         found, out = stop_and("old", change)
         if found == "old":
@@ -492,12 +478,12 @@ def state_of(out: Path, where: Path) -> str:
 
 
 def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_dataset(
-    tmp_path, monkeypatch
+    tmp_path, out, monkeypatch
 ):
     source = images(tmp_path / "in", "1.png", "2.png")
-    shardctl.convert(source, tmp_path / "out", workers=0)
-    monkeypatch.chdir(tmp_path / "out")
-    shardctl.convert(source, ".", workers=0, recipe={"store": "png"}, overwrite=True)
+    convert(source, out)
+    monkeypatch.chdir(out)
+    convert(source, ".", recipe={"store": "png"}, overwrite=True)
     assert shardctl.verify(".").findings == ()
     assert shardctl.open(".").manifest.recipe["store"] == "png"
 
@@ -544,20 +530,20 @@ def killed_in(code: str, *arguments: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
-    photos, tmp_path, temporary
+    photos, tmp_path, out, temporary
 ):
     killed_in(
         "import shardctl\nfrom shardctl.making.convert import Listener\n"
         "shardctl.convert(sys.argv[1], sys.argv[2], workers=0, listener=Listener(announce=die))",
         photos,
-        tmp_path / "out",
+        out,
     )
     assert list(temporary.iterdir())
-    shardctl.convert(photos, tmp_path / "other", workers=0)
+    convert(photos, tmp_path / "other")
     assert list(temporary.iterdir()) == []
 
 
-def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos, tmp_path, temporary):
+def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos, out, temporary):
     (temporary / "shardctl-scratch-abc").mkdir()
     os.mkfifo(temporary / "shardctl-scratch-abc" / ".owner")
     command = [
@@ -566,7 +552,7 @@ def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos, tmp_path, temporary
         "shardctl",
         "convert",
         photos,
-        tmp_path / "out",
+        out,
         "--workers",
         "0",
     ]

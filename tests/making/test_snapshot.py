@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from custom_steps import SLOW
+from dataset_facts import shards_of
 from snapshots import (
     SMALL,
     TRAINING,
@@ -36,29 +37,27 @@ from snapshots import (
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
-from shardctl.format.tables import ShardTable
 from shardctl.making.convert import Listener
 from shardctl.sources import rechecking
-from shardctl.system.folders import LocalFolder
 
 
 def generations(out: Path) -> int:
     return int(shardctl.open(out).generation.number)
 
 
-def test_it_is_made_once_and_then_opened(source, tmp_path):
-    made = snapshot(source, tmp_path / "out")
+def test_it_is_made_once_and_then_opened(source, out):
+    made = snapshot(source, out)
     assert len(made) == 60
     assert made.classes is not None
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    assert len(snapshot(source, tmp_path / "out")) == 60
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
-    assert shardctl.verify(tmp_path / "out").ok
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert len(snapshot(source, out)) == 60
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert shardctl.verify(out).ok
 
 
-def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(source, tmp_path):
+def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(source, out):
     """No list of the inputs either, though there are other files beside them."""
-    snapshot(source, tmp_path / "out")
+    snapshot(source, out)
     for name in ("README.md", ".hidden", "notes.pdf", "paper.tar"):
         (source / name).write_bytes(b"x")
     script = f"""
@@ -70,7 +69,7 @@ def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(sou
                 print(event, given[:1])
         sys.addaudithook(hook)
         recipe = {SMALL!r}
-        shardctl.snapshot({str(tmp_path / "out")!r}, {str(source)!r}, recipe, samples_per_shard=6)
+        shardctl.snapshot({str(out)!r}, {str(source)!r}, recipe, samples_per_shard=6)
     """
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
@@ -137,15 +136,15 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object]]] = {
 
 
 @pytest.mark.thorough
-def test_the_check_does_not_import_pandas(source, tmp_path):
+def test_the_check_does_not_import_pandas(source, tmp_path, out):
     """Many calls of Arrow do, where it is installed; that takes ten times as long as the check of a
     few thousand files."""
     (tmp_path / "modules" / "pandas").mkdir(parents=True)
     (tmp_path / "modules" / "pandas" / "__init__.py").write_text("raise RuntimeError('imported')")
-    snapshot(source, tmp_path / "out")
+    snapshot(source, out)
     script = f"""
 import sys, shardctl
-shardctl.snapshot({str(tmp_path / "out")!r}, {str(source)!r}, {SMALL!r}, workers=0, samples_per_shard=6)
+shardctl.snapshot({str(out)!r}, {str(source)!r}, {SMALL!r}, workers=0, samples_per_shard=6)
 import pyarrow
 try:
     pyarrow.array([1])
@@ -161,25 +160,25 @@ except RuntimeError:
 
 @pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("change", CHANGES)
-def test_it_follows_its_source_as_an_update_does(change, source, tmp_path):
-    snapshot(source, tmp_path / "out")
+def test_it_follows_its_source_as_an_update_does(change, source, out):
+    snapshot(source, out)
     made, do = CHANGES[change]
     do(source)
-    snapshot(source, tmp_path / "out")
-    assert generations(tmp_path / "out") - 1 == made
+    snapshot(source, out)
+    assert generations(out) - 1 == made
     options = {"recipe": SMALL, "workers": 0, "samples_per_shard": 6}
-    assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
+    assert shardctl.convert(source, out, **options).status == "up-to-date"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "change", ["nothing", "touched", "gone", "new", "a text beside the images"]
 )
-def test_a_slow_disk_is_asked_for_several_files_at_a_time(change, source, tmp_path, monkeypatch):
+def test_a_slow_disk_is_asked_for_several_files_at_a_time(change, source, out, monkeypatch):
     """Also where folders are small. Every file counts as slow here; the answers are the same."""
     for number in range(300):
         shutil.copyfile(first_file(source), first_file(source).parent / f"x{number}.jpg")
-    snapshot(source, tmp_path / "out")
+    snapshot(source, out)
     monkeypatch.setattr(rechecking, "SLOW_SECONDS", -1.0)
     monkeypatch.setattr(rechecking, "FEW_NAMES", 10)
     threads, stat = set(), os.stat
@@ -191,44 +190,43 @@ def test_a_slow_disk_is_asked_for_several_files_at_a_time(change, source, tmp_pa
     monkeypatch.setattr(os, "stat", noting)
     made, do = CHANGES[change]
     do(source)
-    snapshot(source, tmp_path / "out")
-    assert generations(tmp_path / "out") - 1 == made
+    snapshot(source, out)
+    assert generations(out) - 1 == made
     # a change may be found before it is known that the disk is slow
     assert len(threads) > 1 or made
 
 
-def test_labels_files_count_by_their_content(source, tmp_path):
+def test_labels_files_count_by_their_content(source, out):
     names = sorted(
         path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()
     )
     table = source / "labels.csv"
     table.write_text("file_name,grade\n" + "".join(f"{name},{len(name)}\n" for name in names))
-    first = snapshot(source, tmp_path / "out")
-    snapshot(source, tmp_path / "out")
-    assert generations(tmp_path / "out") == 1
+    first = snapshot(source, out)
+    snapshot(source, out)
+    assert generations(out) == 1
     status = table.stat()
     table.write_text(
         table.read_text().replace(f"{names[0]},{len(names[0])}", f"{names[0]},{len(names[0]) + 1}")
     )
     os.utime(table, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert snapshot(source, tmp_path / "out")[0]["grade"] == first[0]["grade"] + 1
+    assert snapshot(source, out)[0]["grade"] == first[0]["grade"] + 1
 
 
-def test_texts_and_tables_are_followed(tmp_path):
+def test_texts_and_tables_are_followed(tmp_path, out):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
-    assert [each["n"] for each in snapshot(source, tmp_path / "out", recipe={})] == [1, 2]
-    assert generations(tmp_path / "out") == 1
-    snapshot(source, tmp_path / "out", recipe={})
-    assert generations(tmp_path / "out") == 1
+    assert [each["n"] for each in snapshot(source, out, recipe={})] == [1, 2]
+    assert generations(out) == 1
+    snapshot(source, out, recipe={})
+    assert generations(out) == 1
     (source / "b.jsonl").write_text('{"n": 3}\n')
-    assert sorted(each["n"] for each in snapshot(source, tmp_path / "out", recipe={})) == [1, 2, 3]
-    assert generations(tmp_path / "out") == 2
+    assert sorted(each["n"] for each in snapshot(source, out, recipe={})) == [1, 2, 3]
+    assert generations(out) == 2
 
 
-def test_what_may_be_done_with_another_dataset_is_said(source, tmp_path):
-    out = tmp_path / "out"
+def test_what_may_be_done_with_another_dataset_is_said(source, tmp_path, out):
     snapshot(source, out)
     other = {**SMALL, "store": "png"}
     with pytest.raises(DatasetError, match=r"differs in its recipe; overwrite=True makes it again"):
@@ -249,22 +247,21 @@ def test_what_may_be_done_with_another_dataset_is_said(source, tmp_path):
         snapshot(tmp_path / "nowhere", tmp_path / "new")
 
 
-def test_a_source_that_has_moved_and_changed_is_followed(source, tmp_path):
+def test_a_source_that_has_moved_and_changed_is_followed(source, tmp_path, out):
     moved = tmp_path / "moved"
-    snapshot(source, tmp_path / "out")
+    snapshot(source, out)
     source.rename(moved)
     first_file(moved).unlink()
     with pytest.raises(InputError, match="moved_from"):
-        snapshot(moved, tmp_path / "out")
+        snapshot(moved, out)
     with pytest.raises(UsageError, match="moved_from takes a list"):
-        snapshot(moved, tmp_path / "out", moved_from=str(source))
-    assert len(snapshot(moved, tmp_path / "out", moved_from=[source])) == 59
-    assert len(snapshot(moved, tmp_path / "out", moved_from=[source])) == 59
+        snapshot(moved, out, moved_from=str(source))
+    assert len(snapshot(moved, out, moved_from=[source])) == 59
+    assert len(snapshot(moved, out, moved_from=[source])) == 59
     assert len(snapshot(moved, tmp_path / "new", moved_from=[source])) == 59
 
 
-def test_a_trusted_dataset_needs_no_source(source, tmp_path):
-    out = tmp_path / "out"
+def test_a_trusted_dataset_needs_no_source(source, tmp_path, out):
     snapshot(source, out, trust=True)
     source.rename(tmp_path / "gone")
     assert len(snapshot(source, out, trust=True)) == 60
@@ -274,43 +271,43 @@ def test_a_trusted_dataset_needs_no_source(source, tmp_path):
         snapshot(source, out)
 
 
-def test_too_many_rejects_are_an_error_each_time(source, tmp_path):
+def test_too_many_rejects_are_an_error_each_time(source, out):
     first_file(source).write_bytes(b"no image")
     for _ in range(2):
         with pytest.raises(TooManyRejectsError, match="1 input of 60 rejected"):
-            snapshot(source, tmp_path / "out", max_rejects="0")
-    assert len(snapshot(source, tmp_path / "out", max_rejects="1")) == 59
+            snapshot(source, out, max_rejects="0")
+    assert len(snapshot(source, out, max_rejects="1")) == 59
 
 
-def test_a_split_of_it_is_chosen(source, tmp_path):
-    whole = snapshot(source, tmp_path / "out", split="train=0.7,val=0.3")
+def test_a_split_of_it_is_chosen(source, out):
+    whole = snapshot(source, out, split="train=0.7,val=0.3")
     assert {each["key"] for split in ("train", "val") for each in whole.in_split(split)} == {
         each["key"] for each in whole
     }
     with pytest.raises(UsageError, match="in_split takes a whole dataset"):
         whole.in_split("val").in_split("val")
     touched(first_file(source))
-    snapshot(source, tmp_path / "out", split="train=0.7,val=0.3")
+    snapshot(source, out, split="train=0.7,val=0.3")
     # the same bytes: only the time had changed
     assert whole.in_split("val").generation.digest == whole.generation.digest
-    whole = shardctl.open(tmp_path / "out")
+    whole = shardctl.open(out)
     first_file(source).unlink()
-    snapshot(source, tmp_path / "out", split="train=0.7,val=0.3", keep_generations=0)
+    snapshot(source, out, split="train=0.7,val=0.3", keep_generations=0)
     with pytest.raises(DatasetError, match="replaced by another dataset"):
         whole.in_split("val")
 
 
 @pytest.mark.thorough
-def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(source, tmp_path):
+def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(source, out):
     """From where the generation is kept that it has opened: in this process, and in others that it
     starts later."""
-    ds = snapshot(source, tmp_path / "out")
+    ds = snapshot(source, out)
     keys = [sample["key"] for sample in ds]
     batches = iter(ds.loader(batch_size=7, mmap=False))
     first = next(batches)["key"]
     for path in sorted(path for path in source.rglob("*") if path.is_file())[::7]:
         path.unlink()
-    assert len(snapshot(source, tmp_path / "out")) < len(keys)
+    assert len(snapshot(source, out)) < len(keys)
     assert [*first, *(key for batch in batches for key in batch["key"])] == keys
     assert [sample["key"] for sample in ds] == keys
     assert [
@@ -318,7 +315,7 @@ def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(sour
     ] == keys
     pickled = pickle.dumps(ds)
     first_file(source).unlink()
-    snapshot(source, tmp_path / "out")
+    snapshot(source, out)
     with pytest.raises(DatasetError, match="replaced by another dataset while it was read"):
         pickle.loads(pickled)
 
@@ -341,13 +338,13 @@ def test_a_rank_that_cannot_be_is_wrong_usage(
     given,
     said,
     source,
-    tmp_path,
+    out,
     monkeypatch,
 ):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=said):
-        snapshot(source, tmp_path / "out", **given)
+        snapshot(source, out, **given)
 
 
 def owner(out: Path) -> int | None:
@@ -370,10 +367,9 @@ def test_the_first_rank_makes_it_and_the_others_wait(source, tmp_path):
 
 
 @pytest.mark.thorough
-def test_where_the_one_that_makes_it_is_killed_another_goes_on(source, tmp_path):
+def test_where_the_one_that_makes_it_is_killed_another_goes_on(source, tmp_path, out):
     """Twice: first the first rank, then the one that has taken over. Nothing that was done is
     lost."""
-    out = tmp_path / "out"
     with ranks(4, source, out, tmp_path) as processes:
         killed: list[int] = []
         done = 0
@@ -408,13 +404,13 @@ def step(sample):
 
 
 @pytest.mark.thorough
-def test_of_a_declared_function_the_version_counts_and_not_the_file(source, tmp_path):
+def test_of_a_declared_function_the_version_counts_and_not_the_file(source, tmp_path, out):
     """Each call is a process of its own, as each run of a training script is."""
     recipe = {
         **SMALL,
         "transform": [*SMALL["transform"], {"name": "custom", "target": "own_step:step"}],
     }
-    call = f"shardctl.snapshot({str(tmp_path / 'out')!r}, {str(source)!r}, {recipe!r}, workers=0)"
+    call = f"shardctl.snapshot({str(out)!r}, {str(source)!r}, {recipe!r}, workers=0)"
     script = f"import shardctl; print({call}[0]['value'])"
     module, helper = tmp_path / "own_step.py", tmp_path / "helper.py"
 
@@ -437,8 +433,7 @@ def test_of_a_declared_function_the_version_counts_and_not_the_file(source, tmp_
     module.write_text(VERSIONED.format(version="2"))
     assert "differs in its code" in run()[2]
     explain = (
-        f"shardctl.convert({str(source)!r}, {str(tmp_path / 'out')!r}, {recipe!r}, "
-        "workers=0, explain=True)"
+        f"shardctl.convert({str(source)!r}, {str(out)!r}, {recipe!r}, workers=0, explain=True)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", f"import shardctl; print({explain}.explanation.differences)"],
@@ -499,10 +494,11 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.thorough
-def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(source, tmp_path):
+def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
+    source, tmp_path, out
+):
     """The launcher starts the rank again, which opens what another one has made."""
     pytest.importorskip("torch")
-    out = tmp_path / "out"
     (tmp_path / "slow_step.py").write_text(SLOW)
     script = DISTRIBUTED.format(out=str(out), source=str(source), recipe=slow_recipe())
     with socket.socket() as free:
@@ -545,15 +541,15 @@ def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
     )
 
 
-def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(source, tmp_path):
+def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(source, out):
     changing, key = first_file(source), first_file(source).relative_to(source).as_posix()
 
     def change(_: object) -> None:
         changing.write_bytes(max(source.rglob("*.jpg")).read_bytes())
 
-    made = snapshot(source, tmp_path / "out", listener=Listener(announce=change))
+    made = snapshot(source, out, listener=Listener(announce=change))
     assert (len(made), made.manifest.rejected) == (59, 1)
-    later = snapshot(source, tmp_path / "out")
+    later = snapshot(source, out)
     assert (len(later), later.manifest.rejected) == (60, 0)
     assert key in {sample["key"] for sample in later}
 
@@ -567,7 +563,7 @@ NEIGHBOURS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", NEIGHBOURS)
-def test_a_neighbour_may_decide_what_a_file_is(case, source, tmp_path):
+def test_a_neighbour_may_decide_what_a_file_is(case, source, tmp_path, out):
     """Then it is not certain that nothing has changed: what a conversion finds counts."""
     recipe, name, neighbour = NEIGHBOURS[case]
     folder = tmp_path / "other"
@@ -581,18 +577,17 @@ def test_a_neighbour_may_decide_what_a_file_is(case, source, tmp_path):
     (folder / f"z{Path(name).suffix if name != 's.mds.zstd' else '.jpg'}").write_bytes(
         (folder / name).read_bytes()
     )
-    before = snapshot(folder, tmp_path / "out", recipe=recipe)
+    before = snapshot(folder, out, recipe=recipe)
     (folder / neighbour).parent.mkdir(exist_ok=True)
     (folder / neighbour).write_bytes(b"{}")
-    after = snapshot(folder, tmp_path / "out", recipe=recipe)
+    after = snapshot(folder, out, recipe=recipe)
     fresh = snapshot(folder, tmp_path / "fresh", recipe=recipe)
     assert {sample["key"] for sample in after} == {sample["key"] for sample in fresh}
     assert len(before) >= len(after)
 
 
 @pytest.mark.thorough
-def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source, tmp_path):
-    out = tmp_path / "out"
+def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source, tmp_path, out):
     with ranks(1, source, out, tmp_path) as (process,):
         until = time.monotonic() + 60
         while shards_done(out) < 1:
@@ -613,10 +608,10 @@ def with_path(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-def test_a_script_that_would_wait_for_itself_is_told_so(source, tmp_path):
+def test_a_script_that_would_wait_for_itself_is_told_so(source, tmp_path, out):
     """It holds the function, so that it is imported by its own call."""
     recipe = {"transform": [{"name": "custom", "target": "training:mine"}]}
-    call = f"shardctl.snapshot({str(tmp_path / 'out')!r}, {str(source)!r}, {recipe!r})"
+    call = f"shardctl.snapshot({str(out)!r}, {str(source)!r}, {recipe!r})"
     (tmp_path / "training.py").write_text(
         f"import shardctl\ndef mine(sample):\n    return sample\n{call}\n"
     )
@@ -643,11 +638,11 @@ def test_a_script_that_would_wait_for_itself_is_told_so(source, tmp_path):
         )
 
 
-def test_what_is_left_out_is_said(source, tmp_path, capfd):
+def test_what_is_left_out_is_said(source, out, capfd):
     first_file(source).write_bytes(b"no image")
     (source / "notes.xyz").write_bytes(b"x")
     (source / ".hidden").write_bytes(b"x")
-    snapshot(source, tmp_path / "out", progress=True)
+    snapshot(source, out, progress=True)
     said = capfd.readouterr().err
     for expected in (
         "other files, not converted: 1 .xyz",
@@ -658,12 +653,12 @@ def test_what_is_left_out_is_said(source, tmp_path, capfd):
         assert expected in said
 
 
-def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path):
+def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path, out):
     source = tmp_path / "in.jsonl"
     for count in (200, 201, 202, 203):
         source.write_text("".join(f'{{"n": {number}}}\n' for number in range(count)))
-        ds = snapshot(source, tmp_path / "out", recipe={}, samples_per_shard=20)
-        assert [facts.rows for facts in ShardTable(LocalFolder(tmp_path / "out"))].count(0) == 0
+        ds = snapshot(source, out, recipe={}, samples_per_shard=20)
+        assert [facts.rows for facts in shards_of(out)].count(0) == 0
         assert sorted(sample["n"] for sample in ds) == list(range(count))
     assert ds.manifest.shards <= 12
 
@@ -684,12 +679,12 @@ def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path):
         {"copy_rejects": "x"},
     ],
 )
-def test_values_of_other_types_are_wrong_usage(options, source, tmp_path):
+def test_values_of_other_types_are_wrong_usage(options, source, out):
     with pytest.raises(UsageError):
-        snapshot(source, tmp_path / "out", **options)
+        snapshot(source, out, **options)
 
 
-def test_a_touched_manifest_is_that_of_the_same_dataset(source, tmp_path):
-    ds = snapshot(source, tmp_path / "out", samples_per_shard=6)
-    os.utime(tmp_path / "out" / "manifest.json", ns=(1, 1))
+def test_a_touched_manifest_is_that_of_the_same_dataset(source, out):
+    ds = snapshot(source, out, samples_per_shard=6)
+    os.utime(out / "manifest.json", ns=(1, 1))
     assert len([sample["key"] for sample in ds]) == 60

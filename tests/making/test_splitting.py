@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from in_this_process import convert
 from PIL import Image
 from places import file_at
 from pyarrow import parquet
@@ -39,7 +40,7 @@ def tree(root: Path, *names: str) -> Path:
 
 
 def planned(source: Any, out: Path, **options: Any) -> shardctl.making.convert.ConvertResult:
-    return shardctl.convert(source, out, workers=0, dry_run=True, **options)
+    return convert(source, out, dry_run=True, **options)
 
 
 def splits(result: shardctl.making.convert.ConvertResult) -> dict[str, int]:
@@ -66,13 +67,13 @@ def splits(result: shardctl.making.convert.ConvertResult) -> dict[str, int]:
         ("train", "validate"),
     ],
 )
-def test_folders_on_top_that_are_named_as_splits_are_the_splits(tmp_path, names):
+def test_folders_on_top_that_are_named_as_splits_are_the_splits(tmp_path, out, names):
     source = tree(tmp_path / "in", *(f"{name}/{place}.png" for place, name in enumerate(names)))
-    result = planned(source, tmp_path / "out")
+    result = planned(source, out)
     assert splits(result) == dict.fromkeys(names, 1)
     assert list(splits(result)) == list(names), "training before validation before test"
     assert any("are the splits" in notice for notice in result.notices)
-    assert list(splits(planned(source, tmp_path / "out", split="none"))) == ["train"]
+    assert list(splits(planned(source, out, split="none"))) == ["train"]
 
 
 def test_class_folders_whose_name_contains_a_split_word_are_classes():
@@ -137,79 +138,72 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes():
         ),
     ],
 )
-def test_folders_of_splits_beside_others_are_refused(tmp_path, names, message):
+def test_folders_of_splits_beside_others_are_refused(tmp_path, out, names, message):
     source = tree(tmp_path / "in", *names)
     with pytest.raises(InputError, match=message) as caught:
-        planned(source, tmp_path / "out")
+        planned(source, out)
     assert "split='none'" in str(caught.value)
-    assert splits(planned(source, tmp_path / "out", split="none", labels="none")) == {
-        "train": len(names)
-    }
+    assert splits(planned(source, out, split="none", labels="none")) == {"train": len(names)}
 
 
-def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path):
+def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path, out):
     source = tree(tmp_path / "in", "train/1.png", "stray/2.png")
-    assert splits(planned(source, tmp_path / "out", split="folder")) == {"train": 1, "stray": 1}
+    assert splits(planned(source, out, split="folder")) == {"train": 1, "stray": 1}
 
 
-def test_sources_that_are_named_as_splits_are_the_splits(tmp_path, cli):
+def test_sources_that_are_named_as_splits_are_the_splits(tmp_path, out, cli):
     tree(tmp_path / "sp", "train/cat/1.png", "train/dog/2.png", "val/cat/3.png")
     ran = cli(
         "convert",
         tmp_path / "sp" / "train",
         tmp_path / "sp" / "val",
-        tmp_path / "out",
+        out,
         "--workers",
         "0",
     )
     assert ran.code == 0
     assert "note: the sources are the splits: train, val" in ran.err
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out", split="val")] == [
-        "cat/3.png"
-    ]
-    assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
+    assert [sample["key"] for sample in shardctl.open(out, split="val")] == ["cat/3.png"]
+    assert shardctl.open(out).classes == ("cat", "dog")
 
 
-def test_the_same_sources_under_other_names_are_another_dataset(tmp_path):
+def test_the_same_sources_under_other_names_are_another_dataset(tmp_path, out):
     tree(tmp_path, "train/a.png", "val/b.png")
-    shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0)
-    assert (
-        shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0).status
-        == "up-to-date"
-    )
+    convert([tmp_path / "train", tmp_path / "val"], out)
+    assert convert([tmp_path / "train", tmp_path / "val"], out).status == "up-to-date"
     (tmp_path / "val").rename(tmp_path / "test")
     with pytest.raises(shardctl.errors.DatasetError, match="that differs in its inputs"):
-        shardctl.convert([tmp_path / "train", tmp_path / "test"], tmp_path / "out", workers=0)
+        convert([tmp_path / "train", tmp_path / "test"], out)
 
 
-def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path):
+def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path, out):
     tree(tmp_path, "train/a.png", "more/b.png")
     both = [tmp_path / "train", tmp_path / "more"]
     with pytest.raises(
         InputError,
         match=r"of the sources train is named as a split, but more is not\. Use split='source'",
     ):
-        planned(both, tmp_path / "out")
-    assert splits(planned(both, tmp_path / "out", split="source")) == {"train": 1, "more": 1}
-    assert splits(planned(both, tmp_path / "out", split="none")) == {"train": 2}
+        planned(both, out)
+    assert splits(planned(both, out, split="source")) == {"train": 1, "more": 1}
+    assert splits(planned(both, out, split="none")) == {"train": 2}
 
 
-def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path):
+def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path, out):
     tree(tmp_path, "train/val/a.png", "test/train/b.png")
     with pytest.raises(InputError, match=r"both named as splits"):
-        planned([tmp_path / "train", tmp_path / "test"], tmp_path / "out")
+        planned([tmp_path / "train", tmp_path / "test"], out)
 
 
-def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path):
+def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path, out):
     source = tree(
         tmp_path / "in",
         "train-00000-of-00002.jsonl",
         "train-00001-of-00002.jsonl",
         "test-00000-of-00001.jsonl",
     )
-    assert splits(planned(source, tmp_path / "out")) == {"train": 2, "test": 1}
+    assert splits(planned(source, out)) == {"train": 2, "test": 1}
     files = [source / "train-00000-of-00002.jsonl", source / "test-00000-of-00001.jsonl"]
-    assert splits(planned(files, tmp_path / "out")) == {"train": 1, "test": 1}
+    assert splits(planned(files, out)) == {"train": 1, "test": 1}
 
 
 @pytest.mark.parametrize(
@@ -246,8 +240,10 @@ def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path):
     ],
     ids=" ".join,
 )
-def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(tmp_path, names, found):
-    result = planned(tree(tmp_path / "in", *names), tmp_path / "out")
+def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(
+    tmp_path, out, names, found
+):
+    result = planned(tree(tmp_path / "in", *names), out)
     assert splits(result) == found
     assert result.warnings == ()
 
@@ -260,12 +256,12 @@ def with_column(root: Path, rows: dict[str, str], **more: str) -> Path:
     return root
 
 
-def test_a_column_split_of_the_labels_file_decides(tmp_path):
+def test_a_column_split_of_the_labels_file_decides(tmp_path, out):
     source = with_column(tmp_path / "in", {"1.png": "test", "2.png": "train", "3.png": "train"})
-    result = shardctl.convert(source, tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    result = convert(source, out)
+    ds = shardctl.open(out)
     assert [split.name for split in ds.manifest.splits] == ["train", "test"]
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out", split="test")] == ["1.png"]
+    assert [sample["key"] for sample in shardctl.open(out, split="test")] == ["1.png"]
     assert "split" not in ds.schema.names
     assert any(
         "the column split are the splits: train, test" in notice for notice in result.notices
@@ -273,10 +269,10 @@ def test_a_column_split_of_the_labels_file_decides(tmp_path):
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
-def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path, split):
+def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path, out, split):
     source = with_column(tmp_path / "in", {"1.png": "test", "2.png": "train"})
-    result = shardctl.convert(source, tmp_path / "out", split=split, workers=0)
-    assert {sample["key"]: sample["split"] for sample in shardctl.open(tmp_path / "out")} == {
+    result = convert(source, out, split=split)
+    assert {sample["key"]: sample["split"] for sample in shardctl.open(out)} == {
         "1.png": "test",
         "2.png": "train",
     }
@@ -288,37 +284,37 @@ def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path, split):
     assert sum(mixed in warning for warning in result.warnings) == (split != "none")
 
 
-def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path):
+def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path, out):
     source = with_column(tmp_path / "in", {"1.png": "train", "2.png": ""})
     with pytest.raises(InputError, match=r"the column split names no split for 1 input \(2.png\)"):
-        planned(source, tmp_path / "out")
+        planned(source, out)
     folds = with_column(tmp_path / "folds", {"1.png": "0", "2.png": "1"})
     with pytest.raises(
         InputError,
         match=r"the column split holds int64, not names of splits; split='none' keeps it",
     ):
-        planned(folds, tmp_path / "out")
+        planned(folds, out)
     bare = tree(tmp_path / "bare", "1.png")
     with pytest.raises(InputError, match="no labels file with a column called split"):
-        planned(bare, tmp_path / "out", split="column")
+        planned(bare, out, split="column")
 
 
-def test_a_column_split_and_folders_that_disagree_are_refused(tmp_path):
+def test_a_column_split_and_folders_that_disagree_are_refused(tmp_path, out):
     source = with_column(tmp_path / "in", {"train/1.png": "train", "val/2.png": "test"})
     with pytest.raises(
         InputError, match=r"puts 1 input into another split .*\(val/2.png\); say which is right"
     ):
-        planned(source, tmp_path / "out")
-    assert splits(planned(source, tmp_path / "out", split="column")) == {"train": 1, "test": 1}
-    assert splits(planned(source, tmp_path / "out", split="folder")) == {"train": 1, "val": 1}
+        planned(source, out)
+    assert splits(planned(source, out, split="column")) == {"train": 1, "test": 1}
+    assert splits(planned(source, out, split="folder")) == {"train": 1, "val": 1}
     agreeing = with_column(
         tmp_path / "agreeing", {"train/1.png": "train", "val/2.png": "validation"}
     )
-    assert splits(planned(agreeing, tmp_path / "out")) == {"train": 1, "validation": 1}
+    assert splits(planned(agreeing, out)) == {"train": 1, "validation": 1}
 
 
 @pytest.mark.parametrize("stray", ["logo.png", "train/logo.png"])
-def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path, stray):
+def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path, out, stray):
     top = stray.rpartition("/")[0]
     names = [f"{top}/{name}".lstrip("/") for name in ("cat/1.png", "dog/2.png")]
     source = tree(tmp_path / "in", *names, stray)
@@ -326,9 +322,9 @@ def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path,
         InputError,
         match=rf"1 input \({stray}\) beside 2 class folders \(cat, dog\) would have no label",
     ):
-        planned(source, tmp_path / "out")
-    result = shardctl.convert(source, tmp_path / "out", labels="folder", workers=0)
-    files = open_table(*file_at(tmp_path / "out" / "files.arrow"))
+        planned(source, out)
+    result = convert(source, out, labels="folder")
+    files = open_table(*file_at(out / "files.arrow"))
     assert dict(zip(files["path"].to_pylist(), files["label"].to_pylist(), strict=True)) == {
         names[0]: 0,
         names[1]: 1,
@@ -342,13 +338,13 @@ def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path,
 
 
 def planned_schema(source: Path, out: Path) -> tuple[tuple[str, str], ...]:
-    shardctl.convert(source, out, labels="none", workers=0)
+    convert(source, out, labels="none")
     return shardctl.open(out).manifest.schema
 
 
-def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path):
+def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path, out):
     source = tree(tmp_path / "in", "train2017/1.png", "val2017/2.png")
-    result = planned(source, tmp_path / "out", split="train=0.5,val=0.5")
+    result = planned(source, out, split="train=0.5,val=0.5")
     assert result.estimate is not None
     assert result.estimate.classes is None
     assert any(
@@ -356,10 +352,10 @@ def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path):
     )
 
 
-def test_what_was_decided_is_said_in_json_too(tmp_path, cli):
+def test_what_was_decided_is_said_in_json_too(tmp_path, out, cli):
     source = tree(tmp_path / "in", "train2017/a/1.png", "val2017/b/2.png")
     for more in (("--dry-run",), ()):
-        ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--json", *more)
+        ran = cli("convert", source, out, "--workers", "0", "--json", *more)
         assert (
             "the top-level folders or files are the splits: train2017, val2017"
             in ran.json["notices"][0]

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from conftest import CROP
 from damage import DAMAGE, SHARD, edit_manifest, flip, middle
+from in_this_process import convert, repair
 from object_server import ObjectServer
 
 import shardctl
@@ -94,7 +95,7 @@ def nothing_left(temporary: Path) -> Iterator[None]:
 def many_shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of 30 shards: more than are brought ahead."""
     out = tmp_path_factory.mktemp("many") / "out"
-    shardctl.convert(photos, out, recipe=CROP, workers=0, samples_per_shard=2)
+    convert(photos, out, recipe=CROP, samples_per_shard=2)
     return out
 
 
@@ -395,6 +396,7 @@ def test_an_export_that_was_stopped_goes_on(
     bucket,
     many_shards,
     tmp_path,
+    out,
     object_server,
     monkeypatch,
 ):
@@ -410,14 +412,14 @@ def test_an_export_that_was_stopped_goes_on(
         StoreError,
         match=r"train-00015.arrow: reading is not permitted .*\. 15 of 30 parts are done",
     ):
-        shardctl.export(bucket, tmp_path / "out", "mds", workers=0, on_plan=break_off)
+        shardctl.export(bucket, out, "mds", workers=0, on_plan=break_off)
     object_server.clear()
-    shardctl.export(bucket, tmp_path / "out", "mds", workers=0)
+    shardctl.export(bucket, out, "mds", workers=0)
     assert len(gets(object_server, "train-00003.arrow")) < len(
         gets(object_server, "train-00018.arrow")
     )
     shardctl.export(many_shards, tmp_path / "here", "mds", workers=0)
-    assert files_in(tmp_path / "out") == files_in(tmp_path / "here")
+    assert files_in(out) == files_in(tmp_path / "here")
 
 
 def test_a_dataset_that_is_replaced_while_it_is_exported(bucket, dataset, tmp_path):
@@ -471,7 +473,7 @@ def test_repair_brings_back_the_bytes(bucket, dataset, damage, base):
     }
     damage(dataset)
     put(dataset, bucket, base)
-    result = shardctl.repair(bucket, workers=0)
+    result = repair(bucket)
     assert (result.status, result.unrepaired) == ("repaired", ())
     store = open_store(bucket)
     after = {
@@ -485,7 +487,7 @@ def test_repair_brings_back_the_bytes(bucket, dataset, damage, base):
     assert without[1] == without[0]
     assert shardctl.verify(bucket).ok
     assert SCRATCH not in repr(result)
-    assert shardctl.repair(bucket, workers=0).status == "whole"
+    assert repair(bucket).status == "whole"
 
 
 def test_a_repair_that_is_not_needed_writes_nothing(bucket, dataset, object_server):
@@ -508,10 +510,7 @@ def test_repair_waits_for_who_writes(bucket, dataset):
             heard.append(owner)
             stack.close()
 
-        assert (
-            shardctl.repair(bucket, workers=0, listener=Listener(waiting=waiting)).status
-            == "repaired"
-        )
+        assert repair(bucket, listener=Listener(waiting=waiting)).status == "repaired"
     assert len(heard) == 1
 
 
@@ -590,7 +589,7 @@ def test_faults_that_pass_change_nothing(bucket, dataset, tmp_path, object_serve
     for kind in ("503", "cut", "reset"):
         object_server.fault(kind, method="GET", share=0.1, size=100)
     assert [each.kind for each in shardctl.verify(bucket, "full").findings] == ["wrong-checksum"]
-    assert shardctl.repair(bucket, workers=0).status == "repaired"
+    assert repair(bucket).status == "repaired"
     assert shardctl.verify(bucket, "quick").ok
     assert shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0).samples == 60
 

@@ -18,14 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import examples
+from dataset_facts import rejects_of
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 
 import shardctl
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
-from shardctl.format.tables import open_table, read_rejects
+from shardctl.format.tables import open_table
 from shardctl.making.convert import Listener, discover, table_writer
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule
@@ -109,7 +111,7 @@ def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
         open_table(LocalFolder(dataset), PLAN).to_pylist(),
         open_table(LocalFolder(dataset), SHARDS).to_pylist(),
     )
-    rejects = list(read_rejects(LocalFolder(dataset)))
+    rejects = rejects_of(dataset)
     samples: list[tuple[str, str]] = []
     rejected: list[tuple[str, str]] = []
     left = iter(rejects)
@@ -207,11 +209,10 @@ def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(tmp_p
         pq.write_table(pa.table({"a": numbers, "b": ["x"] * len(numbers)}), source)
     for number, options in enumerate(({}, {"samples_per_shard": 100})):
         out = tmp_path / f"out{number}"
-        shardctl.convert(
+        convert(
             source,
             out,
             recipe={"kind": "table", "schema": "a:int64,b:string"},
-            workers=0,
             **options,
         )
         samples, rejected = splits_of(out)
@@ -219,22 +220,20 @@ def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(tmp_p
         assert len(samples) == 1596
 
 
-def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path):
+def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path, out):
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"a": ["x"] * 5000}), tmp_path / "in/bad.parquet")
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "in/good.parquet")
     options: dict[str, Any] = {"samples_per_shard": 10_000, "workers": 0, "max_rejects": "100%"}
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"kind": "table", "schema": "a:int64"}, **options
-    )
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    shardctl.convert(tmp_path / "in", out, recipe={"kind": "table", "schema": "a:int64"}, **options)
+    (reject,) = rejects_of(out)
     assert (reject.source, reject.error, reject.records) == ("bad.parquet", "other-type", 5000)
     assert "values of type string do not fit int64" in reject.message
 
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_few_reads(
-    tmp_path, monkeypatch, memory
+    tmp_path, out, monkeypatch, memory
 ):
     """The shard is built again, with this unit read in parts. What was told of its progress before
     is taken back."""
@@ -256,12 +255,11 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
     ]
     (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
     told: list[WorkDone] = []
-    result = shardctl.convert(
+    result = convert(
         tmp_path / "in",
-        tmp_path / "out",
+        out,
         {"kind": "table", "schema": "n:int64,t:string"},
         Listener(progress=told.append),
-        workers=0,
         samples_per_shard=5000,
         max_rejects="4",
     )
@@ -272,13 +270,15 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
         sum(progress.rejected for progress in told),
     ) == (408, 4)
     assert memory or len(reads) < 40
-    assert sorted(splits_of(tmp_path / "out")[1]) == [
+    assert sorted(splits_of(out)[1]) == [
         *(f"a.jsonl#{n}" for n in (10, 11, 12)),
         "b.jsonl.gz#381",
     ]
 
 
-def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(tmp_path, cli):
+def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(
+    tmp_path, out, cli
+):
     rows = [
         json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500})
         for number in range(400)
@@ -287,7 +287,7 @@ def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand
     ran = cli(
         "convert",
         tmp_path / "in.jsonl.gz",
-        tmp_path / "out",
+        out,
         "--schema",
         "n:int64,t:string",
         "--dry-run",
@@ -297,7 +297,7 @@ def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand
 
 @pytest.mark.parametrize("sampled", [True, False])
 def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
-    tmp_path, monkeypatch, sampled
+    tmp_path, out, monkeypatch, sampled
 ):
     """However many records their types are found in."""
     monkeypatch.setattr(discover, "FIRST_RECORDS", 10)
@@ -308,15 +308,15 @@ def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
     for name, rows in (("a", first), ("b", later)):
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         (tmp_path / "in" / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", {"kind": "table"}, workers=0)
-    schema = dict(Manifest.load(LocalFolder(tmp_path / "out")).schema)
+    convert(tmp_path / "in", out, {"kind": "table"})
+    schema = dict(Manifest.load(LocalFolder(out)).schema)
     assert list(schema) == ["key", "c", "b", "m", "z"]
     assert schema["c"] == ("int64" if sampled else "string")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
-    tmp_path, dry_run, monkeypatch
+    tmp_path, out, dry_run, monkeypatch
 ):
     """The types are taken from one unit of three, and the records that are tried come from all of
     them."""
@@ -325,11 +325,11 @@ def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
     for number, label in enumerate(("cat", "dog", "bird")):
         lines = (json.dumps({"text": f"{record}", "label": label}) for record in range(10))
         (tmp_path / "in" / f"{number}.jsonl").write_text("\n".join(lines))
-    notices = shardctl.convert(tmp_path / "in", tmp_path / "whole", workers=0, dry_run=True).notices
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, dry_run=dry_run)
+    notices = convert(tmp_path / "in", tmp_path / "whole", dry_run=True).notices
+    result = convert(tmp_path / "in", out, dry_run=dry_run)
     assert (result.samples, result.notices) == (30, notices)
     if not dry_run:
-        assert shardctl.open(tmp_path / "out").classes == ("bird", "cat", "dog")
+        assert shardctl.open(out).classes == ("bird", "cat", "dog")
 
 
 CELLS = (
@@ -405,12 +405,11 @@ def assert_types_may_be_sampled(files: dict[str, str]) -> None:
         sums = []
         for units in (1000, 1):
             patch.setattr(discover, "TYPED_UNITS", units)
-            shardctl.convert(
+            convert(
                 source,
                 Path(folder) / f"{units}",
                 recipe={"kind": "table"},
                 labels="none",
-                workers=0,
             )
             sums.append((Path(folder) / f"{units}" / "SHA256SUMS").read_text())
         assert sums[0] == sums[1]
@@ -431,7 +430,7 @@ def of_other_types(file: Path) -> None:
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("change", [gone, shorter, of_other_types])
 @pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "parquet"])
-def test_a_file_that_changes_before_it_is_read_costs_its_own_records(tmp_path, form, change):
+def test_a_file_that_changes_before_it_is_read_costs_its_own_records(tmp_path, out, form, change):
     """Its types and its units are known by then. Each split has the rejects that are its own."""
     (tmp_path / "in").mkdir()
     for name in "ab":
@@ -451,20 +450,21 @@ def test_a_file_that_changes_before_it_is_read_costs_its_own_records(tmp_path, f
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
     splits, _ = splits_of(tmp_path / "whole")
     listener = Listener(announce=lambda _: change(tmp_path / "in" / f"a.{form}"))
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", listener=listener, **options)
-    samples, _ = splits_of(tmp_path / "out")
+    result = shardctl.convert(tmp_path / "in", out, listener=listener, **options)
+    samples, _ = splits_of(out)
     assert samples == {key: split for key, split in splits.items() if key.startswith("b")}
-    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
+    rejects = rejects_of(out)
     assert (result.samples, result.rejected) == (100, 100)
     assert {reject.error for reject in rejects} <= {"changed", "vanished"}
     assert Counter(
         splits[reject.key] for reject in rejects for _ in range(reject.records)
     ) == Counter(split for key, split in splits.items() if key.startswith("a"))
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
 def test_types_that_differ_while_several_workers_build_shards_are_found_again(
     tmp_path,
+    out,
 ):
     """The other worker is in the middle of a shard then: what it answers is of the attempt that was
     given up."""
@@ -477,8 +477,8 @@ def test_types_that_differ_while_several_workers_build_shards_are_found_again(
                 )
                 + "\n"
             )
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=2, samples_per_shard=8000)
-    dataset = shardctl.open(tmp_path / "out")
+    shardctl.convert(tmp_path / "in.jsonl", out, workers=2, samples_per_shard=8000)
+    dataset = shardctl.open(out)
     assert (len(dataset), dataset[odd]["n"], dataset[0]["n"]) == (60_000, odd + 0.5, 0.0)
 
 
@@ -489,9 +489,7 @@ def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path, mo
     for name, shards in (("many", 1000), ("few", 2)):
         monkeypatch.setattr(tables, "SPOOLED_ROWS", shards)
         monkeypatch.setattr(table_writer, "JOINED_SHARDS", shards)
-        result = shardctl.convert(
-            tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, workers=0, labels="none"
-        )
+        result = convert(tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, labels="none")
         assert result.shards > 10
         sums.append((tmp_path / name / "SHA256SUMS").read_text())
     assert sums[0] == sums[1]

@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from custom_steps import FATAL
-from dataset_facts import sums
+from dataset_facts import rejects_of, sums
 from image_files import images
 from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.format.shard import ShardWriter
-from shardctl.format.tables import read_rejects
 from shardctl.making.convert import Listener
 from shardctl.making.shards import inputs
-from shardctl.system.folders import LocalFolder
 
 
 @pytest.fixture(scope="module")
@@ -73,24 +71,24 @@ def recipe(function: str) -> dict[str, Any]:
     ],
 )
 def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
-    tmp_path, function, error, message, options
+    tmp_path, out, function, error, message, options
 ):
     """Among 30 inputs, 3 of them fatal, so that several shards and the inputs that are tried
     beforehand have some."""
     names = [f"{n:02d}.png" for n in range(30)]
     source = images(tmp_path / "in", *names)
     limits = {"samples_per_shard": 10, "workers": 2, **options}
-    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(function), **limits)
+    result = shardctl.convert(source, out, recipe=recipe(function), **limits)
     fatal = [name for name in names if "7" in name]
-    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
+    rejects = rejects_of(out)
     assert [reject.key for reject in rejects] == fatal
     assert {(reject.stage, reject.error) for reject in rejects} == {("transform", error)}
     assert all(message in reject.message for reject in rejects)
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+    assert [sample["key"] for sample in shardctl.open(out)] == [
         name for name in names if name not in fatal
     ]
     assert (result.samples, result.rejected) == (30 - len(fatal), len(fatal))
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
 UNREADABLE = """
@@ -131,20 +129,18 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) ->
     return tmp_path / "in"
 
 
-def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables, tmp_path):
+def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables, out):
     steps = {"transform": [{"name": "custom", "target": "table_steps:same"}]}
-    result = shardctl.convert(tables, tmp_path / "out", recipe=steps, workers=1)
+    result = shardctl.convert(tables, out, recipe=steps, workers=1)
     assert (result.samples, result.rejected) == (30, 10)
-    assert {
-        (reject.source, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))
-    } == {("2.jsonl", "crashed")}
+    assert {(reject.source, reject.error) for reject in rejects_of(out)} == {("2.jsonl", "crashed")}
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("names", "times"), [(["00", "01", "37"], 2), (["00", "07", "17", "18", "27", "37"], 3)]
 )
-def test_a_shard_is_not_built_again_for_every_fatal_input(tmp_path, monkeypatch, names, times):
+def test_a_shard_is_not_built_again_for_every_fatal_input(tmp_path, out, monkeypatch, names, times):
     """Once more for the first; then those after it are looked for without writing, and the last
     time is the real one."""
     source = images(tmp_path / "in", *(f"{name}.png" for name in names))
@@ -153,22 +149,20 @@ def test_a_shard_is_not_built_again_for_every_fatal_input(tmp_path, monkeypatch,
     # what was tried beforehand does not count
     listener = Listener(announce=lambda estimate: log.unlink(missing_ok=True))
     options: dict[str, Any] = {"workers": 1, "max_rejects": "100%"}
-    shardctl.convert(
-        source, tmp_path / "out", recipe=recipe("log_and_leave"), listener=listener, **options
-    )
+    shardctl.convert(source, out, recipe=recipe("log_and_leave"), listener=listener, **options)
     tried = log.read_text().split()
     assert tried.count("00.png") == times
     assert {tried.count(f"{name}.png") for name in names if "7" in name} == {2}
 
 
-def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path):
+def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path, out):
     source = images(tmp_path / "in", "7.png")
     with pytest.raises(
         InputError,
         match=r"none of 1 input came through the recipe, the last one because: .* exit code 3 "
         r"every",
     ):
-        shardctl.convert(source, tmp_path / "out", recipe=recipe("leave"), workers=1)
+        shardctl.convert(source, out, recipe=recipe("leave"), workers=1)
 
 
 def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path, monkeypatch):
@@ -181,7 +175,7 @@ def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path, monkeypatc
 
 
 @pytest.mark.usefixtures("importable")
-def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_path):
+def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_path, out):
     """Not hanging, not succeeding."""
     source = images(tmp_path / "in", "1.png")
     (tmp_path / "sitecustomize.py").write_text(
@@ -191,16 +185,16 @@ def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_pa
         WorkerError,
         match=r"4 worker processes in a row .* not at one of their inputs: broken installation",
     ):
-        shardctl.convert(source, tmp_path / "out", workers=2)
-    assert not (tmp_path / "out").exists()
+        shardctl.convert(source, out, workers=2)
+    assert not out.exists()
 
 
-def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(tmp_path, cli):
+def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(tmp_path, out, cli):
     source = images(tmp_path / "in", "a.png", "b.png")
     command = (
         "convert",
         source,
-        tmp_path / "out",
+        out,
         "--transform",
         "fatal_steps:talk",
         "--workers",
@@ -296,7 +290,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Pat
 
 
 @pytest.mark.thorough
-def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_path, at):
+def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_path, out, at):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(6)))
     options: dict[str, Any] = {
         "recipe": STALLING,
@@ -314,22 +308,20 @@ def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_pat
         r"s; .* input_timeout\. 0 of 2"
     )
     with pytest.raises(SourceGoneError, match=said):
-        shardctl.convert(source, tmp_path / "out", listener=Listener(announce=stall), **options)
+        shardctl.convert(source, out, listener=Listener(announce=stall), **options)
     (at / "source").unlink()
-    assert shardctl.convert(source, tmp_path / "out", **options).status == "resumed"
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert shardctl.convert(source, out, **options).status == "resumed"
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough
 def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_source_can(
-    tmp_path, at
+    tmp_path, out, at
 ):
     (at / "7").touch()
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(9)))
-    result = shardctl.convert(
-        source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0
-    )
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    result = shardctl.convert(source, out, recipe=STALLING, workers=1, input_timeout=1.0)
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.stage, reject.error, result.samples) == (
         "07.png",
         "read",
@@ -339,13 +331,11 @@ def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_so
 
 
 @pytest.mark.thorough
-def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path, at):
+def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path, out, at):
     """A block is written when the second one does not fit into it, and another at the end."""
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "slow").touch()
-    result = shardctl.convert(
-        source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0
-    )
+    result = shardctl.convert(source, out, recipe=STALLING, workers=1, input_timeout=1.0)
     assert (result.samples, result.rejected) == (2, 0)
 
 
@@ -358,12 +348,10 @@ def large_and_small(folder: Path) -> Path:
 
 
 @pytest.mark.thorough
-def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tmp_path, at):
+def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tmp_path, out, at):
     (at / "memory").touch()
-    result = shardctl.convert(
-        large_and_small(tmp_path / "in"), tmp_path / "out", recipe=STALLING, workers=1
-    )
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    result = shardctl.convert(large_and_small(tmp_path / "in"), out, recipe=STALLING, workers=1)
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.stage, reject.error, result.samples) == (
         "b.png",
         "encode",
@@ -372,16 +360,16 @@ def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tm
     )
 
 
-def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(tmp_path, at):
+def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(tmp_path, out, at):
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
     with pytest.raises(
         WorkerError, match=r"4 worker processes in a row ran out of memory .* use fewer workers"
     ):
-        shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
+        shardctl.convert(source, out, recipe=STALLING, workers=1)
 
 
-def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path, at):
+def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path, out, at):
     source = images(tmp_path / "in", "0.png", "1.png")
     shardctl.convert(source, tmp_path / "whole", recipe=STALLING, workers=1)
 
@@ -389,16 +377,14 @@ def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path, at):
         for turn in "abc":
             (at / "kills" / turn).touch()
 
-    shardctl.convert(
-        source, tmp_path / "out", recipe=STALLING, workers=1, listener=Listener(announce=kill)
-    )
+    shardctl.convert(source, out, recipe=STALLING, workers=1, listener=Listener(announce=kill))
     assert list((at / "kills").iterdir()) == []
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["image", "table"])
-def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables, tmp_path, kind):
+def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables, tmp_path, out, kind):
     """Not after each of the thousand that are tried beforehand has taken all the time that it may
     take."""
     source = (
@@ -409,21 +395,21 @@ def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables, tmp_path, k
         WorkerError,
         match=r"the first 3 inputs took longer than 0\.2 s in fatal_steps:hang; nothing",
     ):
-        shardctl.convert(source, tmp_path / "out", recipe=steps, workers=1, input_timeout=0.2)
+        shardctl.convert(source, out, recipe=steps, workers=1, input_timeout=0.2)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("tables")
-def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path):
+def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path, out):
     """Memory runs out where its block is written, among many others; it is not among those that are
     tried beforehand."""
     (tmp_path / "many.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(1500)))
     steps = {"transform": [{"name": "custom", "target": "table_steps:large"}]}
     result = shardctl.convert(
-        tmp_path / "many.jsonl", tmp_path / "out", recipe=steps, workers=1, worker_memory=448 << 20
+        tmp_path / "many.jsonl", out, recipe=steps, workers=1, worker_memory=448 << 20
     )
     assert (result.samples, result.rejected) == (1499, 1)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.error) == ("many.jsonl#1401", "out-of-memory")
 
 
@@ -443,7 +429,7 @@ deferred_objects.moved_together = fails
 
 @pytest.mark.usefixtures("importable")
 def test_a_record_whose_objects_cannot_be_moved_is_found_among_those_that_wait(
-    tmp_path, monkeypatch
+    tmp_path, out, monkeypatch
 ):
     (tmp_path / "sitecustomize.py").write_text(NO_MEMORY_TO_MOVE)  # for the workers alone
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
@@ -462,9 +448,9 @@ def test_a_record_whose_objects_cannot_be_moved_is_found_among_those_that_wait(
         "labels": f"coco:{tmp_path / 'labels.json'}",
         "recipe": {"transform": [{"name": "hflip", "p": 1}]},
     }
-    result = shardctl.convert(source, tmp_path / "out", workers=1, **given)
+    result = shardctl.convert(source, out, workers=1, **given)
     assert (result.samples, result.reasons) == (8, {"transform: out-of-memory": 1})
-    assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["06.png"]
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+    assert [reject.key for reject in rejects_of(out)] == ["06.png"]
+    assert [sample["key"] for sample in shardctl.open(out)] == [
         name for name in names if name != "06.png"
     ]

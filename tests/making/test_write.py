@@ -15,16 +15,17 @@ import pyarrow as pa
 import pytest
 import xxhash
 from conftest import examples
-from dataset_facts import sums
+from dataset_facts import shards_of, sums
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert, repair
 from PIL import Image
 from written_samples import Sample, pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.names import PLAN
-from shardctl.format.tables import ShardTable, open_table
+from shardctl.format.tables import open_table
 from shardctl.system.folders import LocalFolder
 
 
@@ -41,12 +42,12 @@ def encoded(number: int, size: int = 4) -> bytes:
     return sink.getvalue()
 
 
-def test_samples_come_out_as_they_went_in(tmp_path):
-    result = shardctl.write(tmp_path / "out", texts(2500), samples_per_shard=1000)
-    ds = shardctl.open(tmp_path / "out")
+def test_samples_come_out_as_they_went_in(out):
+    result = shardctl.write(out, texts(2500), samples_per_shard=1000)
+    ds = shardctl.open(out)
     assert (result.samples, result.shards, len(ds)) == (2500, 3, 2500)
     assert plain(ds) == [{"key": f"{n:09d}", **sample} for n, sample in enumerate(texts(2500))]
-    assert shardctl.verify(tmp_path / "out", "deep").findings == ()
+    assert shardctl.verify(out, "deep").findings == ()
 
 
 values = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
@@ -72,12 +73,12 @@ def test_any_values_come_out_as_they_went_in(tmp_path_factory, samples):
     ]
 
 
-def test_strings_of_numpy_keep_the_nuls_at_their_end(tmp_path):
+def test_strings_of_numpy_keep_the_nuls_at_their_end(out):
     shardctl.write(
-        tmp_path / "out",
+        out,
         [{"data": np.bytes_(b"ab\0"), "text": np.str_("a\0"), "list": [np.str_("b\0\0")]}],
     )
-    sample = shardctl.open(tmp_path / "out")[0]
+    sample = shardctl.open(out)[0]
     assert (sample["data"], sample["text"], sample["list"]) == (b"ab\0", "a\0", ["b\0\0"])
 
 
@@ -85,15 +86,15 @@ def test_the_same_samples_give_the_same_bytes(tmp_path):
     for name in "ab":
         shardctl.write(tmp_path / name, texts(1000), shard_size=20_000)
     assert sums(tmp_path / "a") == sums(tmp_path / "b")
-    assert len(ShardTable(LocalFolder(tmp_path / "a"))) > 1
+    assert len(shards_of(tmp_path / "a")) > 1
 
 
-def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path):
+def test_encoded_images_are_kept_and_classes_may_be_named(out):
     samples = [
         {"key": f"{n}.png", "image": encoded(n), "label": "cat" if n % 2 else 0} for n in range(6)
     ]
-    shardctl.write(tmp_path / "out", samples, classes=["dog", "cat"])
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.write(out, samples, classes=["dog", "cat"])
+    ds = shardctl.open(out)
     assert (ds.classes, ds.manifest.class_counts) == (("dog", "cat"), {"train": [3, 3]})
     (batch,) = ds.loader(batch_size=6)
     assert batch["label"].tolist() == [0, 1, 0, 1, 0, 1]
@@ -103,20 +104,20 @@ def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path):
 
 
 @pytest.mark.parametrize("store", [None, "raw", "png"])
-def test_pixels_are_kept_without_a_change(tmp_path, store):
-    shardctl.write(tmp_path / "out", ({"image": pixels(n)} for n in range(5)), store=store)
-    (batch,) = shardctl.open(tmp_path / "out").loader(batch_size=5)
+def test_pixels_are_kept_without_a_change(out, store):
+    shardctl.write(out, ({"image": pixels(n)} for n in range(5)), store=store)
+    (batch,) = shardctl.open(out).loader(batch_size=5)
     assert np.array_equal(batch["image"], np.stack([pixels(n) for n in range(5)]))
 
 
-def test_splits_are_written_one_after_the_other(tmp_path):
-    shardctl.write(tmp_path / "out", {"train": texts(40), "val": texts(7)})
-    ds = shardctl.open(tmp_path / "out")
+def test_splits_are_written_one_after_the_other(out):
+    shardctl.write(out, {"train": texts(40), "val": texts(7)})
+    ds = shardctl.open(out)
     assert [(split.name, split.samples) for split in ds.manifest.splits] == [
         ("train", 40),
         ("val", 7),
     ]
-    assert shardctl.open(tmp_path / "out", split="val")[0]["key"] == "000000040"
+    assert shardctl.open(out, split="val")[0]["key"] == "000000040"
 
 
 FIRST: list[Sample] = [{"n": 1}] * 2000
@@ -209,19 +210,17 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
     ],
 )
 def test_what_cannot_be_written_is_said_and_nothing_is_left(
-    tmp_path, samples, options, error, message
+    tmp_path, out, samples, options, error, message
 ):
     with pytest.raises(error, match=message):
-        shardctl.write(tmp_path / "out", samples, **options)
+        shardctl.write(out, samples, **options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_different_keys_are_no_repetition_whatever_their_hashes(tmp_path, monkeypatch):
+def test_different_keys_are_no_repetition_whatever_their_hashes(tmp_path, out, monkeypatch):
     monkeypatch.setattr(xxhash, "xxh3_64_intdigest", len)
-    shardctl.write(
-        tmp_path / "out", [{"key": f"{n:04}"} for n in range(3000)], samples_per_shard=500
-    )
-    assert shardctl.open(tmp_path / "out")[2999]["key"] == "2999"
+    shardctl.write(out, [{"key": f"{n:04}"} for n in range(3000)], samples_per_shard=500)
+    assert shardctl.open(out)[2999]["key"] == "2999"
     with pytest.raises(InputError, match="the samples 7 and 3,000 have the key 0007"):
         shardctl.write(
             tmp_path / "more",
@@ -230,12 +229,12 @@ def test_different_keys_are_no_repetition_whatever_their_hashes(tmp_path, monkey
         )
 
 
-def test_variants_of_one_record_have_the_same_key(tmp_path):
-    shardctl.write(tmp_path / "out", [{"key": "a", "variant": n} for n in range(3)])
-    assert [sample["variant"] for sample in shardctl.open(tmp_path / "out")] == [0, 1, 2]
+def test_variants_of_one_record_have_the_same_key(out):
+    shardctl.write(out, [{"key": "a", "variant": n} for n in range(3)])
+    assert [sample["variant"] for sample in shardctl.open(out)] == [0, 1, 2]
 
 
-def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path):
+def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path, out):
     def failing() -> Iterator[Sample]:
         yield from texts(3000)
         raise OSError("my camera is gone")
@@ -243,24 +242,23 @@ def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path):
     with pytest.raises(
         InputError, match=r"^sample 3,000: making it raised OSError: my camera is gone$"
     ) as raised:
-        shardctl.write(tmp_path / "out", failing())
+        shardctl.write(out, failing())
     assert isinstance(raised.value.__cause__, OSError)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dataset_is_replaced_on_request_only(tmp_path):
-    shardctl.write(tmp_path / "out", texts(4))
-    (tmp_path / "out" / "mine.txt").write_text("not part of it")
+def test_a_dataset_is_replaced_on_request_only(out):
+    shardctl.write(out, texts(4))
+    (out / "mine.txt").write_text("not part of it")
     with pytest.raises(DatasetError, match="holds a dataset; overwrite=True replaces it"):
-        shardctl.write(tmp_path / "out", texts(5))
-    assert len(shardctl.open(tmp_path / "out")) == 4
-    shardctl.write(tmp_path / "out", texts(5), overwrite=True)
-    assert len(shardctl.open(tmp_path / "out")) == 5
-    assert (tmp_path / "out" / "mine.txt").exists()
+        shardctl.write(out, texts(5))
+    assert len(shardctl.open(out)) == 4
+    shardctl.write(out, texts(5), overwrite=True)
+    assert len(shardctl.open(out)) == 5
+    assert (out / "mine.txt").exists()
 
 
-def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path):
-    out = tmp_path / "out"
+def test_it_has_no_source_and_its_tables_are_made_from_its_shards(out):
     shardctl.write(out, texts(2000), samples_per_shard=500)
     assert open_table(LocalFolder(out), PLAN).num_rows == 0
     before, names = sums(out), sorted(os.listdir(out))
@@ -273,15 +271,15 @@ def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path):
         "manifest.json",
     ):
         (out / name).unlink()
-        assert shardctl.repair(out, workers=0).repaired == (name,)
+        assert repair(out).repaired == (name,)
         assert (sums(out), sorted(os.listdir(out))) == (before, names)
     (out / "train-00001.arrow").unlink()
-    (unrepaired,) = shardctl.repair(out, workers=0).unrepaired
+    (unrepaired,) = repair(out).unrepaired
     assert unrepaired.file == "train-00001.arrow"
     assert "shardctl.write made its samples, of no source" in unrepaired.message
 
 
-def test_one_block_is_in_memory_at_a_time(tmp_path):
+def test_one_block_is_in_memory_at_a_time(tmp_path, out):
     """The samples are taken as they are written: a generator has not gone on far beyond what is in
     the file."""
     taken = 0
@@ -295,28 +293,26 @@ def test_one_block_is_in_memory_at_a_time(tmp_path):
             ahead = max(ahead, taken * 4000 - written)
             yield {"blob": number.to_bytes(4, "big") * 1000}
 
-    shardctl.write(tmp_path / "out", many(), compression="none", shard_size=2 << 20)
+    shardctl.write(out, many(), compression="none", shard_size=2 << 20)
     assert ahead < 16 << 20
-    assert len(ShardTable(LocalFolder(tmp_path / "out"))) >= 4
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["samples"] == taken
+    assert len(shards_of(out)) >= 4
+    assert json.loads((out / "manifest.json").read_text())["samples"] == taken
 
 
-def test_keys_of_variants_are_told_apart_whatever_they_are(tmp_path):
-    shardctl.write(
-        tmp_path / "out", [{"key": "2 x", "variant": "1"}, {"key": "x", "variant": "1 2"}]
-    )
-    assert len(shardctl.open(tmp_path / "out")) == 2
+def test_keys_of_variants_are_told_apart_whatever_they_are(out):
+    shardctl.write(out, [{"key": "2 x", "variant": "1"}, {"key": "x", "variant": "1 2"}])
+    assert len(shardctl.open(out)) == 2
 
 
-def test_a_key_that_cannot_be_written_is_refused_by_name(tmp_path):
+def test_a_key_that_cannot_be_written_is_refused_by_name(out):
     with pytest.raises(InputError, match="it must be a string of UTF-8"):
-        shardctl.write(tmp_path / "out", [{"key": "a\ud800", "x": 1}])
+        shardctl.write(out, [{"key": "a\ud800", "x": 1}])
 
 
-def test_times_with_a_zone_are_written_as_they_were_read(tmp_path):
+def test_times_with_a_zone_are_written_as_they_were_read(tmp_path, out):
     schema = pa.schema([("t", pa.timestamp("ns", "Europe/Berlin"))])
-    shardctl.write(tmp_path / "out", [{"t": np.datetime64(1, "ns")}], schema)
-    (sample,) = shardctl.open(tmp_path / "out")
+    shardctl.write(out, [{"t": np.datetime64(1, "ns")}], schema)
+    (sample,) = shardctl.open(out)
     shardctl.write(tmp_path / "again", [{"t": sample["t"]}], schema)
     assert shardctl.open(tmp_path / "again")[0]["t"] == np.datetime64(1, "ns")
 
@@ -354,12 +350,12 @@ AWARE = NAIVE.replace(tzinfo=timezone.utc)
         ),
     ],
 )
-def test_no_time_is_changed_where_its_type_is_found(several, message, tmp_path):
+def test_no_time_is_changed_where_its_type_is_found(several, message, out):
     with pytest.raises(InputError, match=message):
-        shardctl.write(tmp_path / "out", [{"t": value} for value in several])
+        shardctl.write(out, [{"t": value} for value in several])
 
 
-def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path):
+def test_times_with_and_without_a_zone_come_out_as_they_went_in(out):
     east = AWARE.astimezone(timezone(timedelta(hours=2)))
     sample = {
         "a": NAIVE,
@@ -375,8 +371,8 @@ def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path):
         "d": pa.duration("us"),
     }
     schema = pa.schema({**types, "e": pa.timestamp("ns")})
-    shardctl.write(tmp_path / "out", [sample, {**sample, "b": east}], schema)
-    for row in shardctl.open(tmp_path / "out"):
+    shardctl.write(out, [sample, {**sample, "b": east}], schema)
+    for row in shardctl.open(out):
         assert {name: row[name] for name in "abcde"} == {**sample, "e": np.datetime64(1, "ns")}
 
 
@@ -404,24 +400,22 @@ def test_a_declared_float32_takes_python_floats_and_rounds_them(tmp_path):
         assert row["t"].tolist() == [[near, float("inf")]]
 
 
-def test_an_array_of_float64_is_not_rounded(tmp_path):
+def test_an_array_of_float64_is_not_rounded(out):
     with pytest.raises(
         InputError, match=r"the field a is a numpy array of shape .* and type float64"
     ):
-        shardctl.write(
-            tmp_path / "out", [{"a": np.array([0.1])}], pa.schema({"a": pa.list_(pa.float32())})
-        )
+        shardctl.write(out, [{"a": np.array([0.1])}], pa.schema({"a": pa.list_(pa.float32())}))
 
 
 @pytest.mark.parametrize("value", [1e300, np.float64(1e300), 2**24 + 1, True, "0.1"])
-def test_what_is_no_float_that_a_declared_float32_rounds_is_refused(value, tmp_path):
+def test_what_is_no_float_that_a_declared_float32_rounds_is_refused(value, out):
     with pytest.raises(
         InputError, match=r"sample 0 .*: the field a is .*; its column is of type float"
     ):
-        shardctl.write(tmp_path / "out", [{"a": value}], pa.schema({"a": pa.float32()}))
+        shardctl.write(out, [{"a": value}], pa.schema({"a": pa.float32()}))
     # nobody chose float32
     with pytest.raises(InputError, match=r"sample 1,100 .*: the field a is 0\.1"):
-        shardctl.write(tmp_path / "out", [*[{"a": np.float32(0.5)}] * 1100, {"a": 0.1}])
+        shardctl.write(out, [*[{"a": np.float32(0.5)}] * 1100, {"a": 0.1}])
 
 
 TENSOR = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2, 3)))])
@@ -431,9 +425,9 @@ GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 @pytest.mark.parametrize(
     "value", [GRID, GRID.reshape(-1), GRID.tolist(), GRID.reshape(-1).tolist(), GRID.T.copy().T]
 )
-def test_a_tensor_may_come_as_an_array_or_as_lists(value, tmp_path):
-    shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
-    assert np.array_equal(shardctl.open(tmp_path / "out")[0]["t"], GRID)
+def test_a_tensor_may_come_as_an_array_or_as_lists(value, out):
+    shardctl.write(out, {"train": [{"t": value}]}, schema=TENSOR)
+    assert np.array_equal(shardctl.open(out)[0]["t"], GRID)
 
 
 @pytest.mark.parametrize(
@@ -448,9 +442,9 @@ def test_a_tensor_may_come_as_an_array_or_as_lists(value, tmp_path):
         "x",
     ],
 )
-def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(value, tmp_path):
+def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(value, out):
     with pytest.raises(InputError, match="the field t is"):
-        shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
+        shardctl.write(out, {"train": [{"t": value}]}, schema=TENSOR)
 
 
 @pytest.mark.parametrize(
@@ -472,27 +466,25 @@ def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(valu
         ([np.array([1, 2]), np.array([3, 4])], pa.int64()),
     ],
 )
-def test_a_tensor_takes_the_numbers_that_a_list_takes(value, type_, tmp_path):
+def test_a_tensor_takes_the_numbers_that_a_list_takes(value, type_, out):
     for schema in (
         pa.schema([("t", pa.fixed_shape_tensor(type_, (2,)))]),
         pa.schema([("t", pa.list_(type_))]),
     ):
         with pytest.raises(InputError, match="the field t is"):
-            shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=schema)
+            shardctl.write(out, {"train": [{"t": value}]}, schema=schema)
 
 
 @pytest.mark.parametrize(
     "value", [[1, 0.5], [float("nan"), -0.0], [2**24, 1.0], np.array([1, 0.5], ">f4"), (1.0, 2.0)]
 )
-def test_a_tensor_keeps_the_numbers_that_it_can_hold(value, tmp_path):
+def test_a_tensor_keeps_the_numbers_that_it_can_hold(value, out):
     schema = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2,)))])
-    shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=schema)
-    assert (
-        shardctl.open(tmp_path / "out")[0]["t"].tobytes() == np.array(value, np.float32).tobytes()
-    )
+    shardctl.write(out, {"train": [{"t": value}]}, schema=schema)
+    assert shardctl.open(out)[0]["t"].tobytes() == np.array(value, np.float32).tobytes()
 
 
-def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path):
+def test_a_generator_may_use_its_arrays_and_lists_again(out):
     array, image, numbers, sample = (
         np.zeros(2),
         np.zeros((2, 2, 3), np.uint8),
@@ -522,8 +514,8 @@ def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path):
             "data": pa.binary(),
         }
     )
-    shardctl.write(tmp_path / "out", samples(), schema=schema)
-    dataset = shardctl.open(tmp_path / "out")
+    shardctl.write(out, samples(), schema=schema)
+    dataset = shardctl.open(out)
     for number in range(1500):
         row = dataset[number]
         assert row["data"][0] == number % 256
@@ -541,12 +533,12 @@ def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path):
 
 
 @pytest.mark.parametrize("parts", [None, [1, 2]])
-def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path, parts):
+def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path, out, parts):
     """As where `convert` overwrites it: the new dataset does not remember them."""
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source = tmp_path / "in.jsonl"
     for count in (2, 3):
         source.write_text('{"text": "a"}\n' * count)
-        shardctl.convert(source, out, workers=0, keep_generations=1, update=count > 2)
+        convert(source, out, keep_generations=1, update=count > 2)
     assert (out / "generations" / "00001").exists()
     (out / "generations" / "mine").mkdir()
     shardctl.write(out, two_of if parts else two_of(0), parts=parts, overwrite=True)

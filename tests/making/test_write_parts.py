@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataset_facts import sums
+from dataset_facts import shards_of, sums
+from in_this_process import convert
 from PIL import Image
 from written_samples import pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError, WorkerError
-from shardctl.format.tables import ShardTable
-from shardctl.system.folders import LocalFolder
 
 Sample = dict[str, Any]
 
@@ -66,7 +65,7 @@ def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path, limit):
     assert plain(shardctl.open(tmp_path / "there")) == expected(parts)
     assert shardctl.verify(tmp_path / "there", "deep").findings == ()
     assert not (tmp_path / "there" / ".shardctl").exists()
-    entries = list(ShardTable(LocalFolder(tmp_path / "there")))
+    entries = shards_of(tmp_path / "there")
     if "samples_per_shard" in limit:
         assert [entry.rows for entry in entries[:-1]] == [40] * (len(entries) - 1)
     elif limit:
@@ -75,11 +74,11 @@ def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path, limit):
         assert len(entries) == 1
 
 
-def test_any_function_will_do(tmp_path):
+def test_any_function_will_do(out):
     """Processes are forked: it need not be one that can be imported there."""
     offset = 5
-    shardctl.write(tmp_path / "out", lambda part: [{"n": part + offset}], parts=[1, 2], workers=2)
-    assert [sample["n"] for sample in shardctl.open(tmp_path / "out")] == [6, 7]
+    shardctl.write(out, lambda part: [{"n": part + offset}], parts=[1, 2], workers=2)
+    assert [sample["n"] for sample in shardctl.open(out)] == [6, 7]
 
 
 def test_splits_are_given_by_name_or_drawn_by_key(tmp_path):
@@ -152,13 +151,13 @@ def ending(part: int) -> Iterator[Sample]:
         (lambda part: 5, 0, UsageError, "samples are an iterable of dicts"),
     ],
 )
-def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, message, tmp_path):
+def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, message, out):
     with pytest.raises(error, match=message) as raised:
-        shardctl.write(tmp_path / "out", make, parts=range(60), workers=workers)
+        shardctl.write(out, make, parts=range(60), workers=workers)
     if error is not UsageError and "key" not in message and "no part" not in message:
         assert "of 60 parts done; the same call goes on with the others" in str(raised.value)
     with pytest.raises(DatasetError):
-        shardctl.open(tmp_path / "out")
+        shardctl.open(out)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +171,9 @@ def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, mes
         (7, {}, "samples are an iterable of dicts, or a dataset"),
     ],
 )
-def test_arguments_that_do_not_fit_are_wrong_usage(samples, options, message, tmp_path):
+def test_arguments_that_do_not_fit_are_wrong_usage(samples, options, message, out):
     with pytest.raises(UsageError, match=message):
-        shardctl.write(tmp_path / "out", samples, **options)
+        shardctl.write(out, samples, **options)
 
 
 MAKING = """
@@ -194,7 +193,7 @@ MAKING = """
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, how):
+def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, out, how):
     """Parts that were done are not made again, but for the first two, of which some samples are
     looked at; no process stays."""
     (tmp_path / "make.py").write_text(textwrap.dedent(MAKING))
@@ -216,14 +215,14 @@ def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, how):
     with pytest.raises(
         DatasetError, match=r"holds \d+ of 12 parts that an earlier call of shardctl\.write made"
     ):
-        shardctl.write(tmp_path / "out", rows, parts=[1])
+        shardctl.write(out, rows, parts=[1])
     (tmp_path / "made.txt").unlink()
     subprocess.run(command, cwd=tmp_path, check=True)
     made = [int(line) for line in (tmp_path / "made.txt").read_text().splitlines()]
     assert set(made) - {0, 1} == set(range(12)) - done - {0, 1}
-    samples = [(sample["part"], sample["number"]) for sample in shardctl.open(tmp_path / "out")]
+    samples = [(sample["part"], sample["number"]) for sample in shardctl.open(out)]
     assert samples == [(part, number) for part in range(12) for number in range(10)]
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
 class Indexed:
@@ -239,9 +238,9 @@ class Indexed:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_by_index_is_written(tmp_path, workers):
-    shardctl.write(tmp_path / "out", Indexed(), fields=("image", "label"), workers=workers)
-    ds = shardctl.open(tmp_path / "out")
+def test_a_dataset_by_index_is_written(tmp_path, out, workers):
+    shardctl.write(out, Indexed(), fields=("image", "label"), workers=workers)
+    ds = shardctl.open(out)
     assert (len(ds), ds.classes) == (30, ("cat", "dog"))
     assert all((sample["image"] == pixels(index)).all() for index, sample in enumerate(ds))
     with pytest.raises(
@@ -252,41 +251,39 @@ def test_a_dataset_by_index_is_written(tmp_path, workers):
         shardctl.write(tmp_path / "other", Indexed(), fields=["image"])
 
 
-def test_a_partial_with_other_arguments_is_another_call(tmp_path):
-    shardctl.write(tmp_path / "out", functools.partial(scaled, factor=2), parts=[1, 2])
-    shardctl.write(
-        tmp_path / "out", functools.partial(scaled, factor=3), parts=[1, 2], overwrite=True
-    )
-    assert [sample["n"] for sample in shardctl.open(tmp_path / "out")] == [3, 6]
+def test_a_partial_with_other_arguments_is_another_call(out):
+    shardctl.write(out, functools.partial(scaled, factor=2), parts=[1, 2])
+    shardctl.write(out, functools.partial(scaled, factor=3), parts=[1, 2], overwrite=True)
+    assert [sample["n"] for sample in shardctl.open(out)] == [3, 6]
 
 
 def scaled(part: int, factor: int) -> list[Sample]:
     return [{"n": part * factor}]
 
 
-def test_datasets_of_torch_are_written(tmp_path):
+def test_datasets_of_torch_are_written(out):
     torch = pytest.importorskip("torch")
     tensors = torch.utils.data.TensorDataset(torch.arange(40).reshape(20, 2), torch.arange(20))
-    shardctl.write(tmp_path / "out", tensors, fields=("pair", "number"), workers=2)
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.write(out, tensors, fields=("pair", "number"), workers=2)
+    ds = shardctl.open(out)
     assert [(sample["pair"].tolist(), sample["number"]) for sample in ds] == [
         ([2 * n, 2 * n + 1], n) for n in range(20)
     ]
 
 
 @pytest.mark.thorough
-def test_datasets_of_tensorflow_are_written(tmp_path):
+def test_datasets_of_tensorflow_are_written(out):
     tensorflow = pytest.importorskip("tensorflow")
     dataset = tensorflow.data.Dataset.from_tensor_slices(
         {"n": list(range(20)), "text": [f"t{n}" for n in range(20)]}
     )
-    shardctl.write(tmp_path / "out", dataset)
-    assert [(sample["n"], sample["text"]) for sample in shardctl.open(tmp_path / "out")] == [
+    shardctl.write(out, dataset)
+    assert [(sample["n"], sample["text"]) for sample in shardctl.open(out)] == [
         (n, f"t{n}".encode()) for n in range(20)
     ]
 
 
-def test_datasets_of_hugging_face_are_written(tmp_path):
+def test_datasets_of_hugging_face_are_written(tmp_path, out):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         image=datasets.Image(),
@@ -299,8 +296,8 @@ def test_datasets_of_hugging_face_are_written(tmp_path):
     ]
     dataset = datasets.Dataset.from_list(made, features=features)
     splits = datasets.DatasetDict({"train": dataset, "test": dataset.select(range(0))})
-    shardctl.write(tmp_path / "out", dataset)
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.write(out, dataset)
+    ds = shardctl.open(out)
     assert (ds.classes, [sample["caption"] for sample in ds]) == (
         ("cat", "dog"),
         [f"photo {n}" for n in range(10)],
@@ -314,13 +311,13 @@ def test_datasets_of_hugging_face_are_written(tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_page_about_it_works_as_it_is_written(tmp_path):
+def test_the_page_about_it_works_as_it_is_written(tmp_path, out):
     page = (Path(__file__).parents[2] / "docs" / "write.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     for name, numbers in (("a.txt", range(50)), ("b.txt", range(50, 80))):
         (tmp_path / name).write_text("".join(f"{number}\n" for number in numbers))
     subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert sorted((sample["number"], sample["square"]) for sample in ds) == [
         (n, n * n) for n in range(80)
     ]
@@ -341,16 +338,16 @@ def test_calls_in_two_threads_do_not_meet(tmp_path):
         assert shardctl.verify(tmp_path / name).findings == ()
 
 
-def test_the_function_is_called_in_other_processes_alone(tmp_path):
+def test_the_function_is_called_in_other_processes_alone(out):
     """A library that has threads of its own does not work in a fork of a process that has used
     it."""
     shardctl.write(
-        tmp_path / "out",
+        out,
         lambda part: [{"part": part, "process": os.getpid()}],
         parts=range(9),
         workers=2,
     )
-    assert os.getpid() not in {sample["process"] for sample in shardctl.open(tmp_path / "out")}
+    assert os.getpid() not in {sample["process"] for sample in shardctl.open(out)}
 
 
 OWN_DATASET = """
@@ -365,9 +362,9 @@ class Numbers:
 
 
 @pytest.mark.thorough
-def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path):
+def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path, out):
     script = (
-        f"import shardctl, own_dataset; shardctl.write({str(tmp_path / 'out')!r}, "
+        f"import shardctl, own_dataset; shardctl.write({str(out)!r}, "
         "own_dataset.Numbers(), workers=1"
     )
 
@@ -381,18 +378,18 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
     (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=-1, n=2))
     assert "made with other arguments or other code; overwrite=True starts over" in run().stderr
     assert run(", overwrite=True").returncode == 0
-    assert {sample["n"] for sample in shardctl.open(tmp_path / "out")} == {2}
+    assert {sample["n"] for sample in shardctl.open(out)} == {2}
 
 
 @pytest.mark.thorough
-def test_a_call_that_nothing_can_recognise_begins_anew(tmp_path):
+def test_a_call_that_nothing_can_recognise_begins_anew(out):
     for _ in range(2):
         with pytest.raises(
             InputError, match="begins anew: nothing tells whether its code is the same"
         ):
-            shardctl.write(tmp_path / "out", lambda part: failing(part), parts=range(60))
-    shardctl.write(tmp_path / "out", lambda part: rows(part), parts=range(60))
-    assert plain(shardctl.open(tmp_path / "out")) == expected(range(60))
+            shardctl.write(out, lambda part: failing(part), parts=range(60))
+    shardctl.write(out, lambda part: rows(part), parts=range(60))
+    assert plain(shardctl.open(out)) == expected(range(60))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "F", "I;16", "L", "P"])
@@ -410,11 +407,10 @@ def test_pictures_become_what_a_conversion_makes_of_them(mode, tmp_path):
         )
     (tmp_path / "in").mkdir()
     picture.save(tmp_path / "in" / ("a.tiff" if mode == "F" else "a.png"))
-    shardctl.convert(
+    convert(
         tmp_path / "in",
         tmp_path / "converted",
         {"store": "raw", "transform": [{"name": "crop", "size": 8}]},
-        workers=0,
     )
     shardctl.write(tmp_path / "written", [{"image": picture}])
     one, other = (shardctl.open(tmp_path / name)[0]["image"] for name in ("converted", "written"))
@@ -450,8 +446,8 @@ def test_keys_and_splits_do_not_depend_on_workers(tmp_path):
         ([{"label": "a"}], {"classes": "ab"}),
     ],
 )
-def test_what_contradicts_itself_is_wrong_usage(samples, options, tmp_path):
+def test_what_contradicts_itself_is_wrong_usage(samples, options, out):
     with pytest.raises(UsageError):
-        shardctl.write(tmp_path / "out", samples, **options)
+        shardctl.write(out, samples, **options)
     with pytest.raises(InputError, match="is a dict, so its values have names"):
-        shardctl.write(tmp_path / "out", [{"a": 1}], fields=["b"])
+        shardctl.write(out, [{"a": 1}], fields=["b"])

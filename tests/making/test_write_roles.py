@@ -28,7 +28,7 @@ def png(values: Any) -> bytes:
     return target.getvalue()
 
 
-def test_objects_and_masks_are_moved_with_the_image(tmp_path, cli):
+def test_objects_and_masks_are_moved_with_the_image(out, cli):
     mask = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)
     samples = [
         {"image": PIXELS, "things": OBJECTS, "mask": mask},
@@ -39,10 +39,8 @@ def test_objects_and_masks_are_moved_with_the_image(tmp_path, cli):
             "mask": png(mask),
         },
     ]
-    shardctl.write(
-        tmp_path / "out", samples, roles={"things": ROLE, "mask": {"role": "mask", "ignore": 255}}
-    )
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.write(out, samples, roles={"things": ROLE, "mask": {"role": "mask", "ignore": 255}})
+    ds = shardctl.open(out)
     assert ds.roles.objects["things"].names == ("cat", "dog")
     assert ds[0]["things"]["bbox"][0].tolist() == np.array([1.1, 2, 3, 4], np.float32).tolist()
     (batch,) = ds.loader(3, flip=1.0, crop=(12, 14), fill={"mask": 255})
@@ -53,10 +51,10 @@ def test_objects_and_masks_are_moved_with_the_image(tmp_path, cli):
     assert batch["things"][1] is None
     assert np.array_equal(batch["mask"][0], mask[:, 1:15][:, ::-1])
     assert np.array_equal(batch["mask"][2], mask[:, 1:15][:, ::-1])
-    assert cli("verify", tmp_path / "out").code == 0
+    assert cli("verify", out).code == 0
 
 
-def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path):
+def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path, out):
     type_ = pa.struct(
         [
             ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
@@ -69,12 +67,12 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path):
     )
     objects = {"bbox": [[1, 2, 3, 4]], "category": [5], "area": [None]}
     shardctl.write(
-        tmp_path / "out",
+        out,
         [{"image": PIXELS, "objects": objects}],
         schema,
         roles={"objects": "objects"},
     )
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert ds.schema.field("objects").type == type_
     assert ds.roles.objects["objects"].names is None
     found = ds[0]["objects"]
@@ -114,17 +112,17 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path):
         (["objects"], "roles must be a dict such as"),
     ],
 )
-def test_roles_that_cannot_be_are_refused(tmp_path, roles, says):
+def test_roles_that_cannot_be_are_refused(out, roles, says):
     with pytest.raises(UsageError, match=says):
-        shardctl.write(tmp_path / "out", [{"image": PIXELS, "objects": OBJECTS}], roles=roles)
-    assert not (tmp_path / "out").exists()
+        shardctl.write(out, [{"image": PIXELS, "objects": OBJECTS}], roles=roles)
+    assert not out.exists()
 
 
-def test_objects_need_an_image(tmp_path):
+def test_objects_need_an_image(out):
     with pytest.raises(
         UsageError, match="objects and masks need an image, and the samples have none"
     ):
-        shardctl.write(tmp_path / "out", [{"objects": OBJECTS}], roles={"objects": "objects"})
+        shardctl.write(out, [{"objects": OBJECTS}], roles={"objects": "objects"})
 
 
 @pytest.mark.parametrize(
@@ -143,14 +141,14 @@ def test_objects_need_an_image(tmp_path):
         ({"bbox": 7}, "whose bbox is 7"),
     ],
 )
-def test_objects_that_are_wrong_are_errors(tmp_path, monkeypatch, changed, says):
+def test_objects_that_are_wrong_are_errors(out, monkeypatch, changed, says):
     monkeypatch.setattr("shardctl.making.write.FIRST_SAMPLES", 2)
     samples = [{"image": PIXELS, "objects": OBJECTS}] * 3 + [
         {"image": PIXELS, "objects": {**OBJECTS, **changed}}
     ]
     with pytest.raises(InputError, match=rf"sample 3 \(000000003\): the field objects is .*{says}"):
-        shardctl.write(tmp_path / "out", iter(samples), roles={"objects": ROLE})
-    assert not (tmp_path / "out").exists()
+        shardctl.write(out, iter(samples), roles={"objects": ROLE})
+    assert not out.exists()
 
 
 NOT_FINITE = "a number that is not finite, or beyond float32"
@@ -199,16 +197,16 @@ NOT_FINITE = "a number that is not finite, or beyond float32"
         ({"keypoints": [[[1, 2, 2]], [[1, np.nan, 2]]]}, rf"keypoints\[1\] have {NOT_FINITE};"),
     ],
 )
-def test_numbers_that_would_not_come_out_as_they_went_in_are_errors(tmp_path, changed, says):
+def test_numbers_that_would_not_come_out_as_they_went_in_are_errors(out, changed, says):
     with pytest.raises(
         InputError, match=rf"sample 0 \(000000000\): the field objects is a dict whose {says}"
     ):
         shardctl.write(
-            tmp_path / "out",
+            out,
             [{"image": PIXELS, "objects": {**OBJECTS, **changed}}],
             roles={"objects": ROLE},
         )
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def test_objects_that_were_read_can_be_written(tmp_path):
@@ -230,7 +228,7 @@ def test_objects_that_were_read_can_be_written(tmp_path):
     assert first == second
 
 
-def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path):
+def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path, out):
     type_ = pa.struct(
         [
             ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
@@ -242,22 +240,20 @@ def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path):
         [("image", pa.fixed_shape_tensor(pa.uint8(), (12, 16, 3))), ("objects", type_)]
     )
     objects = {"bbox": [[1.5, 2, 3, 4]], "category": [1], "segmentation": [[[1, 2, 3, 4, 5, 6]]]}
-    shardctl.write(
-        tmp_path / "out", [{"image": PIXELS, "objects": objects}], schema, roles={"objects": ROLE}
-    )
-    assert shardctl.open(tmp_path / "out")[0]["objects"]["category"].tolist() == [1]
+    shardctl.write(out, [{"image": PIXELS, "objects": objects}], schema, roles={"objects": ROLE})
+    assert shardctl.open(out)[0]["objects"]["category"].tolist() == [1]
     for name, value in (("category", [1.5]), ("segmentation", [[[1, 2.5, 3, 4, 5, 6]]])):
         sample = {"image": PIXELS, "objects": {**objects, name: value}}
         with pytest.raises(InputError, match=rf"whose {name}\[0\] is .*; it must be"):
             shardctl.write(tmp_path / "other", [sample], schema, roles={"objects": ROLE})
 
 
-def test_a_member_that_objects_do_not_have_is_named(tmp_path):
+def test_a_member_that_objects_do_not_have_is_named(out):
     with pytest.raises(
         UsageError, match="objects has a member colour; objects have id, category, bbox"
     ):
         shardctl.write(
-            tmp_path / "out",
+            out,
             [{"image": PIXELS, "objects": {**OBJECTS, "colour": [1, 2]}}],
             roles={"objects": "objects"},
         )
@@ -272,17 +268,17 @@ def test_a_member_that_objects_do_not_have_is_named(tmp_path):
         (b"x", "not an image"),
     ],
 )
-def test_masks_that_are_wrong_are_errors(tmp_path, mask, says):
+def test_masks_that_are_wrong_are_errors(out, mask, says):
     with pytest.raises(InputError, match=rf"sample 0 \(000000000\).*{says}"):
-        shardctl.write(tmp_path / "out", [{"image": PIXELS, "mask": mask}], roles={"mask": "mask"})
+        shardctl.write(out, [{"image": PIXELS, "mask": mask}], roles={"mask": "mask"})
 
 
-def test_a_mask_of_16_bits_keeps_its_numbers(tmp_path):
+def test_a_mask_of_16_bits_keeps_its_numbers(out):
     mask = np.arange(12 * 16, dtype=np.uint16).reshape(12, 16) * 300
     shardctl.write(
-        tmp_path / "out",
+        out,
         [{"image": png(PIXELS), "mask": mask}],
         roles={"mask": {"role": "mask", "bits": 16}},
     )
-    (batch,) = shardctl.open(tmp_path / "out").loader(1)
+    (batch,) = shardctl.open(out).loader(1)
     assert np.array_equal(batch["mask"][0], mask)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from image_files import images
+from programs import run_python
 
 import shardctl
 from shardctl.errors import BusyError, DiskFullError, StorageError
@@ -24,24 +25,43 @@ from shardctl.making.convert import Listener
 from shardctl.system import file_lease
 from shardctl.system.file_lease import LEASE, STALE_SECONDS, Owner
 
+OTHER = json.dumps(vars(Owner("node8", "other", 1, "now", "other")))
+"""What a machine that takes a lease over writes into it."""
 
-def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path):
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Path:
+    return tmp_path / "out" / ".shardctl"
+
+
+def refused(staging: Path, said: str | None, error: type[Exception] = BusyError) -> None:
+    """Fail unless the lease cannot be had, which waits for nobody."""
+    with pytest.raises(error, match=said), file_lease.hold(staging, None):
+        pass
+
+
+def converted(tmp_path: Path) -> int:
+    """Convert one image unless another one does, and return how many samples were made."""
     source = images(tmp_path / "in", "1.png")
+    return shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail").samples
+
+
+def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path, staging):
     with (
-        file_lease.hold(tmp_path / "out" / ".shardctl", None),
+        file_lease.hold(staging, None),
         pytest.raises(BusyError, match=f"process {os.getpid()} on "),
     ):
-        shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail")
+        converted(tmp_path)
     assert not (tmp_path / "out").exists(), "a lease leaves nothing behind"
 
 
-def test_a_second_converter_waits_and_says_for_whom(tmp_path):
+def test_a_second_converter_waits_and_says_for_whom(tmp_path, staging):
     source = images(tmp_path / "in", "1.png")
     heard: list[str] = []
     free = threading.Event()
 
     def first() -> None:
-        with file_lease.hold(tmp_path / "out" / ".shardctl", None):
+        with file_lease.hold(staging, None):
             held.set()
             free.wait(20)
 
@@ -62,23 +82,11 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("count", [2, 3])
-def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path, count):
+def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path):
     images(tmp_path / "in", "1.png", "2.png", "3.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, samples_per_shard=1)
-    command = [
-        sys.executable,
-        "-m",
-        "shardctl",
-        "convert",
-        "in",
-        "out",
-        "--store",
-        "png",
-        "--workers",
-        "0",
-        "--overwrite",
-    ]
+    options = "convert in out --store png --workers 0 --overwrite"
+    command = [sys.executable, "-m", "shardctl", *options.split()]
     for _ in range(2):
         with contextlib.ExitStack() as stack:
             running = [
@@ -87,10 +95,10 @@ def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path, count):
                         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
                     )
                 )
-                for _ in range(count)
+                for _ in range(3)
             ]
             ended = [process.communicate(timeout=120) for process in running]
-        assert [process.returncode for process in running] == [0] * count, ended
+        assert [process.returncode for process in running] == [0] * 3, ended
         assert shardctl.verify(tmp_path / "out").findings == ()
         assert shardctl.open(tmp_path / "out").manifest.recipe["store"] == "png"
         assert not (tmp_path / "out" / ".shardctl").exists()
@@ -158,57 +166,38 @@ def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(file_lease, "SETTLE_SECONDS", 0.05)
 
 
-def test_without_locks_there_is_one_writer_all_the_same(tmp_path, no_locks):
-    source, staging = images(tmp_path / "in", "1.png"), tmp_path / "out" / ".shardctl"
+def test_without_locks_there_is_one_writer_all_the_same(tmp_path, staging, no_locks):
     with (
         file_lease.hold(staging, None),
         pytest.raises(BusyError, match=f"process {os.getpid()} on "),
     ):
-        shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail")
-    assert shardctl.convert(source, tmp_path / "out", workers=0).status == "created"
+        converted(tmp_path)
+    assert converted(tmp_path) == 1
     assert not staging.exists()
 
 
-def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(tmp_path, no_locks):
+def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(tmp_path, staging, no_locks):
     """That of this machine too: nothing else tells whether it is there, seen from inside a
     container."""
-    left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS / 2)
-    with (
-        pytest.raises(BusyError, match="process 4711 on node7"),
-        file_lease.hold(tmp_path / "out" / ".shardctl", None),
-    ):
-        pass
-    left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS * 2)
-    assert (
-        shardctl.convert(
-            images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail"
-        ).samples
-        == 1
-    )
+    left_behind(staging, Owner.me().boot, age=STALE_SECONDS / 2)
+    refused(staging, "process 4711 on node7")
+    left_behind(staging, Owner.me().boot, age=STALE_SECONDS * 2)
+    assert converted(tmp_path) == 1
 
 
 def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
-    tmp_path, no_locks, monkeypatch
+    staging, no_locks, monkeypatch
 ):
     """Another machine writes itself into it right after this one has done so."""
-    left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
-    path = tmp_path / "out" / ".shardctl" / LEASE
-    monkeypatch.setattr(
-        file_lease.time,
-        "sleep",
-        lambda _: path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other")))),
-    )
-    with (
-        pytest.raises(BusyError, match="another one that has just taken it over"),
-        file_lease.hold(path.parent, None),
-    ):
-        pass
-    assert json.loads(path.read_text())["host"] == "node8"
+    left_behind(staging, "another machine", age=STALE_SECONDS * 2)
+    path = staging / LEASE
+    monkeypatch.setattr(file_lease.time, "sleep", lambda _: path.write_text(OTHER))
+    refused(staging, "another one that has just taken it over")
+    assert path.read_text() == OTHER
 
 
-def test_a_lock_that_hides_its_file_is_waited_for(tmp_path, monkeypatch):
+def test_a_lock_that_hides_its_file_is_waited_for(staging, monkeypatch):
     """As SMB has it: what is locked can be read by its owner's descriptor alone."""
-    staging = tmp_path / "out" / ".shardctl"
     with file_lease.hold(staging, None) as held:
         opened = map(int, os.listdir("/proc/self/fd"))
         own = {descriptor for descriptor in opened if is_lease(descriptor, staging)}
@@ -225,11 +214,7 @@ def test_a_lock_that_hides_its_file_is_waited_for(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "pread", hidden)
         monkeypatch.setattr("fcntl.flock", refuse)
         held.check()
-        with (
-            pytest.raises(BusyError, match="one that cannot be read"),
-            file_lease.hold(staging, None),
-        ):
-            pass
+        refused(staging, "one that cannot be read")
 
 
 def is_lease(descriptor: int, staging: Path) -> bool:
@@ -239,11 +224,10 @@ def is_lease(descriptor: int, staging: Path) -> bool:
         return False
 
 
-def test_a_lease_that_was_taken_over_stays_with_the_new_owner(tmp_path):
-    path = tmp_path / "out" / ".shardctl" / LEASE
-    with file_lease.hold(path.parent, None):
-        path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
-    assert json.loads(path.read_text())["host"] == "node8"
+def test_a_lease_that_was_taken_over_stays_with_the_new_owner(staging):
+    with file_lease.hold(staging, None):
+        (staging / LEASE).write_text(OTHER)
+    assert (staging / LEASE).read_text() == OTHER
 
 
 @pytest.mark.skipif(
@@ -266,7 +250,7 @@ def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path):
                 )
 
 
-def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path, monkeypatch):
+def test_one_that_is_just_ending_is_not_waited_for_without_end(staging, monkeypatch):
     monkeypatch.setattr(file_lease, "ENDING_SECONDS", 0.0)
     monkeypatch.setattr(file_lease, "LOOK_SECONDS", 0.001)
     real = os.open
@@ -281,104 +265,82 @@ def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path, monkeyp
         pytest.raises(
             StorageError, match="could not be made for 0 seconds, and no other shardctl was seen"
         ),
-        file_lease.hold(tmp_path / "out" / ".shardctl", lambda _: None),
+        file_lease.hold(staging, lambda _: None),
     ):
         pass
 
 
-def test_a_lease_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+def test_a_lease_that_cannot_be_written_leaves_nothing(staging, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(DiskFullError), file_lease.hold(tmp_path / "out" / ".shardctl", None):
-        pass
-    assert not (tmp_path / "out").exists()
+    refused(staging, None, DiskFullError)
+    assert not staging.parent.exists()
 
 
-def left_behind(out: Path, boot: str, age: float) -> None:
-    (out / ".shardctl").mkdir(parents=True, exist_ok=True)
+def left_behind(staging: Path, boot: str, age: float) -> None:
+    staging.mkdir(parents=True, exist_ok=True)
     owner = Owner("node7", boot, 4711, "2026-01-01T00:00:00+00:00", "token")
-    path = out / ".shardctl" / LEASE
+    path = staging / LEASE
     path.write_text(json.dumps(vars(owner)))
     then = path.stat().st_mtime - age
     os.utime(path, (then, then))
 
 
-def test_the_lease_of_a_live_converter_on_another_machine_is_respected(tmp_path):
-    left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS / 2)
-    with (
-        pytest.raises(BusyError, match="process 4711 on node7"),
-        file_lease.hold(tmp_path / "out" / ".shardctl", None),
-    ):
-        pass
+def test_the_lease_of_a_live_converter_on_another_machine_is_respected(staging):
+    left_behind(staging, "another machine", age=STALE_SECONDS / 2)
+    refused(staging, "process 4711 on node7")
 
 
-def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("boot", "age"), [("another machine", STALE_SECONDS * 2), (None, 0)])
+def test_a_lease_without_heartbeat_or_of_a_dead_process_of_this_machine_is_taken_over(
+    tmp_path, staging, monkeypatch, boot, age
+):
     monkeypatch.setattr(file_lease, "SETTLE_SECONDS", 0.05)
-    left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
-    assert (
-        shardctl.convert(
-            images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail"
-        ).samples
-        == 1
-    )
+    left_behind(staging, boot or Owner.me().boot, age)
+    assert converted(tmp_path) == 1
 
 
-def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(tmp_path):
-    left_behind(tmp_path / "out", Owner.me().boot, age=0)
-    assert (
-        shardctl.convert(
-            images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail"
-        ).samples
-        == 1
-    )
-
-
-def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(tmp_path, monkeypatch):
+def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(staging, monkeypatch):
     monkeypatch.setattr(file_lease, "HEARTBEAT_SECONDS", 0.01)
-    staging = tmp_path / "out" / ".shardctl"
     with file_lease.hold(staging, None) as held:
         path = staging / LEASE
         os.utime(path, (0, 0))
         while path.stat().st_mtime < STALE_SECONDS:
             held.check()
-        path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
+        path.write_text(OTHER)
         with pytest.raises(BusyError, match="took over"):
             held.check()
 
 
-def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path):
+def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path, staging):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(20)))
-    path = tmp_path / "out" / ".shardctl" / LEASE
-
-    def stall(_: object) -> None:
-        path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
-
+    stall = Listener(progress=lambda _: (staging / LEASE).write_text(OTHER))
     with pytest.raises(BusyError, match="process 1 on node8, since now took over"):
-        shardctl.convert(source, tmp_path / "out", workers=0, listener=Listener(progress=stall))
+        shardctl.convert(source, tmp_path / "out", workers=0, listener=stall)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path):
-    script = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl.system import "
-        "file_lease\n"
-        "with file_lease.hold(Path(sys.argv[1]), None):\n"
-        "    child = os.fork()\n"
-        "    if not child:\n"
-        "        os.close(1)\n"
-        "        time.sleep(60)\n"
-        "    print(child, flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "out" / ".shardctl")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+FORKS = """
+import os, signal, sys, time
+from pathlib import Path
+from shardctl.system import file_lease
+with file_lease.hold(Path(sys.argv[1]), None):
+    child = os.fork()
+    if not child:
+        os.close(1)
+        os.close(2)
+        time.sleep(60)
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(staging):
+    ran = run_python(FORKS, staging)
     try:
-        with file_lease.hold(tmp_path / "out" / ".shardctl", None) as held:
+        with file_lease.hold(staging, None) as held:
             held.check()
     finally:
         os.kill(int(ran.stdout), signal.SIGKILL)

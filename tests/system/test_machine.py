@@ -4,12 +4,11 @@ where it may be made."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import run_python
 
 from shardctl.system import machine
 from shardctl.system.machine import cpu_share, memory_limit
@@ -109,7 +108,5 @@ def one_core() -> Iterator[Path]:
 def test_a_real_control_group_is_seen(one_core):
     code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()))"
     code += "; from shardctl.system.machine import usable_cores; print(usable_cores())"
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(one_core / "cgroup.procs")], capture_output=True, text=True
-    )
+    ran = run_python(code, one_core / "cgroup.procs")
     assert ran.stdout == "1\n", ran.stderr

@@ -89,20 +89,8 @@ def test_a_page_and_a_sheet_of_before_are_replaced(cli, here):
 
 @pytest.mark.thorough
 def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(cli, here, photos):
-    options = (
-        "--resize",
-        "32x32",
-        "--consumer-rate",
-        20,
-        "--inputs",
-        8,
-        "--batch-size",
-        4,
-        "--workers",
-        0,
-        "--lossless",
-    )
-    advise = ("advise", photos, *options, "--write", "recipe.toml")
+    options = "--resize 32x32 --consumer-rate 20 --inputs 8 --batch-size 4 --workers 0 --lossless"
+    advise = ("advise", photos, *options.split(), "--write", "recipe.toml")
     assert [cli(*advise).code for _ in range(2)] == [0, 0]
     assert cli("convert", photos, "again", "--recipe", "recipe.toml", "--workers", 0).code == 0
     recipe = (here / "recipe.toml").read_text()
@@ -144,7 +132,6 @@ def test_metrics_go_on_in_their_file(tmp_path):
             overwrite=True,
             metrics=[tmp_path / "m.jsonl"],
         )
-        counts.append(
-            len([json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()])
-        )
+        lines = (tmp_path / "m.jsonl").read_text().splitlines()
+        counts.append(len([json.loads(line) for line in lines]))
     assert 0 < counts[0] < counts[1]

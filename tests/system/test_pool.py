@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from kept_servers import KeptServers
+from programs import run_python
 
 import shardctl
 from shardctl.errors import WorkerError
@@ -222,13 +223,8 @@ print(json.dumps([kind, answers[0][2], left]))
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("how", "forked"), [("alone", True), ("threads", False)])
 def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(tmp_path, how, forked):
-    command = [sys.executable, "-W", "error", "-c", FORKED, how]
-    ran = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "error"}
+    ran = run_python(FORKED, how, env={**os.environ, **path})
     assert ran.stderr == ""
     printed, answer = ran.stdout.splitlines()
     assert printed == "printed once, though it waits in a buffer when this process is forked"
@@ -254,13 +250,10 @@ def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(three, task, w
 @pytest.mark.thorough
 def test_workers_do_not_draw_the_same_random_numbers():
     drawn = set()
-    for _ in range(2):
-        listening = Listening(1)
-        drawn |= set(listening.run({"do": "draw"}))
+    for workers in (1, 1, 3):
+        listening = Listening(workers)
+        drawn |= set(listening.run(*[{"do": "draw"}] * workers))
         listening.pool.close()
-    listening = Listening(3)
-    drawn |= set(listening.run(*[{"do": "draw"}] * 3))
-    listening.pool.close()
     assert len(drawn) == 5
 
 
@@ -300,25 +293,16 @@ def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path, photo
 def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run shardctl in a shell that has set a limit of open files: "-n 64" sets both limits, "-Sn
     64" the soft one."""
-    command = [
-        "bash",
-        "-c",
-        f'ulimit {limit} && exec "$@"',
-        "-",
-        sys.executable,
-        "-m",
-        "shardctl",
-        *map(str, arguments),
-    ]
+    shell = ["bash", "-c", f'ulimit {limit} && exec "$@"', "-"]
+    command = [*shell, sys.executable, "-m", "shardctl", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.thorough
 def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path, photos):
     """Each worker takes three descriptors of the command."""
-    ran = limited(
-        "-Sn 64", "convert", photos, tmp_path / "out", "--workers", "20", "--samples-per-shard", "3"
-    )
+    many = ("--workers", "20", "--samples-per-shard", "3")
+    ran = limited("-Sn 64", "convert", photos, tmp_path / "out", *many)
     assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
     assert shardctl.open(tmp_path / "out").manifest.shards == 20
 
@@ -326,18 +310,12 @@ def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path, photos):
 @pytest.mark.thorough
 def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(tmp_path, photos):
     out = tmp_path / "out"
-    ran = limited("-n 64", "convert", photos, out, "--workers", "20", "--samples-per-shard", "3")
-    said = re.search(
-        r"^shardctl: this process may not open enough files for 20 worker processes: .* use "
-        r"--workers (\d+)",
-        ran.stderr,
-        re.M,
-    )
+    convert = ("convert", photos, out, "--samples-per-shard", "3", "--workers")
+    ran = limited("-n 64", *convert, "20")
+    said = re.search(r"^shardctl: .*enough files for 20 .* use --workers (\d+)", ran.stderr, re.M)
     assert ran.returncode == 3
     assert said, ran.stderr
-    again = limited(
-        "-n 64", "convert", photos, out, "--workers", said[1], "--samples-per-shard", "3"
-    )
+    again = limited("-n 64", *convert, said[1])
     assert again.returncode == 0, again.stderr
     assert limited("-n 64", "verify", out).returncode == 0
 
@@ -403,10 +381,4 @@ def test_a_run_that_fails_leaves_no_answers_for_the_next_one(three, tmp_path):
     with pytest.raises(WorkerError, match="enough"):
         three.pool.run(other, fail, lambda task, death: None)
     assert children() == []
-    answers: list[Any] = []
-    three.pool.run(
-        [{"do": "double", "number": 4}],
-        lambda task, message: answers.append(message["done"]),
-        lambda task, death: None,
-    )
-    assert answers == [8]
+    assert three.run({"do": "double", "number": 4}) == [8]

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from programs import run_python
 
 import shardctl
 from shardctl.errors import UsageError
@@ -272,17 +273,9 @@ from shardctl.__main__ import main
 main()
 """
     with open(tmp_path / "log", "w") as log:
-        command = [
-            sys.executable,
-            "-c",
-            code,
-            "convert",
-            photos,
-            tmp_path / "out",
-            "--workers",
-            "1",
-        ]
-        subprocess.run(command, stderr=log, stdout=subprocess.DEVNULL, check=True)
+        convert = ("convert", photos, tmp_path / "out", "--workers", 1)
+        to_log = {"capture_output": False, "stdout": subprocess.DEVNULL, "stderr": log}
+        run_python(code, *convert, check=True, **to_log)
     said = (tmp_path / "log").read_text()
     assert "\nlisting: 60 inputs\n" in f"\n{said}"
     assert re.search(r"^100 %, 60 of 60 inputs, [\d,.]+/s, 0 rejected$", said, re.MULTILINE)

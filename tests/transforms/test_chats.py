@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardctl
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError, Rejection, ShardctlError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.tokenizers.templates import Template
@@ -149,6 +149,13 @@ def lines(path: Path, records: Sequence[Any]) -> Path:
 def converted(source: Path, out: Path, tokenizer: Path, **settings: Any) -> Any:
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(tokenizer), **settings}]}
     return shardctl.convert(source, out, recipe=recipe, workers=0)
+
+
+def chatml(source: Path, folder: Path) -> Any:
+    """Convert to folder/out what can be converted with the template chatml."""
+    step = {"name": "tokenize_chat", "tokenizer": str(model(folder / "m")), "template": "chatml"}
+    recipe = {"transform": [step]}
+    return shardctl.convert(source, folder / "out", recipe, workers=0, max_rejects="100%")
 
 
 def texts(out: Path) -> list[tuple[str, str]]:
@@ -358,10 +365,7 @@ def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path):
         ({"messages": [user, PLAIN[1]], "tools": ["f"]}, "tools"),
     ]
     source = lines(tmp_path / "in.jsonl", [{"messages": PLAIN}, *(chat for chat, _ in chats)])
-    step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
-    shardctl.convert(
-        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
-    )
+    chatml(source, tmp_path)
     assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [
         error for _, error in chats
     ]
@@ -369,11 +373,8 @@ def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path):
 
 def test_whether_a_value_is_text_does_not_depend_on_other_records(tmp_path):
     chats = [{"instruction": "a", "input": part, "output": "b"} for part in ("c", 3, None, "")]
-    step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
     source = lines(tmp_path / "in.jsonl", chats)
-    shardctl.convert(
-        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
-    )
+    chatml(source, tmp_path)
     assert [
         (reject.key, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))
     ] == [("in.jsonl#2", "content")]
@@ -484,10 +485,7 @@ def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path)
         tmp_path / "in.jsonl",
         [{**html, **more} for more in [*none, *lost]] + [{**html, "system": html["messages"]}],
     )
-    step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
-    made = shardctl.convert(
-        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
-    )
+    made = chatml(source, tmp_path)
     assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [
         "media"
     ] * 3 + ["content"]
@@ -496,11 +494,8 @@ def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path)
 
 def test_two_system_prompts_are_rejected(tmp_path):
     chats = [{"messages": PLAIN}, {"messages": [say("system", "a"), *PLAIN], "system": "b"}]
-    step = {"name": "tokenize_chat", "tokenizer": str(model(tmp_path / "m")), "template": "chatml"}
     source = lines(tmp_path / "in.jsonl", chats)
-    shardctl.convert(
-        source, tmp_path / "out", recipe={"transform": [step]}, workers=0, max_rejects="100%"
-    )
+    chatml(source, tmp_path)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert "keep one of them" in reject.message
 
@@ -598,9 +593,9 @@ def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path):
 
 def test_a_template_that_writes_the_day_gets_it_from_the_step(tmp_path):
     folder, source = model(tmp_path / "m", CHANNELS), lines(tmp_path / "in.jsonl", [CHATS["plain"]])
-    with pytest.raises(shardctl.errors.ShardctlError, match="the setting date gives one"):
+    with pytest.raises(ShardctlError, match="the setting date gives one"):
         converted(source, tmp_path / "none", folder)
     converted(source, tmp_path / "out", folder, date="2026-01-31")
     assert texts(tmp_path / "out")[0][0].startswith("[date 2026-01-31]")
-    with pytest.raises(shardctl.errors.UsageError, match="must be a day such as 2026-01-31"):
+    with pytest.raises(UsageError, match="must be a day such as 2026-01-31"):
         converted(source, tmp_path / "wrong", folder, date="31.1.2026")

@@ -87,9 +87,7 @@ def test_erased_rectangles(rng):
     assert_uniform(top / (height - h), 0, 1)
 
 
-def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(
-    rng,
-):
+def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(rng):
     drawn = [draws.rectangle(rng, (9, 7), (0.3, 1.0), (0.3, 3.3)) for _ in range(2000)]
     boxes = [box for box in drawn if box is not None]
     assert boxes

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value
+from shardctl.transforms.values import UnfitValue, array_of, check_fit, plain_value
 
 STEPS = """
 import functools, operator, sys
@@ -113,7 +112,7 @@ def label(value):
         return sample
     return step
 
-label_7, label_minus, label_true, label_float, label_text = label(7), label(-1), label(True), label(1.0), label("b")
+label_7, label_true = label(7), label(True)
 
 def field(name, value):
     def step(sample):
@@ -140,15 +139,11 @@ set_set = field("x", {1, 2})
 set_int_keys = field("x", {1: 2})
 set_endless = field("x", endless)
 set_masked = field("x", lambda: np.ma.array([1, 2], mask=[0, 1]))
-set_complex = field("x", 1j)
 set_key = field("key", "other")
-set_key_array = field("key", lambda: np.array(["a", "b"]))
 set_variant = field("variant", 3)
 set_no_image = field("image", None)
 set_float_image = field("image", lambda: np.zeros((4, 4, 3)))
-set_grey_image = field("image", lambda: np.zeros((4, 4), np.uint8))
 set_empty_image = field("image", lambda: np.zeros((0, 4, 3), np.uint8))
-set_text_image = field("image", "a.png")
 
 GOOD = {
     "tuple": (1, 2),
@@ -305,10 +300,7 @@ def test_a_builtin_is_called_with_the_sample(source, tmp_path):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (
-            "steps:Adder",
-            "steps:Adder: needs an ordinary method __call__",
-        ),
+        ("steps:Adder", "steps:Adder: needs an ordinary method __call__"),
         ("steps:later", "steps:later: is async"),
         ("steps:three", r"steps:three: takes \(sample, rng, more\); it is called with"),
         ("steps:STEPS", "steps has no STEPS"),
@@ -421,13 +413,9 @@ def test_values_come_out_as_they_went_in(source, tmp_path):
         ("set_masked", "encode: "
                        "other-type", "set x to a masked numpy array of shape (2,) and type "
                                              "int64"),
-        ("set_complex", "encode: other-type", "set x to an object of type complex"),
         ("set_key", "transform: "
                     "key-changed", "steps:set_key changed the key to 'other' (str); it "
                                               "names the input"),
-        ("set_key_array", "transform: "
-                          "key-changed", "changed the key to a numpy array of shape "
-                                                    "(2,)"),
         ("set_variant", "transform: variant-changed", "changed variant to 3 (int)"),
         ("set_no_image", "transform: "
                          "not-an-image", "steps:set_no_image removed the image; it must "
@@ -435,21 +423,15 @@ def test_values_come_out_as_they_went_in(source, tmp_path):
         ("set_float_image", "transform: "
                             "not-an-image", "a numpy array of shape (4, 4, 3) and type "
                                                        "float64; it must"),
-        ("set_grey_image", "transform: "
-                           "not-an-image", "made the image a numpy array of shape (4, "
-                                                      "4) and type uint8; it must"),
         ("set_empty_image", "transform: "
                             "not-an-image", "of shape (0, 4, 3) and type uint8; it must"),
         ("set_text_image", "transform: not-an-image", "made the image 'a.png' (str)"),
         ("label_7", "encode: "
                     "no-such-class", "steps:label_7 set label to 7 (int); the classes have "
                                              "the numbers 0 to 1"),
-        ("label_minus", "encode: no-such-class", "set label to -1 (int)"),
         ("label_true", "encode: "
                        "other-type", "set label to True (bool); it must be the number of a "
                                              "class, 0 to 1"),
-        ("label_float", "encode: other-type", "set label to 1.0 (float)"),
-        ("label_text", "encode: other-type", "set label to 'b' (str)"),
     ],
 )  # fmt: skip
 @pytest.mark.thorough(after=1)
@@ -476,14 +458,6 @@ def test_an_exception_of_any_kind_is_a_reason(source, tmp_path, function, says):
     with pytest.raises(InputError) as refused:
         convert(source, tmp_path / "out", f"steps:{function}")
     assert says in str(refused.value)
-
-
-def test_labels_that_a_function_changes_are_counted_as_they_were_written(source, tmp_path):
-    convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    written = [sample["label"] for sample in shardctl.open(tmp_path / "out")]
-    assert written == [1, 0, 0]
-    assert manifest["class_counts"] == {"train": [2, 1]}
 
 
 def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_manifest(
@@ -590,9 +564,7 @@ def test_what_fits_a_column(value, type_):
     [
         (2.0, pa.int64()),
         (True, pa.float64()),
-        (True, pa.int64()),
         (0.1, pa.float32()),
-        (1e300, pa.float32()),
         (2**53 + 1, pa.float64()),
         (b"a", pa.string()),
         ("aaa", pa.binary(3)),
@@ -626,19 +598,6 @@ def test_what_does_not_fit_a_column_is_refused(value, type_):
         check_fit(plain_value(value), type_)
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ([1, 2.5], "a list with 2.5 (float) in it"),
-        ([np.array([1.5])], "a list with a numpy array of shape (1,) and type float64 in it"),
-        ("a" * 99, f"'{'a' * 59}… (str)"),
-    ],
-)
-def test_what_does_not_fit_is_described(value, says):
-    with pytest.raises(UnfitValue, match=re.escape(says)):
-        check_fit(plain_value(value), pa.list_(pa.int64()))
-
-
 TYPES = [
     pa.int64(), pa.uint8(), pa.int32(), pa.float64(), pa.float32(), pa.bool_(), pa.string(), pa.binary(), pa.date32(),
     pa.list_(pa.int64()), pa.list_(pa.uint8()), pa.list_(pa.float32()), pa.list_(pa.float64()), pa.list_(pa.string()),
@@ -669,19 +628,3 @@ def test_values_that_are_taken_together_are_those_that_fit_one_by_one(values, ty
         for value in values:
             check_fit(plain_value(value), type_)
         assert array.equals(pa.array([plain_value(value) for value in values], type_))
-
-
-def test_common_values_are_taken_together():
-    tokens = pa.list_(pa.int32())
-    assert array_of(
-        [np.array([1, 2], np.int32), None, [3, None], np.array([], np.int32)], tokens
-    ) == pa.array([[1, 2], None, [3, None], []], tokens)
-    assert array_of([np.array([1, 2], np.int64)], tokens) is None
-    assert array_of([1, None], pa.int32()) == pa.array([1, None], pa.int32())
-    assert array_of([1, 2**40], pa.int32()) is None
-
-
-def test_a_description_is_the_same_in_every_run():
-    assert describe({"b", "a"}) == "a set of length 2"
-    assert describe(object()) == "an object of type object"
-    assert describe(np.float64(2.5)) == "2.5 (numpy float64)"

@@ -252,12 +252,7 @@ def test_the_option_takes_a_class_and_the_dataset_says_model(source, tmp_path, c
         "convert",
         source,
         tmp_path / "out",
-        "--transform",
-        "models:Recorder",
-        "--store",
-        "png",
-        "--workers",
-        "0",
+        *"--transform models:Recorder --store png --workers 0".split(),
     )
     assert ran.code == 0
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"] == [
@@ -450,12 +445,7 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source, tmp_
 @pytest.mark.parametrize(
     ("name", "arguments", "workers", "says"),
     [
-        (
-            "NoCall",
-            {},
-            0,
-            "models:NoCall: needs an ordinary method __call__",
-        ),
+        ("NoCall", {}, 0, "models:NoCall: needs an ordinary method __call__"),
         ("OddVersion", {}, 0, r"its version must be a string; it is 3 \(int\)"),
         (
             "NeedsMore",
@@ -515,10 +505,7 @@ def test_features_without_images_are_a_dataset_that_everything_reads(source, tmp
 
 
 def test_store_none_needs_something_else_to_keep(source, tmp_path):
-    with pytest.raises(
-        UsageError,
-        match="store none drops the images",
-    ):
+    with pytest.raises(UsageError, match="store none drops the images"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "none"}, workers=0)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 import xxhash
 from conftest import examples
@@ -134,10 +133,7 @@ def test_a_line_goes_with_its_line_end():
     draw=st.randoms(use_true_random=False),
 )
 def test_the_first_of_equal_hashes_is_kept_in_whichever_order_they_come(
-    chunk_bytes,
-    given_hashes,
-    draw,
-    tmp_path_factory,
+    chunk_bytes, given_hashes, draw, tmp_path_factory
 ):
     # High halves in two parts, some of them with another low half.
     rows = np.array(
@@ -290,13 +286,6 @@ def test_what_is_connected_has_the_lowest_rank_of_all(edges, together):
     assert found.dropped().tolist() == [rank for rank in range(20) if reference[rank] != rank]
 
 
-def test_bands_find_almost_all_pairs_at_the_threshold():
-    for threshold in (0.5, 0.7, 0.8, 0.9, 0.95, 1.0):
-        bands, size = near.bands_of(threshold)
-        assert bands * size <= near.PERMUTATIONS
-        assert 1 - (1 - threshold**size) ** bands >= 0.99
-
-
 # --- whole conversions ---
 
 
@@ -332,6 +321,13 @@ def write(folder: Path, files: dict[str, list[str | None]]) -> Path:
     return folder
 
 
+EXACT = {"duplicates": "exact"}
+
+
+def exactly(folder: Path) -> Any:
+    return shardctl.convert(folder / "in", folder / "out", recipe=EXACT, workers=0)
+
+
 def deduplicated(
     source: Path, out: Path, workers: int = 0, **options: Any
 ) -> dict[str, str | None]:
@@ -358,7 +354,7 @@ DOCUMENTS: dict[str, list[str | None]] = {
 
 def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, cli):
     write(tmp_path / "in", DOCUMENTS)
-    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
+    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe=EXACT)
     assert why(tmp_path / "out") == {
         "a/1.jsonl#3": ("duplicate", "has the same text as a/1.jsonl#1, which is kept"),
         "a/2.jsonl#1": ("duplicate", "has the same text as a/1.jsonl#6, which is kept"),
@@ -492,7 +488,7 @@ def test_files_of_text_are_compared_too(tmp_path, form):
     if form == "files":
         for name, text in {"a": "x", "b": "y", "c": "x", "d": ""}.items():
             (tmp_path / "in" / f"{name}.txt").write_text(text)
-        texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
+        texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe=EXACT)
         assert list(texts) == ["a.txt", "b.txt", "d.txt"]
         assert why(tmp_path / "out")["c.txt"] == (
             "duplicate",
@@ -537,9 +533,7 @@ def test_texts_are_compared_as_the_steps_before_make_them(tmp_path):
 
 
 @pytest.mark.thorough
-def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
-    tmp_path,
-):
+def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(tmp_path):
     write(tmp_path / "in", {"a.jsonl": ["Some  words\nline", "some words\nline ", "other"]})
     recipe = {"transform": [{"name": "whitespace"}, {"name": "lower_case"}], "duplicates": "exact"}
     packed = [
@@ -601,7 +595,7 @@ def test_records_that_cannot_be_read_are_rejected_for_that_and_others_are_not_be
     write(tmp_path / "in", {"b.jsonl": ["x", "y"]})
     (tmp_path / "in/a.jsonl").write_bytes(b'{"text": "x"\n{"text": "y"}\n')
     (tmp_path / "in/c.jsonl").write_bytes(b"\xff\xfe nothing")
-    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
+    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe=EXACT)
     assert texts == {"a.jsonl#2": "y", "b.jsonl#1": "x"}
     assert set(why(tmp_path / "out")) == {"b.jsonl#2"}
 
@@ -614,9 +608,7 @@ def test_a_full_disk_for_scratch_ends_the_conversion(tmp_path, monkeypatch):
     write(tmp_path / "in", DOCUMENTS)
     monkeypatch.setattr(text_hashes, "_append", refuse)
     with pytest.raises(DiskFullError, match="the disk is full"):
-        shardctl.convert(
-            tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0
-        )
+        exactly(tmp_path)
 
 
 def test_records_that_could_not_be_compared_are_told(tmp_path, monkeypatch):
@@ -625,9 +617,7 @@ def test_records_that_could_not_be_compared_are_told(tmp_path, monkeypatch):
 
     write(tmp_path / "in", DOCUMENTS)
     monkeypatch.setattr(text_hashes.TextHashTask, "examine", fail)
-    made = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0
-    )
+    made = exactly(tmp_path)
     assert made.samples == 14
     assert (
         "14 records could not be compared with others (deduplicate): needs more memory than there "
@@ -706,29 +696,7 @@ def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_end
     monkeypatch.setattr(text_hashes, "_write_hashes", refuse)
     monkeypatch.setattr(text_hashes, "HELD_BYTES", 20)
     with pytest.raises(WorkerError, match="too little memory to compare texts"):
-        shardctl.convert(
-            tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0
-        )
-
-
-@pytest.mark.thorough
-def test_a_file_of_which_no_record_fits_is_read_once(tmp_path, monkeypatch):
-    (tmp_path / "in").mkdir()
-    pq.write_table(pa.table({"text": ["x", "y"], "n": [1, 2]}), tmp_path / "in/a.parquet")
-    pq.write_table(pa.table({"text": ["x"] * 200, "n": ["1"] * 200}), tmp_path / "in/b.parquet")
-    reads, read = [], text_hashes.read_unit
-
-    def counted(*args: Any) -> Any:
-        reads.append(args)
-        return read(*args)
-
-    monkeypatch.setattr(text_hashes, "read_unit", counted)
-    recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%"
-    )
-    assert (result.samples, result.rejected, len(reads)) == (2, 200, 2)
-    assert any(notice.startswith("200 records could not be compared") for notice in result.notices)
+        exactly(tmp_path)
 
 
 def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_compared(
@@ -740,9 +708,7 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
     numbers = [*map(str, range(50)), '"one"']
     lines = [f'{{"text": "{place % 40}", "n": {number}}}\n' for place, number in enumerate(numbers)]
     (tmp_path / "in/a.jsonl").write_text("".join(lines))
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0
-    )
+    result = exactly(tmp_path)
     assert result.reasons == {"filter: duplicate": 11}
 
 
@@ -795,7 +761,7 @@ def test_repair_makes_the_same_shards_and_tables(without_duplicates, tmp_path, n
 
 def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
     write(tmp_path / "in", DOCUMENTS)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+    exactly(tmp_path)
     (tmp_path / "out/duplicates-document.arrow").unlink()
     write(tmp_path / "in", {"a/1.jsonl": ["one two", "three", "one two", None, "", "other"]})
     result = shardctl.repair(tmp_path / "out", workers=0)
@@ -814,7 +780,6 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
             {"duplicates": "near:0.2"},
             "near:SHARE, with 0.3 to 1, line or paragraph; it is 'near:0.2'",
         ),
-        ({"duplicates": "line:3"}, "it is 'line:3'"),
         (
             {"transform": [{"name": "deduplicate", "unit": "line", "method": "near"}]},
             "near compares documents, and a line",
@@ -825,10 +790,6 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
         ),
         (
             {"transform": [{"name": "deduplicate"}] * 2},
-            "deduplicate of the same unit is given twice",
-        ),
-        (
-            {"transform": [{"name": "deduplicate"}], "duplicates": "near"},
             "deduplicate of the same unit is given twice",
         ),
         (

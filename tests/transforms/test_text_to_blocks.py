@@ -123,10 +123,7 @@ def test_the_page_about_text_leads_from_files_to_a_loop(tmp_path, monkeypatch):
     for line in shell.replace("\\\n", "").splitlines():
         assert run(shlex.split(line.replace("shardctl ", "", 1))) == 0, line
     Path("text.toml").write_text(toml)
-    assert (
-        run(["convert", "corpus", "again", "--recipe", "text.toml", "--split", "train=0.9,val=0.1"])
-        == 0
-    )
+    assert run("convert corpus again --recipe text.toml --split train=0.9,val=0.1".split()) == 0
     assert Path("out", "SHA256SUMS").read_bytes() == Path("again", "SHA256SUMS").read_bytes()
     names: dict[str, Any] = {}
     exec(loop.replace("ds.loader(16", "ds.loader(4"), names)

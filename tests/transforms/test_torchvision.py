@@ -8,7 +8,6 @@ are compared within one of Pillow and Pillow-SIMD, whose resampling and grey val
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from torchvision_v2 import two_sample
 from torchvision_v2 import v2 as v2
 
 from shardctl.images import pixels
-from shardctl.transforms.image import automatic, draws
+from shardctl.transforms.image import automatic
 from shardctl.transforms.image.automatic import do
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
@@ -111,24 +110,6 @@ def test_gaussian_noise_has_the_same_distribution(v2):
             np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)
         ]
         assert two_sample(*counts) < 1
-
-
-def test_erased_rectangles_have_the_same_distribution(v2):
-    """In a small image, where many tries do not fit."""
-    torch.manual_seed(1)
-    rng = np.random.default_rng(1)
-    image, erasing_ = tensor(picture(1, 31, 17)), v2.RandomErasing(scale=(0.1, 0.9))
-    drawn = [erasing_.make_params([image]) for _ in range(4000)]
-    theirs = np.array(
-        [[each["j"], each["i"], each["w"], each["h"]] for each in drawn if each["v"] is not None]
-    )
-    boxes = [draws.rectangle(rng, (31, 17), (0.1, 0.9), (0.3, 3.3)) for _ in range(4000)]
-    ours = np.array([box for box in boxes if box is not None])
-    assert abs(len(ours) - len(theirs)) < 4.9 * math.sqrt(2 * 4000 * 0.25)
-    for column in range(4):
-        assert (
-            two_sample(*(np.bincount(each[:, column], minlength=32) for each in (ours, theirs))) < 1
-        )
 
 
 NAMES = {

@@ -45,25 +45,6 @@ def test_crops_flips_and_margins(size, v2):
     )
 
 
-@pytest.mark.parametrize("expand", [False, True])
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-@pytest.mark.parametrize("angle", [0, 90, 180, -90, 17.5, -133, 359])
-def test_rotate(angle, interpolation, expand, v2):
-    image = picture(1, 101, 77)
-    step = {
-        "name": "rotate",
-        "angle": angle,
-        "interpolation": interpolation,
-        "expand": expand,
-        "fill": 9,
-    }
-    how = v2.InterpolationMode(interpolation)
-    wanted = values(v2.functional.rotate(image, angle, how, expand, fill=[9, 9, 9]))
-    made = done(image, step)
-    assert made.shape == wanted.shape
-    assert np.abs(made.astype(int) - wanted).max() <= (1 if interpolation == "bilinear" else 0)
-
-
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize(
     ("angle", "translate", "scale", "shear"),
@@ -74,14 +55,7 @@ def test_rotate(angle, interpolation, expand, v2):
         (10, [0, 7], 1.4, [-15, 25]),
     ],
 )
-def test_affine(
-    angle,
-    translate,
-    scale,
-    shear,
-    interpolation,
-    v2,
-):
+def test_affine(angle, translate, scale, shear, interpolation, v2):
     image = picture(1, 101, 77)
     how = v2.InterpolationMode(interpolation)
     wanted = values(
@@ -190,24 +164,6 @@ def test_random_warps_have_the_same_distribution(step, theirs, v2):
             )
             < 1
         )
-
-
-def test_five_and_ten_crops(v2):
-    from shardctl.images.geometry import View
-    from shardctl.transforms.picture import Picture
-    from shardctl.transforms.table import parse_step
-
-    image = picture(1, 41, 30)
-    for name, theirs in (
-        ("five_crop", v2.functional.five_crop),
-        ("ten_crop", v2.functional.ten_crop),
-    ):
-        for part, wanted in enumerate(theirs(image, [12, 15])):
-            made = Picture.of(image)
-            made.part = part
-            parse_step({"name": name, "size": "15x12"}).apply(made, None)  # type: ignore[attr-defined]
-            assert isinstance(made.look, View)
-            assert np.array_equal(values(made.image), values(wanted)), (name, part)
 
 
 @pytest.mark.thorough(after=1)

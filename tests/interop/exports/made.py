@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import strategies as st
 from PIL import Image
 
 import shardctl
@@ -227,3 +228,61 @@ def rows_of(dataset: Path, split: str) -> list[dict[str, Any]]:
     ]
     rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
     return rows
+
+
+def values(nan: bool) -> Any:
+    """Types of columns, each with what may be in them."""
+    return st.recursive(
+        st.sampled_from(
+            [
+                (pa.bool_(), st.booleans()),
+                (pa.int8(), st.integers(-128, 127)),
+                (pa.uint64(), st.integers(0, 2**64 - 1)),
+                (pa.float32(), st.floats(width=32, allow_nan=nan)),
+                (pa.float64(), st.floats(allow_nan=nan)),
+                (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
+                (pa.binary(), st.binary(max_size=4)),
+                (pa.timestamp("us"), st.datetimes()),
+                (pa.date32(), st.dates()),
+            ]
+        ),
+        lambda inner: (
+            inner.map(lambda pair: (pa.list_(pair[0]), st.lists(pair[1] | st.none(), max_size=3)))
+            | inner.map(
+                lambda pair: (pa.list_(pair[0], 2), st.lists(pair[1], min_size=2, max_size=2))
+            )
+            | inner.map(
+                lambda pair: (
+                    pa.struct([("part", pair[0])]),
+                    st.fixed_dictionaries({"part": pair[1] | st.none()}),
+                )
+            )
+        ),
+        max_leaves=3,
+    )
+
+
+@st.composite
+def tables(draw: Any, nan: bool = False) -> tuple[pa.Schema, list[dict[str, Any]]]:
+    """Draw columns of a few types beside the key, and rows, some values of which are missing."""
+    columns = draw(st.lists(values(nan), min_size=1, max_size=3))
+    typed = [
+        ("key", pa.string()),
+        *((f"column {n}", type_) for n, (type_, _) in enumerate(columns)),
+    ]
+    rows = [
+        {
+            "key": f"k.{number}",
+            **{f"column {n}": draw(each | st.none()) for n, (_, each) in enumerate(columns)},
+        }
+        for number in range(draw(st.integers(1, 4)))
+    ]
+    return pa.schema(typed), rows
+
+
+def table(dataset: Path, split: str = "train") -> pa.Table:
+    """All samples of a split as they are stored."""
+    shards = [
+        pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
+    ]
+    return pa.concat_tables(shards).replace_schema_metadata(None)

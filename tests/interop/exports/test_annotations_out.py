@@ -205,9 +205,7 @@ def test_all_that_coco_knows_comes_back_as_it_was(tmp_path):
     assert any("2 images not annotated" in note for note in result.notes)
 
 
-def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(
-    tmp_path,
-):
+def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(tmp_path):
     shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
     names = sorted(name for name in tree(tmp_path / "out") if name.endswith(".jpg"))
     twins = ["train/A~~1-0.jpg", "train/a~~1-1.jpg"]
@@ -363,9 +361,7 @@ def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path):
     assert (tmp_path / "out" / "labels" / "train" / "0.txt").read_text().split()[0] == "2"
 
 
-def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
-    tmp_path,
-):
+def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(tmp_path):
     before = write(tmp_path / "in", all_members())
     for task, said in (
         ("detect", "segmentation of 3 objects.*rle of 2 objects.*2 crowds"),

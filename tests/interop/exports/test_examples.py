@@ -14,6 +14,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from made import table
 from pyarrow import parquet
 from restoring import restored
 
@@ -26,13 +27,6 @@ from shardctl.sources.formats.tfrecord import messages
 from shardctl.system.folders import LocalFolder
 
 BOTH = ("tfrecord", "tfds")
-
-
-def table(dataset: Path, split: str = "train") -> pa.Table:
-    shards = [
-        pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
-    ]
-    return pa.concat_tables(shards).replace_schema_metadata(None)
 
 
 def features_of(folder: Path) -> dict[str, Any]:
@@ -83,9 +77,7 @@ LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
     ("tfrecord", pa.float64(), 0.1, "float32, which rounds float64"),
     ("tfrecord", pa.list_(pa.float64(), 2), [0.1, 0.2], "float32, which rounds float64"),
     ("tfrecord", pa.uint64(), 2**63, "int64, and a number is larger"),
-    ("tfrecord", pa.list_(pa.uint64()), [1, 2**64 - 1], "int64, and a number is larger"),
     ("tfrecord", pa.list_(pa.int32()), [1, None], "some of its lists lack values"),
-    ("tfrecord", pa.list_(pa.string(), 2), ["a", None], "some of its lists lack values"),
     ("tfrecord", pa.list_(pa.list_(pa.int32())), [[1], []], "and no list<item: int32>"),
     ("tfrecord", pa.struct([]), {}, "and no struct<>"),
     (
@@ -115,9 +107,7 @@ LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
     ("tfrecord", pa.struct([("a/b", pa.int8())]), {"a/b": 1}, "a member is called 'a/b'"),
     ("tfds", pa.struct([("a", pa.int8())]), None, "TFDS has no missing values, and 1 are missing"),
     ("tfrecord", pa.timestamp("us"), None, r"and no timestamp\[us\]"),
-    ("tfds", pa.float64(), 0.1, "float32, which rounds float64"),
     ("tfds", pa.int32(), None, "TFDS has no missing values, and 1 are missing"),
-    ("tfds", pa.list_(pa.int32()), None, "TFDS has no missing values, and 1 are missing"),
     ("tfds", pa.list_(pa.int32(), 2), None, "TFDS has no missing values, and 1 are missing"),
 ]
 

@@ -17,6 +17,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from made import table
 from PIL import Image as Pictures
 from pyarrow import parquet
 from round_trips import FORMS, facts_of
@@ -226,12 +227,6 @@ def write(root: Path, columns: Mapping[str, Column]) -> Path:
     return root
 
 
-def rows_of(dataset: Path) -> list[dict[str, Any]]:
-    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
-    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
-    return rows
-
-
 def as_exported(columns: Mapping[str, Column]) -> dict[str, Column]:
     """Return columns as they come back: raw masks are PNG by then."""
     return {
@@ -269,8 +264,8 @@ def test_every_role_comes_back_with_its_settings(form, columns):
             if isinstance(each.role, Mask) and each.role.store == "raw"
         }
         assert (after["schema"], after["fields"]) == (before["schema"], before["fields"])
-        found = rows_of(folder / "back")
-        for row, expected in zip(found, rows_of(folder / "expected"), strict=True):
+        found = table(folder / "back").to_pylist()
+        for row, expected in zip(found, table(folder / "expected").to_pylist(), strict=True):
             for field, value in expected.items():
                 if field in raw:  # encoded by the export: its numbers are the same, not its bytes
                     assert np.array_equal(numbers_of(row[field]), numbers_of(value))
@@ -332,8 +327,8 @@ def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form, t
     assert {name: each for name, each in fields.items() if name != "image"} == Roles(
         expected
     ).to_json()  # type: ignore[arg-type]
-    rows = rows_of(tmp_path / "back")
-    for row, before in zip(rows, rows_of(tmp_path / "dataset"), strict=True):
+    rows = table(tmp_path / "back").to_pylist()
+    for row, before in zip(rows, table(tmp_path / "dataset").to_pylist(), strict=True):
         assert np.array_equal(numbers_of(row["image"]), numbers_of(before["image"])[:, ::-1])
         assert np.array_equal(numbers_of(row["deep"]), numbers_of(before["deep"])[:, ::-1])
         assert np.array_equal(
@@ -387,15 +382,11 @@ def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path):
         "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES),
     }
     write(tmp_path / "dataset", columns)
-    with pytest.raises(
-        UsageError,
-        match="flip moves the content of the images, but not regions: ",
-    ):
+    with pytest.raises(UsageError, match="flip moves the content of the images, but not regions: "):
         shardctl.open(tmp_path / "dataset").loader(1, flip=True)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
     with pytest.raises(
-        UsageError,
-        match=r"hflip moves the content of the images, but not regions: .*unmoved",
+        UsageError, match=r"hflip moves the content of the images, but not regions: .*unmoved"
     ):
         shardctl.convert(
             tmp_path / "out",
@@ -423,9 +414,7 @@ def test_tensors_stay_tensors_beside_functions(form, tmp_path, monkeypatch):
     assert np.array_equal([sample["array"] for sample in back], arrays)
 
 
-def test_exports_of_two_datasets_are_refused_where_they_say_different_things(
-    tmp_path,
-):
+def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp_path):
     columns = a_bit_of_all()
     write(tmp_path / "one", columns)
     columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
