@@ -146,7 +146,7 @@ def test_objects_are_cut_and_mirrored_with_their_image(tmp_path):
         thing(
             [5, 4, 2, 2],
             1,
-            keypoints=[[5.5, 4.5, 2], [6.5, 5.5, 1], [1.0, 1.0, 2]],
+            keypoints=[[5.5, 4.5, 2], [12.0, 5.5, 1], [1.0, 1.0, 2]],
             segmentation=[[5, 4, 7, 4, 7, 6]],
         ),
         thing([0, 0, 4.5, 3], 2),  # 0.5 of 13.5 pixels are inside
@@ -165,14 +165,14 @@ def test_objects_are_cut_and_mirrored_with_their_image(tmp_path):
     assert cut["bbox"].tolist() == [[0, 1, 2, 4], [1, 2, 2, 2], [0, 0, 2, 8], [1, 2, 2, 2]]
     assert cut["area"].tolist() == [5, 4, 16, 8]
     assert cut["category"].tolist() == [0, 1, 2, 2]
-    assert cut["keypoints"][1].tolist() == [[1.5, 2.5, 2], [2.5, 3.5, 1], [0, 0, 0]]
+    assert cut["keypoints"][1].tolist() == [[1.5, 2.5, 2], [8, 3.5, 1], [0, 0, 0]]
     assert [polygon.tolist() for polygon in cut["segmentation"][1]] == [[1, 2, 3, 2, 3, 4]]
     (corners,) = cut["segmentation"][2]
     assert sorted(map(tuple, corners.reshape(-1, 2).tolist())) == [(0, 0), (0, 8), (2, 0), (2, 8)]
     (mirrored,) = ds.loader(1, crop=8, flip=1.0)
     found = mirrored["objects"][0]
     assert found["bbox"].tolist() == [[6, 1, 2, 4], [5, 2, 2, 2], [6, 0, 2, 8], [5, 2, 2, 2]]
-    assert found["keypoints"][1].tolist() == [[6.5, 2.5, 2], [0, 0, 0], [5.5, 3.5, 1]], (
+    assert found["keypoints"][1].tolist() == [[6.5, 2.5, 2], [0, 0, 0], [0, 3.5, 1]], (
         "left and right are exchanged"
     )
     assert [polygon.tolist() for polygon in found["segmentation"][1]] == [[7, 2, 5, 2, 5, 4]]
