@@ -2,26 +2,29 @@
 conversions write."""
 
 from __future__ import annotations
+
 import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-import shutil
-from collections.abc import Callable
-from forged_datasets import (edit_unit, read_table, replace_column, sign, write_table)
+from forged_datasets import edit_unit, read_table, replace_column, sign, write_table
 from guarded_memory import astray
-from pathlib import Path
 from places import place_of
-from shardctl.errors import (DatasetError, InputError)
+
+import shardctl
+from shardctl.errors import DatasetError, InputError
 from shardctl.format.dataset_tables import DatasetTables
-from shardctl.format.shard import (CHECKSUM_KEY, block_checksum)
+from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.verify.check import Provenance
-from shardctl.inspection.verify.shard_checks import (first_wrong_key, number_at_end)
+from shardctl.inspection.verify.shard_checks import first_wrong_key, number_at_end
 from shardctl.system.folders import LocalFolder
-from typing import Any
 
 FILES, LINES = 6, 40
 BLANK, BROKEN = 5, 9
