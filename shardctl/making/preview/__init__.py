@@ -30,8 +30,8 @@ from shardctl.making.convert.columns import renamed, without_key
 from shardctl.making.convert.conversion import Conversion, Inputs, discover
 from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
-from shardctl.making.convert.planning import material_of, with_types
 from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.run import material_of, with_types
 from shardctl.making.convert.targets import Target
 from shardctl.making.plan.labels import write_files
 from shardctl.making.shards.engines.local import Engine, local_engine
@@ -141,7 +141,7 @@ def make_preview(
                 )
             if checked.store is not None and checked.store.name == "none":
                 functions = checked.sample_transforms
-                steps = tuple(step for step in checked.transforms if step not in functions)
+                steps = tuple(step for step in checked.transform if step not in functions)
                 checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
                 conversion.notices.append(
                     "store none: the images are shown as your functions get them"
@@ -171,15 +171,13 @@ class _Trial:
         if not recipe.sample_transforms:
             material = replace(material, engine=cast("Engine", _Unprobed(material.engine)))
         draft = plan_conversion(material, all_types)
-        # Where the records of a unit are in several splits, each split has all units.
-        counts = draft.planner.records
-        total = counts[0] if draft.planner.order.draw is not None else sum(counts)
+        total = draft.planner.inputs
         places = (
             [self._place_of(key, draft) for key in dict.fromkeys(keys)]
             if keys
             else evenly_spaced(total, inputs)
         )
-        job: Job = replace(draft.job(Path(), self.inputs.bases, recipe, {}, None), draw=None)
+        job: Job = replace(draft.job, draw=None)
         build = partial(self._build, draft, places)
         made = build(job, range(len(places)))
         if self.variants > recipe.variants:
@@ -232,8 +230,8 @@ class _Trial:
             job.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
         )
         content = draft.listing.kind.columns
-        if draft.fields is not None:
-            content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
+        if job.fields is not None:
+            content = without_key(renamed(without_nulls(job.fields), job.renames), recipe)
         of_records = {
             name: role
             for name, role in job.layout.roles.by_name.items()

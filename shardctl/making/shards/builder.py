@@ -36,7 +36,6 @@ from shardctl.system.processes.worker_state import (
     OUT_OF_MEMORY_MESSAGE,
     TOGETHER,
     WHOLE,
-    WorkerProgress,
 )
 from shardctl.system.text import printable
 from shardctl.transforms.base import HeldMemoryError, Records
@@ -215,8 +214,11 @@ class FunctionMaker(Maker):
         records = keyed(parsed.batch, file.path, numbers)
         keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
         samples = samples_of(build.job, file, python_rows(batch), keys)
+        enter = build.progress.enter_call
         applied = build.pipeline.finish_records(
-            numbers.tolist(), samples, _NotedCalls(build.progress)
+            numbers.tolist(),
+            samples,
+            lambda records, _: enter(records[0] if len(records) == 1 else TOGETHER),
         )
         build.progress.begin(build.unit.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = build.pipeline.lay_out(applied)
@@ -224,19 +226,6 @@ class FunctionMaker(Maker):
         build.inputs += len(numbers) - len(applied.rejects)
         build.add_batch(batch)
         return list(applied.rejects.items())
-
-
-class _NotedCalls:
-    """Notes each call of a function on a record of one place, or of a model on several."""
-
-    def __init__(self, progress: WorkerProgress) -> None:
-        self._progress = progress
-
-    def one(self, record: int) -> None:
-        self._progress.enter_call(record)
-
-    def many(self, records: list[int]) -> None:
-        self._progress.enter_call(records[0] if len(records) == 1 else TOGETHER)
 
 
 @dataclass
@@ -271,7 +260,7 @@ class ModelMaker(Maker):
     def __init__(self, build: ShardBuild) -> None:
         super().__init__(build)
         self._slot_records = build.job.recipe.records_together
-        self._together = ModelBatcher(build.pipeline, self)
+        self._together = ModelBatcher(build.pipeline, self._on)
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
         self._slot = self._calls = 0
@@ -345,16 +334,14 @@ class ModelMaker(Maker):
                 build.hold(each.record, found)
         build.progress.leave()
 
-    def on(self, record: int, stage: str) -> None:
-        """Note that work on a record which waits begins, or reaches a stage."""
-        self._build.progress.begin(*self._by_number[record].at, stage)
-
-    def on_all(self) -> None:
-        """Note that a model is called with several of the records that wait."""
+    def _on(self, record: int | None, stage: str) -> None:
+        """Note that work on a record which waits reaches a stage; None: that a model is called with
+        several of them."""
+        if record is not None:
+            self._build.progress.begin(*self._by_number[record].at, stage)
+            return
         self._calls += 1
-        self._build.progress.begin(
-            self._waiting[0].unit.number, TOGETHER - self._calls, "transform"
-        )
+        self._build.progress.begin(self._waiting[0].unit.number, TOGETHER - self._calls, stage)
 
 
 class ShardBuilder:

@@ -3,6 +3,7 @@ docs/snapshot.md."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,14 +20,22 @@ from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import how_far
-from shardctl.making.convert import ConvertResult, Listener, narration
+from shardctl.making.convert import ConvertResult, Listener
 from shardctl.making.convert.decision import DatasetReplacedError, Verdict
 from shardctl.making.convert.listener import ConversionProgress, Estimate
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.result import (
+    estimate_log_lines,
+    notices_of,
+    result_log_lines,
+    resuming_log_line,
+    waiting_log_line,
+    watching_log_line,
+)
 from shardctl.making.convert.run import run
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.convert.unchanged import find_unchanged, recipe_if_same
+from shardctl.making.convert.unchanged import find_unwalked, recipe_if_same
 from shardctl.making.options import convert_options
 from shardctl.making.snapshot.partial_dataset import PartialDataset, in_background
 from shardctl.system import file_lease
@@ -186,6 +195,8 @@ class _Snapshot:
         if self.store is not None and self.store.is_replaced():
             self.store.look_at_dataset()
         folder = self.target.folder
+        with contextlib.suppress(DatasetError):  # it may be away while another one takes its place
+            return Manifest.load(folder)
         return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
 
     def settle(self) -> None:
@@ -220,7 +231,7 @@ class _Snapshot:
         else:
             if self.store is not None:
                 self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
-            if find_unchanged(self.request, manifest) is not None:
+            if find_unwalked(self.request, manifest) is not None:
                 return "up-to-date"
             request = self.request.changed(explain=True, metrics=())
             explanation = run(request, Listener(), self.target).explanation
@@ -259,7 +270,7 @@ class _Snapshot:
                 else:
                     made = self._update(before, held)
                 # nothing is left out without a word
-                self.log.say(narration.result_log_lines(made, self.log.printed))
+                self.log.say(result_log_lines(made, self.log.printed))
                 return True
         except DatasetReplacedError:
             return False
@@ -369,24 +380,24 @@ class ProgressLog(ConversionProgress):
         """Return the callbacks for a conversion in this process."""
         return replace(
             super().listener(),
-            resuming=lambda done, shards: self.say([narration.resuming_log_line(done, shards)]),
+            resuming=lambda done, shards: self.say([resuming_log_line(done, shards)]),
         )
 
     def waiting(self, owner: str) -> None:
         """Say for whom this process waits."""
-        self.say([narration.waiting_log_line(owner)])
+        self.say([waiting_log_line(owner)])
         self._lines.postpone()
 
     def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
         """Say how far another process is, which `how_far` finds out: once in so many seconds."""
         if self._show and self._lines.is_due(every):
-            self.say([narration.watching_log_line(how_far())])
+            self.say([watching_log_line(how_far())])
 
     def announce(self, estimate: Estimate) -> None:
         """The work is planned."""
         super().announce(estimate)
-        self.printed = narration.notices_of(estimate)
-        self.say(narration.estimate_log_lines(estimate))
+        self.printed = notices_of(estimate)
+        self.say(estimate_log_lines(estimate))
         self._lines.postpone()
 
     def say(self, lines: Iterable[str]) -> None:

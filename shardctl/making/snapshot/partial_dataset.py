@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Indices
 from shardctl.format.manifest import SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
+from shardctl.format.tables import SHARDS_SCHEMA, ShardEntry, ShardTable
 from shardctl.loader.blocks.memory import Batch
-from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
+from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
@@ -88,7 +90,9 @@ class FinishedPart(Shards):
         self.manifest = manifest_of(
             reader.layout, (SplitFacts(split, rows, len(shards), size),), recipe
         )
-        self._take(FinishedShards.of(list(zip(paths, facts, strict=True))), range(len(shards)))
+        table = [ShardEntry.of_written("", *each).row() for each in zip(paths, facts, strict=True)]
+        read = ShardTable(LocalFolder(target), pa.Table.from_pylist(table, SHARDS_SCHEMA))
+        self._take(read, range(len(shards)))
 
     @property
     def _is_in_place(self) -> bool:
