@@ -33,7 +33,10 @@ from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.run import material_of, with_types
 from shardctl.making.convert.targets import Target
+from shardctl.making.options import chosen_options
+from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files
+from shardctl.making.plan.splits import SplitRule
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
 from shardctl.making.shards.job import Job
@@ -126,9 +129,12 @@ def make_preview(
 
     Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
     """
+    chosen, given = chosen_options("preview", recipe, options)
+    chosen.check()
+    roots, split = tuple(check_sources(src)), SplitRule.parse(chosen.split)
     with scratch_folder() as scratch, progress_of(progress) as shown:
-        request = ConvertRequest.of(src, scratch / "out", recipe, options)
-        engine = local_engine(request.options.workers, request.options.limits(), on_line)
+        request = ConvertRequest(roots, LocalFolder(scratch / "out"), given, chosen, split)
+        engine = local_engine(chosen.workers, chosen.limits(), on_line)
         try:
             listener = ConversionProgress(shown).listener()
             conversion = Conversion(request, listener, engine, Target(request.folder))
@@ -147,7 +153,7 @@ def make_preview(
                     "store none: the images are shown as your functions get them"
                 )
             conversion.recipe = checked
-            is_open = request.recipe.get("variants") is None and checked.random
+            is_open = given.get("variants") is None and checked.random
             variants = VARIANTS if is_open else checked.variants
             trial = _Trial(conversion, discover(conversion, scratch), variants, shown)
             return with_types(lambda all_types: trial.run(inputs, keys, all_types), "call it again")
