@@ -144,11 +144,7 @@ def not_a_file(kind: str, error: Exception) -> Rejection:
     wrong. Raises `error` itself if it is the disk's."""
     reason = _reason(error)
     if "crypted" in reason:
-        return Rejection(
-            "read",
-            "encrypted",
-            "an encrypted Parquet file; decrypt it first",
-        )
+        return Rejection("read", "encrypted", "an encrypted Parquet file; decrypt it first")
     article = "an" if kind == "Arrow" else "a"
     return Rejection(
         "read",
@@ -381,9 +377,7 @@ def rows_of(
         batch = current.rest if current.rest is not None else next(current.batches, None)
         if batch is None:
             raise Rejection(
-                "read",
-                "changed",
-                "the file has fewer rows than it says; make it again",
+                "read", "changed", "the file has fewer rows than it says; make it again"
             )
         first, stop = max(0, skip - current.passed), min(len(batch), end - current.passed)
         current.rest = batch.slice(stop) if stop < len(batch) else None
@@ -425,10 +419,7 @@ def parsed(
 
 
 def parsed_batches(
-    batches: Iterable[pa.RecordBatch],
-    first: int,
-    schema: pa.Schema,
-    choose: Choose | None,
+    batches: Iterable[pa.RecordBatch], first: int, schema: pa.Schema, choose: Choose | None
 ) -> Iterator[Parsed]:
     """Yield rows that follow each other, as `parsed` does. The first has the number `first`.
 

@@ -290,9 +290,7 @@ COMPRESSIONS = {
         "xz",
         b"\xfd7zXZ\0",
         partial(
-            _members,
-            partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES),
-            lzma.LZMAError,
+            _members, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES), lzma.LZMAError
         ),
     ),
     "zst": Compression("zstd", _ZSTD_MAGIC, _zstd),

@@ -298,7 +298,11 @@ def _split(values: Any, lengths: Any) -> list[Any]:
 def _elements(leaf: _Leaf, items: Any) -> Any:
     """Return the elements of a sequence: an array, or a list."""
     if leaf.encoding != "none":
-        return _unpacked_items(leaf, items)
+        made, left = [], MOST_INFLATED  # bytes that they have together at most
+        for item in items:
+            made.append(whole_array(_unpacked(leaf, item, left).reshape(leaf.shape)))
+            left -= made[-1].nbytes
+        return made
     values = _typed(leaf, items)
     if not leaf.shape:
         return values
@@ -312,12 +316,9 @@ def _element(leaf: _Leaf, items: Any, shape: tuple[int, ...]) -> Any:
     if not shape:
         if len(values) > 1:
             raise ValueError(f"{len(values)} values in place of one")
-        return _plain(values[0]) if len(values) else None
+        only = next(iter(values), None)
+        return only.item() if isinstance(only, np.generic) else only
     return whole_array(values.reshape(shape)) if isinstance(values, np.ndarray) else values
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _typed(leaf: _Leaf, items: Any) -> Any:
@@ -331,17 +332,6 @@ def _typed(leaf: _Leaf, items: Any) -> Any:
         made = items.astype(dtype_of(leaf.type))
     if not np.array_equal(made, items, equal_nan=made.dtype.kind == "f"):
         raise ValueError(f"a value does not fit {leaf.type}")
-    return made
-
-
-def _unpacked_items(leaf: _Leaf, items: Any) -> list[Any]:
-    """Return the arrays of a sequence, which together have at most MOST_INFLATED bytes. Raises
-    ValueError."""
-    made: list[Any] = []
-    left = MOST_INFLATED
-    for item in items:
-        made.append(whole_array(_unpacked(leaf, item, left).reshape(leaf.shape)))
-        left -= made[-1].nbytes
     return made
 
 
