@@ -305,7 +305,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
             f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
         )
         listing.note("encodings", found=", ".join(shown))
-    listing.notices += [said for step in recipe.transforms for said in step.notices()]
+    listing.notices += [said for step in recipe.transform for said in step.notices()]
     return ConversionPlan(
         listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared
     )

@@ -178,9 +178,7 @@ def _environment(recipe: Recipe) -> dict[str, str]:
     }
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
-    of_steps = (
-        version.rpartition(" ") for step in recipe.transforms for version in step.versions()
-    )
+    of_steps = (version.rpartition(" ") for step in recipe.transform for version in step.versions())
     return {**versions, **{name: version for name, _, version in of_steps}}
 
 
