@@ -2,22 +2,32 @@
 features, copies."""
 
 from __future__ import annotations
+
 import json
 import re
 from collections import Counter
-from collections.abc import (Callable, Iterable, Iterator)
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import TypeVar
+
 from shardctl.errors import InputError
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.export_description import (DEEPEST, DESCRIPTION, Description, from_root, located, loose_names, may_be_of_export)
-from shardctl.sources.files import (exists, read_small, version_of)
-from shardctl.sources.format_table import (INPUT_FORMATS, Sidecar)
+from shardctl.sources.export_description import (
+    DEEPEST,
+    DESCRIPTION,
+    Description,
+    from_root,
+    located,
+    loose_names,
+    may_be_of_export,
+)
+from shardctl.sources.files import exists, read_small, version_of
+from shardctl.sources.format_table import INPUT_FORMATS, Sidecar
 from shardctl.sources.formats import import_attribute
-from shardctl.sources.formats.beside import (MOST_BYTES, is_beside, json_in)
-from shardctl.sources.walk import (FoundFile, LeftOut, suffix_of)
-from shardctl.system.locations import (folders_above, join, parent_of, path_below)
-from shardctl.system.text import (counted, printable)
-from typing import TypeVar
+from shardctl.sources.formats.beside import MOST_BYTES, is_beside, json_in
+from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
+from shardctl.system.locations import folders_above, join, parent_of, path_below
+from shardctl.system.text import counted, printable
 
 _Found = TypeVar("_Found")
 

@@ -487,20 +487,34 @@ def _rows_apart(
 def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of `schema`, string for null; those that are missing are null. Raises
     Misfit."""
-    whole = without_nulls(schema)
-    columns = []
-    for field, out in zip(schema, whole, strict=True):
-        place = batch.schema.get_field_index(field.name)
+
+    def fit(column: pa.Array, field: pa.Field, out: pa.Field) -> pa.Array:
         try:
-            column = pa.nulls(len(batch), out.type) if place < 0 else batch.column(place)
             if is_json(field):
                 column = json_texts(map(_without_nulls, column.to_pylist()))
             if is_given(schema) and pa.types.is_string(out.type) and not _may_be_text(column):
                 raise ColumnMisfit(f"values of type {column.type} do not fit {out.type}")
-            column = fitted(column, field.type)
-            columns.append(fitted(column, out.type))
+            return fitted(fitted(column, field.type), out.type)
         except Misfit as error:
             raise type(error)(f"the column {printable(field.name)}: {error}") from error
+
+    return with_columns(batch, schema, fit)
+
+
+def with_columns(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    fit: Callable[[pa.Array, pa.Field, pa.Field], pa.Array],
+) -> pa.RecordBatch:
+    """Return the columns of `schema`, string for null; those that are missing are null. `fit` gives
+    the others, for a field of `schema`, and that field with string for null."""
+    whole = without_nulls(schema)
+    columns = [
+        pa.nulls(len(batch), out.type)
+        if (place := batch.schema.get_field_index(field.name)) < 0
+        else fit(batch.column(place), field, out)
+        for field, out in zip(schema, whole, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=whole)
 
 
