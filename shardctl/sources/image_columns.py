@@ -57,11 +57,7 @@ _STRINGS = (pa.string(), pa.large_string())
 def is_struct(type_: pa.DataType) -> bool:
     """Return whether values are structs of bytes and path, as Hugging Face datasets stores
     images."""
-    if (
-        not pa.types.is_struct(type_)
-        or {f.name for f in type_} != {"bytes", "path"}
-        or type_.num_fields != 2
-    ):
+    if not pa.types.is_struct(type_) or sorted(f.name for f in type_) != ["bytes", "path"]:
         return False
     data, path = type_.field("bytes").type, type_.field("path").type
     return (data in _BYTES or pa.types.is_null(data)) and (

@@ -209,7 +209,22 @@ class Types:
         return len(self.fields) - len(self.lead)
 
     def _field(self, name: str) -> pa.Field:
-        type_ = self._type(name)
+        kinds = self.fields[name].decided()
+        type_ = _common(kinds)
+        if type_ is None:
+            rigid = {
+                str(each)
+                for part in kinds.parts()
+                for each in _settled(part).names
+                if isinstance(each, pa.DataType)
+            }
+            if rigid:  # JSON text cannot hold them
+                several = next((part for part in kinds.parts() if _is_mixed(part)), kinds)
+                both = sorted(rigid | set(_shown(several)))
+                raise InputError(
+                    f"the field {printable(name)} holds values of several types ({', '.join(both)}), which no column holds; give them one type"
+                )
+            type_ = pa.string()
         written = self.fields[name].written
         if written is None or not written.cells:
             return pa.field(name, type_)
@@ -221,17 +236,6 @@ class Types:
             return pa.field(name, type_)
         low, high = written.places
         return pa.field(name, type_, metadata={WRITTEN: b"%d" % low if low == high else b"any"})
-
-    def _type(self, name: str) -> pa.DataType:
-        kinds = self.fields[name].decided()
-        type_ = _common(kinds)
-        if type_ is None and (rigid := _rigid_names(kinds)):
-            several = next((part for part in kinds.parts() if _is_mixed(part)), kinds)
-            both = sorted(rigid | set(_shown(several)))
-            raise InputError(
-                f"the field {printable(name)} holds values of several types ({', '.join(both)}), which no column holds; give them one type"
-            )
-        return pa.string() if type_ is None else type_
 
     def found(self) -> pa.Schema:
         """Return the columns that hold the values seen so far: as `schema`, but null, and objects
@@ -497,16 +501,6 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
     if high <= INT64[1]:
         return pa.int64()
     return pa.uint64() if low >= 0 else None
-
-
-def _rigid_names(kinds: InferredTypes) -> set[str]:
-    """Return the types in a field that JSON text cannot hold."""
-    return {
-        str(name)
-        for part in kinds.parts()
-        for name in _settled(part).names
-        if isinstance(name, pa.DataType)
-    }
 
 
 def _shown(kinds: InferredTypes) -> list[str]:

@@ -245,10 +245,8 @@ def marked_encoding(data: bytes) -> str | None:
     """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where
     there are none of these."""
     marked = next((own for mark, own in BOMS if data.startswith(mark)), None)
-    return marked or _by_zeros(data) or unmarked_wide(data) or _by_escapes(data)
-
-
-def _by_escapes(data: bytes) -> str | None:
+    if found := marked or _by_zeros(data) or unmarked_wide(data):
+        return found
     if b"\x1b" not in data or not data.isascii():
         return None
     return next((own for escape, own in _ESCAPES if escape in data), None)

@@ -12,7 +12,7 @@ import contextlib
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -73,21 +73,13 @@ class _Leaf:
             pa.types.is_binary(self.type) or pa.types.is_string(self.type)
         )
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type of a column of it."""
-        found = self.type
-        for _ in range(len(self.shape) + self.sequences):
-            found = pa.list_(found)
-        return found
-
 
 @dataclass(frozen=True)
 class Features:
     """The features of a folder: the leaves by their names in the records, such as objects/bbox."""
 
     leaves: dict[str, _Leaf]
-    types: pa.Schema = field(compare=False)
+    types: pa.Schema
 
     @classmethod
     def beside(cls, path: Path) -> Features | None:
@@ -233,7 +225,10 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
 def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
-        _put(tree, name.split("/"), leaf.arrow_type)
+        type_ = leaf.type
+        for _ in range(len(leaf.shape) + leaf.sequences):
+            type_ = pa.list_(type_)
+        _put(tree, name.split("/"), type_)
     return pa.schema(list(_struct(tree)))
 
 
