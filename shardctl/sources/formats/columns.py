@@ -4,7 +4,7 @@ change, nothing unchecked."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -397,8 +397,7 @@ def parsed(
     Raises Misfit, ArrowInvalid.
     """
     numbers = np.arange(first, first + len(batch))
-    batch, valid, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
-    numbers = numbers[valid] if rejects else numbers
+    batch, numbers, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
     if choose is not None:
         wanted = choose(numbers)
         if not wanted.all():
@@ -416,24 +415,6 @@ def parsed(
     for part, own in parts:
         yield Parsed(own, fitted_batch(part, schema), rejects)
         rejects = []
-
-
-def parsed_batches(
-    batches: Iterable[pa.RecordBatch], first: int, schema: pa.Schema, choose: Choose | None
-) -> Iterator[Parsed]:
-    """Yield rows that follow each other, as `parsed` does. The first has the number `first`.
-
-    Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read.
-    """
-    number = first
-    try:
-        for batch in batches:
-            yield from parsed(batch, number, schema, choose)
-            number += len(batch)
-    except (Misfit, Rejection):
-        raise
-    except FAULTS as error:
-        raise damaged(f"row {number} and what follows", error) from error
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
@@ -535,8 +516,10 @@ def _may_be_text(array: pa.Array) -> bool:
 _Rejects = list[tuple[int, Rejection]]
 
 
-def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, Any, _Rejects]:
-    """Return the rows whose values are valid, which they are, and the others as rejects.
+def _valid_rows(
+    batch: pa.RecordBatch, numbers: Numbers
+) -> tuple[pa.RecordBatch, Numbers, _Rejects]:
+    """Return the rows whose values are valid, their numbers, and the others as rejects.
 
     Raises ArrowInvalid if the arrays themselves are damaged.
     """
@@ -545,7 +528,7 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
     except pa.ArrowInvalid:
         batch.validate()
     else:
-        return batch, None, []
+        return batch, numbers, []
     valid, rejects = np.ones(len(batch), bool), []
     for row in range(len(batch)):
         try:
@@ -560,7 +543,7 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
                 else ("invalid-value", "write the file again")
             )
             rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
-    return _chosen(batch, valid), valid, rejects
+    return _chosen(batch, valid), numbers[valid], rejects
 
 
 def _chosen(batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> pa.RecordBatch:

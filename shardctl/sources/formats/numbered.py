@@ -19,6 +19,7 @@ from shardctl.sources.formats.base import (
     Choose,
     Digest,
     Format,
+    Misfit,
     Parsed,
     Reading,
     Unit,
@@ -27,10 +28,12 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
+    FAULTS,
     check_columns,
     class_names,
+    damaged,
     hash_range,
-    parsed_batches,
+    parsed,
 )
 from shardctl.sources.jsonl import DEEPEST
 from shardctl.sources.types import Types
@@ -129,8 +132,18 @@ class Numbered(Format):
 
 
 def _read(rows: Rows, unit: Unit, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
+    """Yield rows of a unit. Raises Misfit, and Rejection where a batch is damaged: it and all after
+    it cannot be read."""
     names = [name for name in rows.schema.names if schema.get_field_index(name) >= 0]
-    return parsed_batches(rows.batches(unit, names), unit.first, schema, choose)
+    number = unit.first
+    try:
+        for batch in rows.batches(unit, names):
+            yield from parsed(batch, number, schema, choose)
+            number += len(batch)
+    except (Misfit, Rejection):
+        raise
+    except FAULTS as error:
+        raise damaged(f"row {number} and what follows", error) from error
 
 
 def batch_of(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
