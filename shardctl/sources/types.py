@@ -268,7 +268,7 @@ class Types:
         for name in self.mixed():
             if name not in left_out:
                 yield (
-                    f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals, or objects with over {MOST_NAMES:,} names; those that are no strings are JSON text"
+                    f"the {what} {printable(name)} has values that fit no one type; those that are no strings are JSON text"
                 )
         for name, kinds in self.fields.items():
             if kinds.written is None or name in left_out:

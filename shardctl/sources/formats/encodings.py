@@ -8,9 +8,9 @@ import re
 import threading
 import unicodedata
 from array import array
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats.base import BOMS, DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
@@ -299,8 +299,7 @@ _LEVEL = 0.05
 wins, then the one that is more common."""
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(NamedTuple):
     """Texts that are written alike: the encodings for them, the common ones first, each with the
     name that people know it by.
 
@@ -317,8 +316,7 @@ class Script:
     known: tuple[str, int, int] | None = None
 
 
-@dataclass(frozen=True)
-class Guess:
+class Guess(NamedTuple):
     """An encoding that a file may be in: Python's name of it, the name that people know, and how a
     line of the file reads."""
 

@@ -22,7 +22,6 @@ from shardctl.sources.formats.base import (
     RECORD_BYTES,
     UNIT_BYTES,
     Choose,
-    Cut,
     Digest,
     Format,
     Parsed,
@@ -148,10 +147,6 @@ class Framed(RecordFile):
             cuts, folders = _cut(opened, size, self._unit_bytes)
         return {"cuts": cuts, "folders": sorted(folders)}
 
-    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the units."""
-        return super().join([scan["cuts"] for scan in scans], size)
-
     @contextmanager
     def entries(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
@@ -189,10 +184,11 @@ class OneByOne(RecordFile):
         with self._opened(path) as (edges, _):
             pass
         places = [edge * size // max(1, edges[-1]) for edge in edges]
-        return [
+        cuts = [
             [start, end - start, after - first]
             for (start, end), (first, after) in zip(pairwise(places), pairwise(edges), strict=True)
         ]
+        return {"cuts": cuts}
 
     @contextmanager
     def entries(
