@@ -166,8 +166,8 @@ def marked_columns(schema: pa.Schema | None, role: bytes) -> list[str]:
 def mark_masks(schema: pa.Schema, bits: Mapping[str, int]) -> pa.Schema:
     """Return the columns as they are read, those marked as masks that have `bits`: of how many
     their numbers are."""
-    marked = with_said(schema, MASK, {name: str(each) for name, each in bits.items()})
-    return with_said(marked, ROLE, dict.fromkeys(bits, KEPT))
+    marked = with_said(schema, ROLE, dict.fromkeys(bits, KEPT))
+    return with_said(marked, MASK, {name: str(each) for name, each in bits.items()})
 
 
 def without_masks(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
