@@ -133,7 +133,7 @@ class Cache:
         Yield False where another one has done so for OPENING_PATIENCE: it may have been stopped.
         """
         with locked(self.folder / f"{_hash_of(url)}.lock", file_locks.OPENING_PATIENCE) as mine:
-            yield mine is not None
+            yield mine >= 0
 
     def find(self, url: str, version: str) -> CachedDataset | None:
         """Return the dataset of this URL whose manifest has this version, if it is here."""

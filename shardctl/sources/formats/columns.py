@@ -525,7 +525,8 @@ def _valid_rows(
     """
     try:
         batch.validate(full=True)
-    except pa.ArrowInvalid:
+    except pa.ArrowInvalid as error:
+        of_all = error
         batch.validate()
     else:
         return batch, numbers, []
@@ -543,6 +544,8 @@ def _valid_rows(
                 else ("invalid-value", "write the file again")
             )
             rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
+    if not rejects:  # what the arrays say of all rows together is wrong
+        raise of_all
     return _chosen(batch, valid), numbers[valid], rejects
 
 

@@ -316,6 +316,7 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path, source):
             box(1, id=6, area=10**400),
             "annotation 1 of annotations (id 6) has something else than finite numbers as its area",
         ),
+        (box(1, iscrowd="0"), "has an iscrowd that is neither 0 nor 1"),
         (box(1, area="12"), "has an area that is not a number"),
         (box(1, area=[3]), "has an area that is not a number"),
         (box(1, area=False), "has an area that is not a number"),
