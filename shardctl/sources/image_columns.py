@@ -67,12 +67,8 @@ def is_struct(type_: pa.DataType) -> bool:
 
 def can_hold_images(type_: pa.DataType) -> bool:
     """Return whether a column of this type can be one of images."""
-    return (
-        is_struct(type_)
-        or type_ in _BYTES
-        or pa.types.is_fixed_size_binary(type_)
-        or type_ in _STRINGS
-    )
+    is_plain = type_ in (*_BYTES, *_STRINGS) or pa.types.is_fixed_size_binary(type_)
+    return is_plain or is_struct(type_)
 
 
 def struct_columns(schema: pa.Schema) -> list[str]:

@@ -283,22 +283,20 @@ class Types:
 
     def has_unnamed(self) -> bool:
         """Return whether a CSV file has a first column without a name."""
-        kinds = self.fields.get(UNNAMED)
-        return kinds is not None and kinds.written is not None
+        return self._is_of_cells(UNNAMED)
 
     def null_labels(self) -> list[str]:
         """Return the words for a missing value that are labels of CSV files, sorted."""
-        kinds = self.fields.get(self.label)
-        return (
-            sorted((self.label_names or frozenset()) & NULL_WORDS)
-            if kinds is not None and kinds.written is not None
-            else []
-        )
+        words = (self.label_names or frozenset()) & NULL_WORDS
+        return sorted(words) if self._is_of_cells(self.label) else []
 
     def only_column(self) -> str | None:
         """Return the name of the only column there is, if it is one of CSV cells."""
-        written = [name for name, kinds in self.fields.items() if kinds.written]
-        return written[0] if len(self.fields) == 1 and written else None
+        only = next(iter(self.fields), "")
+        return only if len(self.fields) == 1 and self._is_of_cells(only) else None
+
+    def _is_of_cells(self, name: str) -> bool:
+        return name in self.fields and self.fields[name].written is not None
 
     def labels(self) -> list[str] | None:
         """Return the different strings of the field that may name classes, in order.

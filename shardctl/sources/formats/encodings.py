@@ -132,12 +132,9 @@ def decode_text(data: bytes, encoding: str) -> str:
             return data.decode()
         except UnicodeDecodeError as error:
             raise undecoded(encoding, error.start) from None
-    named = (
-        detect(data[:DETECTED_BYTES], len(data) <= DETECTED_BYTES)
-        if encoding == DETECT
-        else encoding
-    )
-    own, mark = resolve(named, data[:4])
+    if encoding == DETECT:
+        encoding = detect(data[:DETECTED_BYTES], len(data) <= DETECTED_BYTES)
+    own, mark = resolve(encoding, data[:4])
     if data.startswith(codecs.BOM_UTF8):
         mark = len(codecs.BOM_UTF8)
     try:

@@ -110,9 +110,9 @@ def _parts(
     numbers = np.arange(unit.first, unit.first + unit.records)
     wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
     records, rejects, size, passed = [], [], 0, 0
-    stated = zip(numbers.tolist(), wanted.tolist(), entries, strict=False)
+    each = zip(numbers.tolist(), wanted.tolist(), entries, strict=False)
     try:
-        for number, is_wanted, (length, fields) in stated:
+        for number, is_wanted, (length, fields) in each:
             if is_wanted:
                 try:
                     record = fields()

@@ -80,13 +80,12 @@ class Sequential(TextFile):
             fault, encoding = opened.fault, opened.encoding
         if fault and fault.error == "truncated":
             fault = with_count(fault, records, f" ({total} bytes)")
-        if fault:
-            if not records:
-                raise fault
-            cuts = cuts or [[0, size, records]]
-            cuts.append([size, 0, 1, plain_fault(fault)])
-        elif records and not cuts:
+        if fault and not records:
+            raise fault
+        if records and not cuts:
             cuts = [[0, size, records]]
+        if fault:
+            cuts.append([size, 0, 1, plain_fault(fault)])
         return {"encoding": encoding, "cuts": cuts}
 
     def parts(
@@ -134,9 +133,9 @@ class Sequential(TextFile):
 class TextStream:
     """The text of a file in UTF-8, decompressed and decoded, from its beginning to its end.
 
-    `fault` is why it is not read to the end of the file. `undecoded` are
-    the places in the file of bytes that could not be decoded: each is UNDECODED in the text, and in
-    it no longer when it was taken (`places_in`).
+    `fault` is why it is not read to the end of the file. `undecoded` are the places in the file of
+    bytes that could not be decoded: each is UNDECODED in the text, and is in it no longer when it
+    was taken (`places_in`).
     """
 
     def __init__(self, path: str, reading: Reading, chunk_bytes: int) -> None:
