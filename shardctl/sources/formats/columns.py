@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import Rejection
+from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import is_list
 from shardctl.sources.files import fill
 from shardctl.sources.formats.base import (
@@ -162,7 +162,7 @@ def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return _fitted(array, type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Misfit(
-            f"values of type {array.type} do not fit {type_} ({str(error).splitlines()[0]})"
+            f"values of type {array.type} do not fit {type_} ({first_line(error)})"
         ) from error
 
 
@@ -535,7 +535,7 @@ def _valid_rows(
         try:
             batch.slice(row, 1).validate(full=True)
         except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             valid[row] = False
             utf8 = "utf8" in reason.lower()
             name, advice = (
@@ -580,7 +580,7 @@ def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         raise error
-    return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+    return first_line(error).removesuffix(".")
 
 
 def damaged(what: str, error: Exception | str) -> Rejection:

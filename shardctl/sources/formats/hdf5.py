@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import leaf_of
 from shardctl.sources.formats.base import Digest, Unit, check_magic
-from shardctl.sources.formats.columns import HUGGING_FACE
+from shardctl.sources.formats.columns import FAULTS, HUGGING_FACE
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
@@ -43,17 +43,7 @@ rows."""
 MOST_INFLATED = 10_000
 """How many bytes one byte of a data set may stand for. zlib reaches 1,032."""
 
-_FAULTS = (
-    OSError,
-    KeyError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    UnicodeDecodeError,
-    OverflowError,
-    AttributeError,
-    MemoryError,
-)
+_FAULTS = (*FAULTS, RuntimeError, AttributeError, MemoryError)
 """What h5py raises for files that are damaged."""
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError, Rejection, first_line
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
 from shardctl.sources.formats.numbered import Rows, batch_of
@@ -99,7 +99,7 @@ def _named_faults(what: str) -> Iterator[None]:
             and type(error).__name__ != "PanicException"
         ):
             raise
-        raise damaged(what, str(error).partition("\n")[0][:200]) from None
+        raise damaged(what, first_line(error)) from None
 
 
 def _version_of(manifest: Path) -> int:

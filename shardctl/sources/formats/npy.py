@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy
 
-from shardctl.errors import Rejection
+from shardctl.errors import Rejection, first_line
 from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import Digest, Unit
-from shardctl.sources.formats.columns import check_names, hash_range, rows_of, version_of
+from shardctl.sources.formats.columns import FAULTS, check_names, hash_range, rows_of, version_of
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
@@ -56,17 +56,7 @@ COLUMN = "data"
 MOST_STRIDES = 1 << 16
 """In so many places the elements of a row may lie: each is read by itself."""
 
-_HEADER_FAULTS = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    RecursionError,
-    MemoryError,
-    OverflowError,
-    KeyError,
-    AttributeError,
-    IndexError,
-)
+_HEADER_FAULTS = (*FAULTS, SyntaxError, MemoryError, AttributeError)
 """What Python and numpy raise for headers that are none."""
 
 
@@ -90,9 +80,7 @@ def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
     try:
         shape, dtype, fortran = _parsed(text.decode("utf-8" if version == 3 else "latin-1"))
     except _HEADER_FAULTS as error:
-        raise _bad_header(
-            what, str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        ) from None
+        raise _bad_header(what, first_line(error)) from None
     start_of_data = 8 + len(length) + count
     return Stored(array or what, shape, dtype, fortran and len(shape) > 1, start_of_data)
 
@@ -322,7 +310,6 @@ _FAULTS = (
     zlib.error,
     EOFError,
     ValueError,
-    NotImplementedError,
     RuntimeError,
     struct.error,
     OverflowError,
@@ -349,11 +336,10 @@ def npz_rows(path: str) -> ArrayRows:
 
 
 def _damaged(error: BaseException) -> Rejection:
-    reason = printable(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
     return Rejection(
         "read",
         "not-npz",
-        f"it is not an .npz file that can be read ({reason}); it is damaged, save it again",
+        f"it is not an .npz file that can be read ({printable(first_line(error))}); it is damaged, save it again",
     )
 
 
