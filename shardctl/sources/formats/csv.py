@@ -7,10 +7,11 @@ import codecs
 import csv
 import io
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -523,10 +524,10 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     try:
         typed = values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        odd = _first_that_fails(values, field.type)
-        where = (
-            "" if odd is None else f" in record {numbers[odd]} ({printable(values[odd].as_py())})"
-        )
+        where = ""
+        if isinstance(error, pa.ArrowInvalid):  # or no value has this type
+            odd = bisect_left(range(len(values)), True, key=partial(_fails, values, field.type))
+            where = f" in record {numbers[odd]} ({printable(values[odd].as_py())})"
         raise Misfit(
             f"the column {printable(field.name)} is {field.type}, which a cell{where} does not fit"
         ) from error
@@ -548,16 +549,10 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     return typed
 
 
-def _first_that_fails(values: pa.Array, type_: pa.DataType) -> int | None:
-    """Return the index of the first value that cannot be cast, None if no value has this type."""
-    start, end = 0, len(values)
-    while end - start > 1:
-        middle = (start + end) // 2
-        try:
-            values[start:middle].cast(type_)
-            start = middle
-        except pa.ArrowInvalid:
-            end = middle
-        except pa.ArrowNotImplementedError:
-            return None
-    return start
+def _fails(values: pa.Array, type_: pa.DataType, last: int) -> bool:
+    """Return whether one of the values up to an index cannot be cast."""
+    try:
+        values[: last + 1].cast(type_)
+    except pa.ArrowInvalid:
+        return True
+    return False
