@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
@@ -26,8 +26,8 @@ from shardctl.system.text import lacks
 MOST_LISTED = 1 << 20
 """Most tokens of a sample that become Python objects: 8 bytes each, or 36."""
 
-_ALL = 1 << 62
-"""More blocks than there are."""
+ALL = 1 << 62
+"""More blocks and images than there are."""
 
 _MOST_BLOCKS = 64
 """Blocks that samples are chosen from, to be shown."""
@@ -359,14 +359,28 @@ def some_samples(place: DatasetLocation, split: str | None, count: int) -> Itera
 
 
 def blocks_and_share(
-    place: DatasetLocation, split: str | None, blocks: int | None, images: int | None
-) -> tuple[Iterable[StoredBlock], int | None]:
-    """Return blocks of a dataset, None for all, and how many images of each to look at, so that
-    they are `images` together."""
-    if blocks is None and images is None:
-        return some_blocks(place, split, _ALL), None
-    placed = list(some_blocks(place, split, _ALL if blocks is None else blocks))
-    return placed, None if images is None else max(1, images // max(1, len(placed)))
+    place: DatasetLocation, split: str | None, blocks: int, images: int
+) -> tuple[Iterator[StoredBlock], int]:
+    """Return up to so many blocks of a dataset, and how many images of each to look at, so that
+    they are `images` together. Raises as `some_blocks`."""
+    count = sum(1 for _ in some_blocks(place, split, blocks))
+    return some_blocks(place, split, blocks), max(1, images // max(1, count))
+
+
+def count_blocks(
+    blocks: Iterable[StoredBlock], count: Callable[[StoredBlock], None]
+) -> tuple[str, ...]:
+    """Have all blocks counted, and return why others cannot be read: where `count` raises
+    DatasetError or ValueError."""
+    faults = []
+    for block in blocks:
+        try:
+            count(block)
+        except DatasetError as error:
+            faults.append(str(error))
+        except ValueError as error:
+            faults.append(str(block.reader.unreadable(block.number, error)))
+    return tuple(faults)
 
 
 def checked_columns(block: StoredBlock, columns: list[str]) -> pa.RecordBatch:

@@ -16,6 +16,7 @@ from shardctl.format.dataset_location import DatasetLocation, open_location, ref
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Sample
 from shardctl.format.tables import reason_lines
+from shardctl.inspection.content.blocks import ALL
 from shardctl.inspection.content.objects import (
     MaskStatistics,
     ObjectStatistics,
@@ -205,12 +206,12 @@ def inspect_dataset(
     """Return what is in a dataset that is open, or in one of its splits, from so many blocks, or
     with `stats` from all. Raises DatasetError, UsageError."""
     found = overview(place.folder, split)
-    roles, some = found.manifest.roles, None if stats else blocks
+    roles, some = found.manifest.roles, ALL if stats else blocks
     has_masks = any(role.name == "mask" for role in roles.images.values())
     masks: dict[str, MaskStatistics] | None = None
     if stats or blocks > BLOCKS:
         masks = mask_statistics(place, MASKS if stats else blocks, split) if has_masks else {}
-    images = None if stats else blocks * IMAGES // BLOCKS
+    images = ALL if stats else blocks * IMAGES // BLOCKS
     try:
         variants = variant_statistics(place.folder, split) if "variant" in found.schema else None
     except DatasetError:
