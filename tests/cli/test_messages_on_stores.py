@@ -6,7 +6,7 @@ import pytest
 import shardctl
 import shutil
 import tempfile
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from object_server import ObjectServer
 from pathlib import Path

@@ -15,7 +15,7 @@ from pathlib import Path
 from shardctl.benchmark.advice_options import AdviceOptions
 from shardctl.benchmark.options import BenchOptions
 from shardctl.cli import cli
-from shardctl.interop.exports.options import (Choice, FormSettings)
+from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.making.options import Options
 
 NEW_OPTION = """

@@ -10,14 +10,14 @@ import pytest
 import shardctl
 import sys
 from conftest import examples
-from hypothesis import (given, strategies as st)
+from hypothesis import given, strategies as st
 from image_files import images
 from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
+from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.values import (UnfitValue, array_of, check_fit, plain_value)
+from shardctl.transforms.values import UnfitValue, array_of, check_fit, plain_value
 from typing import Any
 
 STEPS = """

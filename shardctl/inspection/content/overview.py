@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.dataset_tables import checked_column
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, count_reasons, read_rejects
-from shardctl.inspection.content.blocks import check_split, shards_of
+from shardctl.inspection.content.blocks import shards_of
 from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.report import Section, Table, in_a_notebook
 from shardctl.system.text import counted, format_bytes
@@ -270,19 +271,18 @@ def settings_in_words(settings: dict[str, Any]) -> str:
 def overview(folder: FolderHere, split: str | None = None) -> Overview:
     """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for an
     unknown split."""
-    check_split(folder, split)
     manifest = Manifest.load(folder)
     table = ShardTable(folder)
     first, last = shards_of(folder, split)
     sizes, raw_sizes = table.sizes[first:last], table.raw_sizes[first:last]
     reasons, examples = count_reasons(read_rejects(folder))
-    spread = (
-        (int(sizes.min()), int(np.median(sizes)), int(sizes.max())) if len(sizes) else (0, 0, 0)
-    )
+    low, median, high = (int(each(sizes)) if len(sizes) else 0 for each in (min, np.median, max))
     classes = _classes(folder, manifest)
     if classes is not None and split is not None:
         classes = {split: classes[split]}
-    return Overview(manifest, int(raw_sizes.sum()), spread, classes, reasons, examples, split)
+    return Overview(
+        manifest, int(raw_sizes.sum()), (low, median, high), classes, reasons, examples, split
+    )
 
 
 def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]] | None:
@@ -316,15 +316,9 @@ def _counted_in_shards(folder: FolderHere, label: str, names: int) -> dict[str, 
         if column < 0:
             continue
         file = BlockFile.of(folder, entry.path, [column])
+        of_split = counts.setdefault(entry.split, np.zeros(names, np.int64))
         for block in range(len(file)):
-            labels = file.fetch(block)[0].column(0)
-            try:
-                labels.validate(full=True)
-            except pa.ArrowException as error:
-                raise file.unreadable(block, error) from error
-            counts[entry.split] = counts.get(entry.split, np.zeros(names, np.int64)) + _count(
-                labels, names
-            )
+            of_split += _count(checked_column(file, block), names)
     return {split: found.tolist() for split, found in counts.items()}
 
 

@@ -24,7 +24,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
 from shardctl.images.codecs import backend
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.inspection.content.blocks import StoredSample, all_blocks
+from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.columns import renamed, without_key
 from shardctl.making.convert.conversion_plan import (
@@ -391,7 +391,7 @@ def _with_further(tried: Tried, further: Tried) -> Tried:
 
 def _records(path: Path) -> Iterator[StoredSample]:
     """Yield the samples of a shard, nothing of which lies in its file any more."""
-    for block in all_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
+    for block in some_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
         for place in range(block.data.num_rows):
             record = block.record(place)
             arrays = {
