@@ -198,8 +198,9 @@ def _near(stored: DatasetTables, key: str, planned: bool) -> str:
     """Suggest keys that look alike, or that have the beginning of its name."""
     if planned:
         path, number = list(possible_names(key))[-1]
-        found = (stored.nearest_key(other, number) for other in _alike(path, stored.paths.chunks))
-        keys = [other for other in found if other is not None]
+        record = f"#{number}" if number else ""
+        alike = _alike(path, stored.paths.chunks)
+        keys = [f"{other}{record}" for other in alike if other != path]
     elif packed_column(stored.manifest.roles) is not None:
         shards = (document_keys(stored.folder, entry.path) for entry in stored.shards)
         keys = _alike(key, (part.flatten() for part in chain.from_iterable(shards)))
