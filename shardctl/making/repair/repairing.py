@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
@@ -29,13 +28,13 @@ from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit import publish
+from shardctl.making.commit.generations import link_or_copy
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
 from shardctl.making.convert.table_writer import TableWriter, write_final_files
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files
 from shardctl.making.repair.manifest import (
-    damaged_files,
     expected_hashes,
     hash_files,
     named_sources,
@@ -73,7 +72,6 @@ from shardctl.making.write.writer import now, write_tables
 from shardctl.system import file_lease
 from shardctl.system.files import (
     FileFacts,
-    copy_file,
     naming_the_path,
     sha256_of,
     sync_folder,
@@ -122,7 +120,11 @@ class Repair:
             self._refuse_unreadable_shards(unreadable)
         self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
         self.held.check()
-        self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
+        self.damaged = {
+            name
+            for name in (*self.manifest.files, *self.names)
+            if name not in self.expected or hashes.get(name) != self.expected[name]
+        }
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
             self.notices.append(
@@ -134,24 +136,16 @@ class Repair:
             try:
                 dropped = self._mend()
             except (DatasetError, InputError, TypesDifferError) as problem:
-                self.unrepaired += [
-                    Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)
-                ]
+                changed = isinstance(problem, TypesDifferError)
+                what = f"its sources have changed ({problem}); {ANEW}" if changed else str(problem)
+                self.unrepaired += [Unrepaired(name, what) for name in sorted(self.damaged)]
         if self.unrepaired and self.pruned:
             self.notices.append("--overwrite brings pruned samples back; prune them again")
         self._settle_manifest()
         sync_folder(self.dataset.work)
-        status = (
-            "damaged"
-            if self.unrepaired
-            else "dropped"
-            if dropped
-            else "repaired"
-            if self.repaired
-            else "whole"
-        )
+        done = "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(
-            status,
+            "damaged" if self.unrepaired else done,
             tuple(sorted(self.repaired)),
             tuple(self.unrepaired),
             tuple(self.lost),
@@ -187,26 +181,23 @@ class Repair:
     def _mend_written(self) -> None:
         """Repair a dataset of samples that had no source: its tables can be made from its
         shards."""
-        for name in sorted(self.damaged & set(self.names)):
-            what = "shardctl.write made its samples, of no source; write the dataset again"
-            self.unrepaired.append(Unrepaired(name, what))
+        what = "shardctl.write made its samples, of no source; write the dataset again"
+        lost = sorted(self.damaged & set(self.names))
+        self.unrepaired += [Unrepaired(name, what) for name in lost]
 
         def write() -> dict[str, FileFacts]:
             new = self.folder / NEW_FOLDER
             new.mkdir(exist_ok=True)
-            layout, entries = find_layout(self.dataset, self.manifest, self.intact), []
-            for name in self.names:
-                facts, _ = shard_facts(self.dataset, name)
-                entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
             manifest = self.manifest
-            making = Making(
-                layout.to_json(),
-                manifest.fields,
-                manifest.recipe,
-                manifest.settings,
-                manifest.fingerprint_parts,
-            )
-            return write_tables(new, entries, making)
+            layout = find_layout(self.dataset, manifest, self.intact).to_json()
+            made = (manifest.recipe, manifest.settings, manifest.fingerprint_parts)
+            entries = [
+                ShardEntry.of_written(
+                    name.rpartition("-")[0], name, shard_facts(self.dataset, name)[0]
+                )
+                for name in self.names
+            ]
+            return write_tables(new, entries, Making(layout, manifest.fields, *made))
 
         self._mend_tables(write)
 
@@ -362,11 +353,8 @@ class Repair:
         final = self.folder / f"final-{FILES}"
         write_final_files(final, open_table(LocalFolder(files.parent), files.name))
         if sha256_of(final) != self.manifest.files[FILES].sha256:
-            now, before = (
-                open_table(LocalFolder(files.parent), files.name).num_rows,
-                self.manifest.inputs,
-            )
-            what = f"{counted(now, 'file')} now, {counted(before, 'record')} then"
+            found = open_table(LocalFolder(files.parent), files.name).num_rows
+            what = f"{counted(found, 'file')} now, {counted(self.manifest.inputs, 'record')} then"
             raise DatasetError(
                 f"{FILES} is lost, and the sources give another one ({what}); {ANEW}"
             )
@@ -422,9 +410,16 @@ class Repair:
         self._put_all_in_place(job, sorted(wanted))
 
     def _put_all_in_place(self, job: Job, shards: list[int]) -> None:
+        """Move the rebuilt shards to their places, if they are those that were there."""
         self.held.check()
         for shard in shards:
-            self._put_in_place(job, shard)
+            name = job.planned_shard(shard).name
+            sha256 = read_marker(job.marker_path(shard)).facts.sha256
+            # If its SHA-256 is lost, the table of all shards will show whether it is right.
+            if self.expected.get(name, sha256) != sha256:
+                self._tell_why_not(job, shard, name)
+            elif name in self.damaged:
+                self._put(job.shard_path(shard), name)
 
     def _put(self, made: Path, name: str) -> None:
         """Put a verified file in its place."""
@@ -433,27 +428,16 @@ class Repair:
         self.damaged.discard(name)
         self.repaired.append(name)
 
-    def _put_in_place(self, job: Job, shard: int) -> None:
-        """Move a rebuilt shard to its place, if it is the shard that was there."""
-        name = job.planned_shard(shard).name
-        sha256 = read_marker(job.marker_path(shard)).facts.sha256
-        # If its SHA-256 is lost, the table of all shards will show whether it is right.
-        proven = self.expected.get(name, sha256) == sha256
-        if proven and name in self.damaged:
-            self._put(job.shard_path(shard), name)
-        elif not proven:
-            self._tell_why_not(job, shard, name)
-
     def _tell_why_not(self, job: Job, shard: int, name: str) -> None:
         known = not {PLAN, REJECTS} & self.damaged
         lost = list(lost_samples(job, shard, open_table(self.dataset, PLAN))) if known else []
         self.lost += lost
         if lost:
-            first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
             count = sum(entry.samples for entry in lost)
             what = (
-                f"{count} of its samples cannot be made again, {first}; --drop-lost removes them, "
-                "--source says where the sources are now"
+                f"{count} of its samples cannot be made again, for instance {printable(lost[0].key)}: "
+                f"{printable(lost[0].reason)}; --drop-lost removes them, --source says where the "
+                "sources are now"
             )
         elif name in self.damaged:
             what = self._differs()
@@ -503,28 +487,23 @@ class Repair:
                 self.unrepaired.append(Unrepaired(name, self._differs()))
 
     def _commit(self, job: DatasetJob) -> TableWriter:
-        state = self.state
+        state, manifest = self.state, self.manifest
         outcomes = Outcomes(self.dataset, job, self.intact, state)
-        manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
-        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
-        if state is None:
-            return TableWriter(job, *given)
-        return TableWriter(job, *given, state.files, state.digest_beside, state.pruned)
+        of_update = (state.files, state.digest_beside, state.pruned) if state else ()
+        has_jpegs = manifest.jpeg is not None
+        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, has_jpegs)
+        return TableWriter(job, *given, *of_update)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be
         done."""
-        beyond_repair = [
-            entry
-            for entry in self.unrepaired
-            if entry.file not in {lost.shard for lost in self.lost}
-        ]
-        if beyond_repair:
+        if {each.file for each in self.unrepaired} - {each.shard for each in self.lost}:
             return False
         new = self.folder / NEW_FOLDER
         for name in self.names:
             if not (new / name).exists():
-                _link(self.dataset.path(name), new / name)
+                with naming_the_path(new / name):
+                    link_or_copy(self.dataset.path(name), new / name)
         self._commit(job).run(
             lambda facts: self._manifest_without_lost(facts, count_classes(new, job))
         )
@@ -555,16 +534,6 @@ class Repair:
         return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
 
 
-def _link(source: Path, target: Path) -> None:
-    """Make a hard link to a file, or a copy if the file system has no links."""
-    with naming_the_path(target):
-        target.unlink(missing_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            copy_file(source, target)
-
-
 def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[int]:
     """Yield the shards that can be built though a source does not answer: those of other
     sources."""
@@ -580,9 +549,3 @@ def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[i
 
 def _listed(sources: tuple[str, ...]) -> str:
     return ", ".join(map(printable, sources))
-
-
-def _sentence(problem: Exception) -> str:
-    if isinstance(problem, TypesDifferError):
-        return f"its sources have changed ({problem}); {ANEW}"
-    return str(problem)

@@ -49,6 +49,7 @@ from shardctl.making.commit.staging import discard, jobs_in
 from shardctl.making.convert.previous import refuse_damaged_tables
 from shardctl.making.paths import check_writable, refuse_generation
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.plan.plan import job_table
 from shardctl.making.write.writer import digest_of_shards, new_folder, now, splits_of
 from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
@@ -243,12 +244,8 @@ def commit(
         if shard.kept:
             with naming_the_path(new / shard.entry.path):
                 link_or_copy(old.root / shard.entry.path, new / shard.entry.path)
-    with (
-        replacing(new / FILES) as sink,
-        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer,
-    ):
-        for batch in files.to_batches():
-            writer.write_batch(batch)
+    with job_table(new / FILES, files.schema) as table:
+        table.write_table(files)
     for name in old.manifest.own_files:
         with naming_the_path(new / name):
             link_or_copy(old.root / name, new / name)
@@ -322,11 +319,7 @@ def forget(root: Path, but: Path | None = None) -> None:
 
 
 def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:
-    with (
-        replacing(new / REJECTS) as rejects,
-        replacing(new / PLAN) as plan,
-        pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
-    ):
+    with replacing(new / REJECTS) as rejects, job_table(new / PLAN, PLAN_SCHEMA) as writer:
         held: list[pa.Table] = []
         rows = 0
         for number, shard in enumerate(shards):
