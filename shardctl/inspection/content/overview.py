@@ -295,7 +295,7 @@ def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]
         counts = (
             manifest.class_counts
             if manifest.class_counts is not None
-            else _counted_in_shards(folder, label, len(names))
+            else count_labels(folder, label, len(names))
         )
     except DatasetError:
         return None  # a shard is damaged, and all the rest can be shown
@@ -308,8 +308,9 @@ def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]
     return classes
 
 
-def _counted_in_shards(folder: FolderHere, label: str, names: int) -> dict[str, list[int]]:
-    """Count the labels of all shards; only this column is read. Raises DatasetError."""
+def count_labels(folder: FolderHere, label: str, names: int) -> dict[str, list[int]]:
+    """Count the samples of each class in all shards, by split; only this column is read. Raises
+    DatasetError."""
     counts: dict[str, np.ndarray[Any, Any]] = {}
     for entry in ShardTable(folder):
         column = ShardReader(folder, entry.path).schema.get_field_index(label)

@@ -100,7 +100,10 @@ def publish(new: Path, target: Path) -> None:
         _write_mark(new.parent, _Mark(_giving_way(new, target), _digest(target), _digest(new)))
         # A process whose current folder is exchanged would be in the old one afterwards. For this
         # process it can be checked.
-        if not (replaces and not _is_current(target) and _exchange_folders(new, target)):
+        current = None
+        with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
+            current = Path.cwd()
+        if not (replaces and current != target and _exchange_folders(new, target)):
             _replace_files(new.parent, target)
 
 
@@ -110,20 +113,18 @@ def _giving_way(new: Path, target: Path) -> tuple[str, ...]:
 
     Raises StorageError if anything else there has the name of a file of the new dataset.
     """
-    same = set()
-    for name in _in_the_way(target, set(os.listdir(new)) - {STAGING}):
-        if not _is_same(new / name, target / name):
-            raise _taken(target / name)
-        same.add(name)
-    return tuple(sorted(same | (files_of(target) if (target / MANIFEST).exists() else set())))
+    same = _in_the_way(target, set(os.listdir(new)) - {STAGING})
+    for name in same:
+        one, other = new / name, target / name
+        alike = is_file(other) and one.stat().st_size == other.stat().st_size
+        if not alike or sha256_of(one) != sha256_of(other):
+            raise _taken(other)
+    return tuple(sorted({*same, *_files_there(target)}))
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    return (
-        is_file(other)
-        and one.stat().st_size == other.stat().st_size
-        and sha256_of(one) == sha256_of(other)
-    )
+def _files_there(target: Path) -> set[str]:
+    """Return the names of the files of the dataset at `target`, none if there is no dataset."""
+    return files_of(target) if (target / MANIFEST).exists() else set()
 
 
 def _in_the_way(target: Path, names: Iterable[str]) -> list[str]:
@@ -131,28 +132,19 @@ def _in_the_way(target: Path, names: Iterable[str]) -> list[str]:
     of the dataset there."""
     if not target.is_dir():
         return []
-    listed = files_of(target) if (target / MANIFEST).exists() else set()
-    with os.scandir(target) as entries:
-        others = {
-            each.name
-            for each in entries
-            if each.name not in listed or each.is_dir(follow_symlinks=False)
-        }
-    return sorted(others.intersection(names))
+    listed = _files_there(target)
+    return sorted(
+        name
+        for name in set(os.listdir(target)).intersection(names)
+        if name not in listed or is_folder(target / name)
+    )
 
 
 def _taken(path: Path) -> StorageError:
     """Return the error for what may be a person's only copy."""
-    if is_folder(path):
-        return StorageError(
-            f"{printable(str(path))}: a folder, where a file of the new dataset belongs; move it "
-            "away, then run the same"
-            " command again"
-        )
     return StorageError(
         f"{printable(str(path))}: is not part of a dataset, but the new dataset needs this file "
-        "name; move it away, or give"
-        " another destination"
+        "name; move it away, or give another destination"
     )
 
 
@@ -246,13 +238,6 @@ def _read_mark(job: Path) -> _Mark:
 def _digest(root: Path) -> str:
     """Return the SHA-256 of a dataset's manifest, "" if there is none."""
     return sha256_of(root / MANIFEST) if is_file(root / MANIFEST) else ""
-
-
-def _is_current(folder: Path) -> bool:
-    try:
-        return Path.cwd() == folder
-    except FileNotFoundError:
-        return False  # the current folder was deleted
 
 
 def needs_recovery(target: Path) -> bool:
@@ -549,18 +534,12 @@ def files_of(root: Path) -> set[str]:
     with contextlib.suppress(DatasetError, OSError):
         # files of the recipe too
         listed = set(filter(is_file_name, read_checksums(LocalFolder(root))))
-    # too damaged to say: what is left over of it stays, and verify tells
+    # The names that a conversion gives. Too damaged to say: what is left over of it stays, and
+    # verify tells.
     if shards is None and listed is None:
-        shards = _numbered(root)
+        with contextlib.suppress(DatasetError, OSError):
+            splits = Manifest.load(LocalFolder(root)).splits
+            shards = {
+                shard_name(split.name, number) for split in splits for number in range(split.shards)
+            }
     return {*(shards or ()), *(listed or ()), *BESIDE_SHARDS}
-
-
-def _numbered(root: Path) -> set[str]:
-    """Return the names that a conversion gives to as many shards as the manifest says, none if that
-    is damaged too."""
-    with contextlib.suppress(DatasetError, OSError):
-        splits = Manifest.load(LocalFolder(root)).splits
-        return {
-            shard_name(split.name, number) for split in splits for number in range(split.shards)
-        }
-    return set()

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
+from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
 from shardctl.format.tables import (
@@ -25,6 +26,7 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
+from shardctl.inspection.content.overview import count_labels
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit import publish
@@ -51,7 +53,6 @@ from shardctl.making.repair.outcomes import (
     Outcomes,
     RepairResult,
     Unrepaired,
-    count_classes,
     lost_samples,
     shard_facts,
     shards_with_rejects,
@@ -505,7 +506,7 @@ class Repair:
                 with naming_the_path(new / name):
                     link_or_copy(self.dataset.path(name), new / name)
         self._commit(job).run(
-            lambda facts: self._manifest_without_lost(facts, count_classes(new, job))
+            lambda facts: self._manifest_without_lost(facts, job.layout, LocalFolder(new))
         )
         self.held.check()
         publish.publish(new, self.dataset.work)
@@ -514,9 +515,14 @@ class Repair:
         return True
 
     def _manifest_without_lost(
-        self, facts: dict[str, Any], class_counts: dict[str, list[int]] | None
+        self, facts: dict[str, Any], layout: Layout, new: LocalFolder
     ) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
+        counts, classes = None, len(layout.classes or ())
+        if classes:
+            found = count_labels(new, str(layout.roles.main_label), classes)
+            names = (split.name for split in self.manifest.splits)
+            counts = {name: found.get(name, [0] * classes) for name in names}
         without = dataclasses.replace(
             self.manifest,
             created=now(),
@@ -526,7 +532,7 @@ class Repair:
             splits=facts["splits"],
             files=facts["files"],
             dropped=self.manifest.dropped + lost,
-            class_counts=class_counts,
+            class_counts=counts,
             jpeg=facts["jpeg"],
             steps=None,  # they count samples that are no longer there
             update=facts["update"],
