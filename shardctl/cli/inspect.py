@@ -549,6 +549,8 @@ def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, 
     return {
         **known,
         "documents": documents,
+        "images": record.images,
+        "class_names": record.class_names,
         "label_name": record.label_name,
         "values": _plain_sample(record, columns),
     }

@@ -4,7 +4,7 @@ command line."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,13 @@ from shardctl.inspection.content.overview import (
     overview,
     recipe_in_words,
 )
-from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.inspection.content.statistics import (
+    BLOCKS,
+    IMAGES,
+    Recorded,
+    Statistics,
+    statistics_of,
+)
 from shardctl.inspection.content.tokens import TokenCount, TokenStatistics, token_statistics
 from shardctl.loader.dataset import open_dataset
 from shardctl.system.arguments import truth
@@ -48,7 +54,7 @@ MOST = 16
 
 
 @dataclass(frozen=True)
-class VariantStatistics:
+class VariantStatistics(Recorded):
     """Comparison of the variants of some inputs: `compared` of them, with `each` variants on
     average.
 
@@ -61,10 +67,6 @@ class VariantStatistics:
     each: float
     alike: int
     difference: float | None
-
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def variant_statistics(folder: Folder, split: str | None = None) -> VariantStatistics | None:

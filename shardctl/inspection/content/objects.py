@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ from shardctl.inspection.content.blocks import (
 )
 from shardctl.inspection.content.statistics import (
     Distribution,
+    Recorded,
     add_numbers,
     distribution,
     spread_of_counts,
@@ -79,7 +79,7 @@ class PointCount:
 
 
 @dataclass(frozen=True)
-class ObjectStatistics:
+class ObjectStatistics(Recorded):
     """What was found in a column of objects, in `samples` samples of `blocks` blocks.
 
     `sizes` counts boxes as small, medium and large by COCO's limits. `sized_images` is the number
@@ -108,10 +108,6 @@ class ObjectStatistics:
     centres: tuple[tuple[int, ...], ...]
     keypoints: tuple[PointCount, ...]
     faults: tuple[str, ...]
-
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 class _Tally:
@@ -313,7 +309,7 @@ class ClassPixels:
 
 
 @dataclass(frozen=True)
-class MaskStatistics:
+class MaskStatistics(Recorded):
     """What was found in `masks` masks of a column, evenly spaced. `ignored` pixels are of no class.
 
     `missing` counts samples without a mask, `unreadable` masks that do not decode.
@@ -325,10 +321,6 @@ class MaskStatistics:
     pixels: int
     ignored: int
     classes: tuple[ClassPixels, ...]
-
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def mask_statistics(

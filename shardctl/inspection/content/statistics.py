@@ -84,8 +84,16 @@ class ColumnStatistics:
     stored_bytes: float
 
 
+class Recorded:
+    """What can be printed as plain data: all that a dataclass has."""
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # each is a dataclass
+
+
 @dataclass(frozen=True)
-class Statistics:
+class Statistics(Recorded):
     """What was found in `samples` samples of `blocks` blocks. `formats` counts those of encoded
     images.
 
@@ -98,10 +106,6 @@ class Statistics:
     distributions: tuple[Distribution, ...]
     formats: dict[str, int]
     faults: tuple[str, ...]
-
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def statistics_of(
