@@ -79,21 +79,15 @@ def variant_statistics(folder: Folder, split: str | None = None) -> VariantStati
     counts, alike, differences = [], 0, []
     for place in evenly_spaced(len(dataset), INPUTS):
         first = max(0, min(place - MOST // 2, len(dataset) - MOST))
-        batch = dataset.take(
-            range(first, min(first + MOST, len(dataset))), ["key", "variant", *content]
-        )
-        rows = [
-            {name: values[row] for name, values in batch.items()}
-            for row in range(len(batch["key"]))
-        ]
-        of_input = [
-            row for row in rows if row["key"] == batch["key"][min(place - first, len(rows) - 1)]
-        ]
-        contents = {repr([_plain(row[name]) for name in content]) for row in of_input}
+        near = range(first, min(first + MOST, len(dataset)))
+        batch = dataset.take(near, ["key", *content])
+        keys = batch["key"]
+        of_input = [row for row, key in enumerate(keys) if key == keys[place - first]]
+        contents = {repr([_plain(batch[name][row]) for name in content]) for row in of_input}
         counts.append(len(of_input))
         alike += len(contents) < len(of_input)
         if image is not None:
-            differences += _differences([row[image] for row in of_input])
+            differences += _differences([batch[image][row] for row in of_input])
     mean = float(np.mean(differences)) if differences else None
     return VariantStatistics(len(counts), float(np.mean(counts)), alike, mean)
 
@@ -147,15 +141,11 @@ class Inspection(Overview):
         """Return how much there is, the splits, the number of classes and the columns, for
         display."""
         splits = ", ".join(f"{each.name} {each.samples:,}" for each in self.splits)
-        classes = (
-            f"; {counted(len(self.classes), 'class', 'classes')}"
-            if self.classes is not None
-            else ""
-        )
-        columns = ", ".join(self.schema)
+        found = self.classes
+        classes = "" if found is None else f"; {counted(len(found), 'class', 'classes')}"
         return (
             f"<shardctl.Inspection {self.location!r}: {self.size}; splits {splits}{classes}; "
-            f"columns {columns}>"
+            f"columns {', '.join(self.schema)}>"
         )
 
     def _repr_html_(self) -> str:
@@ -277,11 +267,9 @@ def dataset_report(found: Inspection) -> Iterator[Section]:
     for name, tokens in found.tokens.items():
         yield Section(_title(name, tokens.tokens, "token", found), list(_token_parts(tokens)))
     if (variants := found.variants) is not None:
-        differ = (
-            ""
-            if variants.difference is None
-            else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
-        )
+        differ = ""
+        if variants.difference is not None:
+            differ = f"their pixels differ by {variants.difference:.1f} of 255 on average; "
         yield Section(
             f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that "
             f"were compared: {differ}{variants.alike:,} of them have two that are the same"
@@ -296,15 +284,10 @@ def _statistics(statistics: Statistics, manifest: Manifest) -> Iterator[Section]
         yield Section(f"DAMAGED: {_damage(statistics.faults, 'the blocks looked at')}")
     if not statistics.columns:
         return
-    rows = [
-        (
-            each.name,
-            f"{each.raw_bytes:,.1f}",
-            f"{each.stored_bytes:,.1f}",
-            manifest.type_in_words(each.name, each.type),
-        )
-        for each in statistics.columns
-    ]
+    rows = []
+    for each in statistics.columns:
+        sizes = (f"{each.raw_bytes:,.1f}", f"{each.stored_bytes:,.1f}")
+        rows.append((each.name, *sizes, manifest.type_in_words(each.name, each.type)))
     parts: list[str | Table] = [Table(rows, ("column", "uncompressed", "stored", "type"))]
     parts += [each.table("samples") for each in statistics.distributions if each.says_something]
     if statistics.formats:
@@ -351,12 +334,12 @@ def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:
         f"not annotated: {counted(found.not_annotated, 'image')}; annotated and empty: "
         f"{found.without_objects:,}"
     )
-    flags = {
-        "crowds": found.crowds,
-        "difficult": found.difficult,
-        "truncated": found.truncated,
-    }
-    if said := [f"{what}: {count:,}" for what, count in flags.items() if count is not None]:
+    flags = (
+        ("crowds", found.crowds),
+        ("difficult", found.difficult),
+        ("truncated", found.truncated),
+    )
+    if said := [f"{what}: {count:,}" for what, count in flags if count is not None]:
         yield ", ".join(said)
     if found.per_image.counts:
         yield found.per_image.table("images")
@@ -390,26 +373,28 @@ def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:
 
 
 def _mask_section(name: str, found: MaskStatistics) -> Section:
-    used = [each for each in found.classes if each.pixels]
     rows = [
         (
-            str(each.number) if each.name is None else each.name,
+            each.name or str(each.number),
             each.pixels,
             f"{each.pixels / found.pixels:.1%}",
             each.masks,
         )
-        for each in used
+        for each in found.classes
+        if each.pixels
     ]
-    lacking = (
-        (f"{found.missing:,} samples have no mask; {found.unreadable:,} masks cannot be read",)
-        if found.missing or found.unreadable
-        else ()
-    )
-    header = ("class", "pixels", "share", "masks with it")
+    parts: list[str | Table] = [
+        Table(rows, ("class", "pixels", "share", "masks with it"), SHOWN, (1,))
+    ]
+    if found.missing or found.unreadable:
+        lacking = (
+            f"{found.missing:,} samples have no mask; {found.unreadable:,} masks cannot be read"
+        )
+        parts.insert(0, lacking)
     return Section(
         f"{printable(name)}: pixels of each class, of {counted(found.masks, 'mask')}; "
         f"{found.ignored:,} pixels of no class",
-        (*lacking, Table(rows, header, SHOWN, (1,))),
+        parts,
     )
 
 
@@ -417,11 +402,8 @@ def _token_parts(found: TokenStatistics) -> Iterator[str | Table]:
     if found.faults:
         yield f"DAMAGED: {_damage(found.faults)}"
     if found.packed:
-        cut = (
-            ""
-            if found.cut is None
-            else f", {found.cut:,} of them cut ({found.cut / max(1, found.documents):.1%})"
-        )
+        share = (found.cut or 0) / max(1, found.documents)
+        cut = f", {found.cut:,} of them cut ({share:.1%})"
         padding = f"{found.padding:,} tokens of padding, {found.padding_share:.2%} of the blocks"
         yield f"{counted(found.documents, 'document')}{cut}; {padding}"
     for spread, unit in ((found.lengths, "documents"), (found.per_block, "blocks")):

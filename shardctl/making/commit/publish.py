@@ -184,8 +184,7 @@ def _refuse_others_beside(target: Path) -> None:
 def _not_ours(path: Path) -> StorageError:
     return StorageError(
         f"{printable(str(path))}: shardctl needs this name for its own folder, but did not make "
-        "this one; move it away, or"
-        " remove it if it is a link"
+        "this one; move it away, or remove it if it is a link"
     )
 
 
@@ -300,9 +299,9 @@ def _is_new(beside: Path, job: Path) -> bool:
     """Return whether a folder is the new dataset of a job, which was to be exchanged: it shares the
     lease, and no more."""
     mark = _read_mark(job)
-    if not is_folder(beside) or not is_file(beside / MANIFEST) or _digest(beside) != mark.new:
-        return False
-    return is_folder(beside / STAGING) and set(os.listdir(beside / STAGING)) <= {LEASE}
+    staging = beside / STAGING
+    is_whole = is_folder(beside) and is_file(beside / MANIFEST) and _digest(beside) == mark.new
+    return is_whole and is_folder(staging) and set(os.listdir(staging)) <= {LEASE}
 
 
 def _refuse_unless_new(job: Path, target: Path) -> None:
@@ -317,8 +316,7 @@ def _refuse_unless_new(job: Path, target: Path) -> None:
     if left if moved else MANIFEST not in left or mark.new != _digest(new):
         raise StorageError(
             f"{printable(str(job))}: has some files of a new dataset, and others are missing or "
-            "changed; move this folder away,"
-            " then run the same command again"
+            "changed; move this folder away, then run the same command again"
         )
 
 
@@ -379,37 +377,28 @@ def _delete_trash(target: Path) -> None:
     if mark is None or job is None:
         raise _not_ours(trash)
     _refuse_others_in(trash, mark)
-    for name in set(os.listdir(trash)) - {STAGING}:
-        (trash / name).unlink()
-    for folder, last in ((trash / STAGING, job.name), (job, REPLACED)):
-        for name in set(os.listdir(folder)) - {last}:
-            if is_folder(folder / name):
-                remove_tree(folder / name, target.parent)
-            else:
-                (folder / name).unlink()
+    last = (trash / STAGING, job, job / REPLACED)
+    for path in sorted(trash.rglob("*"), reverse=True):  # what is in a folder comes before it
+        if path in last:
+            continue
+        if is_folder(path):
+            path.rmdir()
+        else:
+            path.unlink()
     remove_tree(trash, target.parent)
 
 
 def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     """Raise StorageError if the folder of a dataset that was replaced has anything that is no part
     of it."""
-    of_jobs = [
-        job
-        for job in jobs_in(trash / STAGING)
-        if not JobFolder(job).is_begun() or is_committing(job)
-    ]
-    ours = {
-        trash / STAGING,
-        *(trash / name for name in mark.names),
-        trash / STAGING / LEASE,
-        *of_jobs,
-    }
-    for path in (*sorted(trash.iterdir()), *sorted((trash / STAGING).iterdir())):
+    staging = trash / STAGING
+    ours = {staging, staging / LEASE, *(trash / name for name in mark.names)}
+    ours |= {job for job in jobs_in(staging) if not JobFolder(job).is_begun() or is_committing(job)}
+    for path in (*sorted(trash.iterdir()), *sorted(staging.iterdir())):
         if path not in ours or (is_folder(path) and path.name in mark.names):
             raise StorageError(
                 f"{printable(str(path))}: the replaced dataset is deleted here, but this does not "
-                "belong to it; move it away,"
-                " then run the same command again"
+                "belong to it; move it away, then run the same command again"
             )
 
 
@@ -476,13 +465,9 @@ def _clear_old(old: Path, target: Path) -> None:
     mark = _marked(old)
     if mark is None:
         raise _not_ours(old)
-    listed = set(mark.names)
-    for name in os.listdir(old):
-        if (
-            (name not in listed or is_folder(old / name))
-            and name != STAGING
-            and not os.path.lexists(target / name)
-        ):
+    for name in set(os.listdir(old)) - {STAGING}:
+        stays = name not in mark.names or is_folder(old / name)
+        if stays and not os.path.lexists(target / name):
             (old / name).rename(target / name)
     jobs = jobs_in(old / STAGING)
     for path in sorted((old / STAGING).iterdir()):
