@@ -153,14 +153,11 @@ def _why_no_sample(
     folder: FolderHere, stored: DatasetTables, key: str, places: list[RecordUnit]
 ) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
-    shown = printable(key)
-    why = _why_rejected(folder, key, places)
+    shown, packed = printable(key), packed_column(stored.manifest.roles)
+    rejects = read_rejects(folder)
+    why = next((reject.message for reject in rejects if _is_of(reject, key, places)), None)
     whole = [place.unit for place in places if place.unit.records <= 1]
-    if (
-        why is None
-        and any(unit.samples for unit in whole)
-        and not packed_column(stored.manifest.roles)
-    ):
+    if why is None and any(unit.samples for unit in whole) and not packed:
         return DatasetError(
             f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells "
             "more"
@@ -170,13 +167,6 @@ def _why_no_sample(
         return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
     return InputError(
         f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it out"
-    )
-
-
-def _why_rejected(folder: FolderHere, key: str, places: list[RecordUnit]) -> str | None:
-    """Return why a record was rejected, None if that is not recorded."""
-    return next(
-        (reject.message for reject in read_rejects(folder) if _is_of(reject, key, places)), None
     )
 
 

@@ -187,8 +187,10 @@ def blocks_of_document(
     for shard in shards:
         first = 0
         for keys in document_keys(stored.folder, stored.shards[shard].path):
-            for row in np.unique(_rows_with(keys, key)).tolist():
-                yield shard, first + row
+            same = pc.indices_nonzero(pc.equal(keys.flatten(), key).fill_null(False))
+            found = np.from_dlpack(same).astype(np.int64)
+            rows = np.searchsorted(list_offsets(keys), found, side="right") - 1
+            yield from ((shard, first + row) for row in np.unique(rows).tolist())
             first += len(keys)
 
 
@@ -205,13 +207,6 @@ def document_keys(folder: Folder, shard: str) -> Iterator[pa.Array]:
                 f"{REPAIR_ADVICE}"
             )
         yield keys
-
-
-def _rows_with(keys: pa.ListArray, key: str) -> npt.NDArray[np.int64]:
-    found = np.from_dlpack(
-        pc.indices_nonzero(pc.equal(keys.flatten(), key).fill_null(False))
-    ).astype(np.int64)
-    return np.searchsorted(list_offsets(keys), found, side="right") - 1
 
 
 MOST_COMMON = 20

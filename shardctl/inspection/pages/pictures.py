@@ -209,34 +209,24 @@ def _coloured(content: Content, role: Mask, side: int) -> Pixels | None:
 
 def figure(picture: Picture, side: int) -> Html:
     """Return a picture no larger than `side` as a part of a page, with its lines below it."""
-    pixels, below = thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
-    if pixels is None:
-        return Html(f'<figure class="one"><p class="bad">does not decode</p>{below}</figure>')
-    shown = jpeg_image(jpeg(pixels, fine_colours=picture.has_objects), picture.caption[-1])
-    return Html(f'<figure class="one">{shown.text}{below}</figure>')
-
-
-def _below(picture: Picture) -> str:
-    """Return the lines below a picture as HTML."""
-    lines = (line.text for line in counted_objects(picture))
-    return "<br>".join([*map(text, picture.caption[:-1]), *lines, text(picture.caption[-1])])
+    pixels, (*before, key) = thumbnail(picture, side), picture.caption
+    lines = [*map(text, before), *(line.text for line in counted_objects(picture)), text(key)]
+    shown = '<p class="bad">does not decode</p>'
+    if pixels is not None:
+        shown = jpeg_image(jpeg(pixels, fine_colours=picture.has_objects), key).text
+    below = f"<figcaption>{'<br>'.join(lines)}</figcaption>"
+    return Html(f'<figure class="one">{shown}{below}</figure>')
 
 
 def counted_objects(picture: Picture) -> list[Html]:
     """Return a line for each column of objects: how many of each category, behind its colour in the
     picture."""
-    counted = (
-        "&ensp;".join(_category(*each, role) for each in counted_categories(value))
-        for value, role in picture.objects
-    )
-    said = (objects_line(value, role) for value, role in picture.objects)
-    return [Html(colours or text(line)) for colours, line in zip(counted, said, strict=True)]
-
-
-def _category(category: int, count: int, role: Objects) -> str:
-    red, green, blue = colour_of(category)
-    said = (
-        '<i style="background: '
-        f'rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
-    )
-    return f'<span class="category">{said}</span>'
+    lines = []
+    for value, role in picture.objects:
+        said = []
+        for category, count in counted_categories(value):
+            colour = f'<i style="background: rgb({",".join(map(str, colour_of(category)))})"></i>'
+            name = text(counted_name(category, count, role))
+            said.append(f'<span class="category">{colour}{name}</span>')
+        lines.append(Html("&ensp;".join(said) or text(objects_line(value, role))))
+    return lines

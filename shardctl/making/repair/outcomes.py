@@ -286,11 +286,6 @@ def _is_new(reject: Reject, planned: PlannedUnit, known: Mapping[int | None, obj
     return of_unit and (reject.records > 1 or record not in known)
 
 
-def shards_with_rejects(plan: pa.Table) -> set[int]:
-    """Return the numbers of the shards that have rejected records."""
-    return set(pc.unique(plan.filter(pc.greater(plan["rejected"], 0))["shard"]).to_pylist())
-
-
 def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
     """Yield the samples that a recorded job could not make again; `plan` is that of the dataset."""
     place = job.planned_shard(shard)

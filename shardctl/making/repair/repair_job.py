@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -193,43 +194,28 @@ def list_again(folder: Path, made: Made) -> tuple[Listing, Labelling, Splitting]
     """List, label and divide the sources of a dataset again by its settings. Raises InputError if they are gone, or have nothing of this kind any
     more."""
     manifest, settings = made.manifest, made.manifest.settings
-    drop = [str(name) for name in settings.get("drop_columns", [])]
     given = settings["labels"]
-    rule = AnnotationRule(
-        settings.get("boxes", "keep"),
-        settings.get("annotation_frame", "auto"),
-        settings.get("task"),
-    )
+    said: dict[str, Any] = {"boxes": "keep", "annotation_frame": "auto", "task": None} | settings
     labels = LabelRule.parse(
         given if isinstance(given, list) else str(given),
         bool(settings["lenient_labels"]),
-        drop,
-        rule,
+        list(map(str, settings.get("drop_columns", []))),
+        AnnotationRule(said["boxes"], said["annotation_frame"], said["task"]),
     )
     if "classes" in settings:
         labels = replace(labels, classes=classes_of(made.layout.roles))
-    by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
-    rules = PlanRules(
-        SplitRule.parse(settings["split"]),
-        labels,
-        settings["shuffle"],
-        made.recipe.seed,
-        by_key,
-        made.recipe.undivided,
-    )
+    recipe, by_key = made.recipe, settings.get("drawn_by") == "key"  # older ones saw no keys
+    split = SplitRule.parse(settings["split"])
+    rules = PlanRules(split, labels, settings["shuffle"], recipe.seed, by_key, recipe.undivided)
     roots = [SourceRoot(normal(source)) for source in made.sources]
-    reading = made.recipe.reading
-    listing = list_files(
-        roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None
-    )
+    reading, table = recipe.reading, folder / "listing.arrow"
+    listing = list_files(roots, KINDS[recipe.kind], reading, labels, table, lambda _: None)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     fields = RecordReading.from_json(manifest.records).fields
-    found = (
-        made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
-    )
+    found = recipe.typed_fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
         return listing, Labelling(), splitting  # the records have labels of their own
-    return listing, label_files(listing, rules, splitting, made.recipe, None), splitting
+    return listing, label_files(listing, rules, splitting, recipe, None), splitting
 
 
 def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:

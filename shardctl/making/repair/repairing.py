@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.layout import Layout
@@ -55,7 +56,6 @@ from shardctl.making.repair.outcomes import (
     Unrepaired,
     lost_samples,
     shard_facts,
-    shards_with_rejects,
 )
 from shardctl.making.repair.repair_job import (
     Made,
@@ -117,8 +117,15 @@ class Repair:
         self.manifest = self._whole_manifest()
         hashes, unreadable = hash_files(self.dataset, self.listener.checking)
         self.names = shard_names(self.dataset, self.manifest, hashes)
-        if self.drop_lost:
-            self._refuse_unreadable_shards(unreadable)
+        of_shards = sorted(unreadable.keys() & set(self.names))
+        if self.drop_lost and of_shards:
+            # its samples may all be there once its disk or server is back
+            name = of_shards[0]
+            why = unreadable[name].strerror or unreadable[name]
+            raise DatasetError(
+                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
+                "so that --drop-lost does not remove them; bring back its disk, or move it away"
+            )
         self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
         self.held.check()
         self.damaged = {
@@ -132,7 +139,12 @@ class Repair:
                 f"{printable(name)} cannot be read ({why}) and counts as damaged; check its disk"
             )
         dropped = False
-        self._tell_of_lost_files()
+        # only a person can bring back what the recipe depends on
+        for name in sorted(set(self.manifest.given_files) & self.damaged):
+            sha256 = self.manifest.files[name].sha256
+            what = f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}"
+            self.unrepaired.append(Unrepaired(name, what))
+            self.damaged.discard(name)
         if self.damaged:
             try:
                 dropped = self._mend()
@@ -169,16 +181,6 @@ class Repair:
             self._mend_tables(lambda: self._commit(job).write_tables()["files"])
         return dropped
 
-    def _tell_of_lost_files(self) -> None:
-        """Leave out the files that only a person can bring back: those that the recipe depends
-        on."""
-        for name in self.manifest.given_files:
-            if name in self.damaged:
-                sha256 = self.manifest.files[name].sha256
-                what = f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}"
-                self.unrepaired.append(Unrepaired(name, what))
-                self.damaged.discard(name)
-
     def _mend_written(self) -> None:
         """Repair a dataset of samples that had no source: its tables can be made from its
         shards."""
@@ -201,16 +203,6 @@ class Repair:
             return write_tables(new, entries, Making(layout, manifest.fields, *made))
 
         self._mend_tables(write)
-
-    def _refuse_unreadable_shards(self, unreadable: dict[str, OSError]) -> None:
-        """Raise DatasetError if a shard cannot be read: its samples may all be there once its disk
-        or server is back."""
-        for name in sorted(unreadable.keys() & set(self.names)):
-            why = unreadable[name].strerror or unreadable[name]
-            raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
-                "so that --drop-lost does not remove them; bring back its disk, or move it away"
-            )
 
     @cached_property
     def state(self) -> UpdateState | None:
@@ -298,13 +290,15 @@ class Repair:
             if of_duplicates:
                 self._mend_duplicates(made, of_duplicates, engine)
             if PLAN not in self.damaged and (REJECTS not in self.damaged or self._is_changed):
-                job, plan = (
-                    recorded_job(self.dataset, self.folder, made, self.intact),
-                    open_table(self.dataset, PLAN),
-                )
+                job = recorded_job(self.dataset, self.folder, made, self.intact)
+                plan = open_table(self.dataset, PLAN)
             else:
                 job, plan = fresh_job(self.dataset, self.folder, made, engine), None
-                self._check_plan(job)
+                if job.draw is None and job.records != manifest.inputs and job.fields is None:
+                    raise DatasetError(
+                        f"the sources have {job.records} inputs now, and had {manifest.inputs}; "
+                        f"{ANEW}"
+                    )
             if REJECTS not in self.damaged:
                 job.write_known(known_lines(job, read_rejects(self.dataset), plan))
             else:
@@ -376,23 +370,16 @@ class Repair:
                 self.held.check()
                 self._put(each.table, name)
 
-    def _check_plan(self, job: Job) -> None:
-        """Raise DatasetError if the sources do not have as many records as the dataset was made
-        from."""
-        if job.draw is None and job.records != self.manifest.inputs and job.fields is None:
-            raise DatasetError(
-                f"the sources have {job.records} inputs now, and had {self.manifest.inputs}; {ANEW}"
-            )
-
     def _build(self, job: Job, engine: Engine) -> None:
         """Rebuild the damaged shards, and those that are needed for tables; put verified files in
         place."""
-        names = self.names
-        wanted = {number for number, name in enumerate(names) if name in self.damaged}
+        wanted = {number for number, name in enumerate(self.names) if name in self.damaged}
         if PLAN in self.damaged:
-            wanted = set(range(len(names)))
+            wanted = set(range(len(self.names)))
         elif REJECTS in self.damaged:
-            wanted |= shards_with_rejects(open_checked_table(self.dataset, PLAN))
+            plan = open_checked_table(self.dataset, PLAN)
+            rejected = pc.greater(plan["rejected"], 0)
+            wanted |= set(pc.unique(plan.filter(rejected)["shard"]).to_pylist())
         if not wanted:
             return
         total = sum(job.planned_shard(shard).records for shard in wanted)
