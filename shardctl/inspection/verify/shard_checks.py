@@ -260,19 +260,23 @@ def _fault_of(
     those of the shard."""
     if number in shard.fatal:
         return shard.fatal[number]
+    shard.progress.begin(number, stage="decode")
+    fault = _decode_fault(data, role, keep_truncated)
+    shard.progress.leave()
+    return fault
+
+
+def _decode_fault(data: bytes | None, role: Image, keep_truncated: bool) -> str | None:
     if data is None:
         # not every image need have a mask
         return None if isinstance(role, Mask) else "it is missing"
     from shardctl.images.codecs import image  # brings the decoders along, for 25 ms
 
-    decode = image.decode_mask if isinstance(role, Mask) else image.decode
-    shard.progress.begin(number, stage="decode")
     try:
+        decode = image.decode_mask if isinstance(role, Mask) else image.decode
         decode(data, MOST_PIXELS, keep_truncated)
     except Rejection as rejection:
         return rejection.message
-    finally:
-        shard.progress.leave()
     return None
 
 
