@@ -1,23 +1,26 @@
 """The files of an unfinished conversion in the staging folder, and resuming it."""
 
 from __future__ import annotations
+
 import contextlib
-import numpy as np
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from shardctl.errors import (DatasetError, UsageError)
+
+import numpy as np
+
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.names import REPLACED
 from shardctl.making.plan.fingerprint import difference
 from shardctl.making.plan.listing import Flags
-from shardctl.making.shards.job import (DatasetJob, Job, NEW_FOLDER, Root)
-from shardctl.making.shards.marker import (ShardMarker, read_finished)
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job, Root
+from shardctl.making.shards.marker import ShardMarker, read_finished
 from shardctl.system.file_lease import LEASE
-from shardctl.system.files import (is_file, is_folder, naming_the_path)
+from shardctl.system.files import is_file, is_folder, naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.job_folder import (JOB, JobFolder)
+from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.transforms.recipe import Recipe
 
 REPAIR_PREFIX = "repair-"

@@ -6,34 +6,38 @@ scratch. So an input that ends its process is a reject here too.
 """
 
 from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tempfile
-from collections.abc import (Callable, Iterator, Sequence)
-from dataclasses import (dataclass, replace)
-from functools import partial
-from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
+
+from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
-from shardctl.format.roles import (Mask, Objects)
-from shardctl.format.tables import (Reject, read_rejects)
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.tables import Reject, read_rejects
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.inspection.content.blocks import (StoredSample, some_blocks)
+from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.making.commit.staging import begin
-from shardctl.making.convert.columns import (renamed, without_key)
-from shardctl.making.convert.conversion import (Conversion, Inputs, discover)
-from shardctl.making.convert.conversion_plan import (ConversionPlan, known_layout, plan_conversion)
+from shardctl.making.convert.columns import renamed, without_key
+from shardctl.making.convert.conversion import Conversion, Inputs, discover
+from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.run import (material_of, with_types)
+from shardctl.making.convert.run import material_of, with_types
 from shardctl.making.convert.targets import Target
 from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files
 from shardctl.making.plan.splits import SplitRule
-from shardctl.making.shards.engines.local import (Engine, local_engine)
+from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import read_marker
@@ -42,12 +46,11 @@ from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.progress import (Progress, progress_of)
+from shardctl.system.progress import Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import KEEP_ALL
 from shardctl.transforms.recipe import Recipe
-from typing import (Any, cast)
 
 VARIANTS = 4
 """Variants that are shown of a random recipe where no number is given."""

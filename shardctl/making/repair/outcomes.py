@@ -1,25 +1,37 @@
 """What became of every shard of a dataset that is repaired, and which of its samples are lost."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from collections.abc import (Callable, Iterator, Mapping)
-from dataclasses import (dataclass, replace)
+
 from shardctl.errors import DatasetError
 from shardctl.format.counts import JpegRecord
-from shardctl.format.names import (PLAN, REJECTS, SHARDS)
-from shardctl.format.shard import (ShardFacts, ShardReader)
-from shardctl.format.tables import (Reject, ShardTable, open_checked_table, read_rejects, taken)
-from shardctl.format.update_state import (NO_COUNTS, UpdateState)
+from shardctl.format.names import PLAN, REJECTS, SHARDS
+from shardctl.format.shard import ShardFacts, ShardReader
+from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
+from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.making.convert.previous import done_of
-from shardctl.making.shards.job import (Job, PlannedShard, PlannedUnit)
-from shardctl.making.shards.marker import (MARKER_SCHEMA, ShardMarker, read_marker)
+from shardctl.making.shards.job import Job, PlannedShard, PlannedUnit
+from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.making.shards.rows import record_of_jpegs
-from shardctl.system.folders import (Folder, FolderHere, LocalFolder, hash_file)
-from shardctl.system.progress import (Phase, Progress)
-from shardctl.system.report import (BAD, GOOD, Html, in_notebook, lines_in_notebook, marked, rows_in_notebook, text)
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
+from shardctl.system.progress import Phase, Progress
+from shardctl.system.report import (
+    BAD,
+    GOOD,
+    Html,
+    in_notebook,
+    lines_in_notebook,
+    marked,
+    rows_in_notebook,
+    text,
+)
 from shardctl.system.text import counted
 
 

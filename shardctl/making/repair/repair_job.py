@@ -1,42 +1,51 @@
 """The job that makes a dataset again: by its own plan, or from its sources as they are now."""
 
 from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from bisect import bisect_left
-from collections.abc import (Iterable, Iterator, Sequence)
-from dataclasses import (dataclass, replace)
-from pathlib import Path
+
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (FILES, PLAN, PLANNED, SHARDS, shard_name)
+from shardctl.format.names import FILES, PLAN, PLANNED, SHARDS, shard_name
 from shardctl.format.shard import ShardReader
-from shardctl.format.tables import (PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTable, open_checked_table)
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    REPAIR_ADVICE,
+    Reject,
+    ShardTable,
+    open_checked_table,
+)
 from shardctl.making.commit.generations import link_or_copy
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
-from shardctl.making.convert.duplicates import (Compared, compare_texts, without_repeats)
+from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
 from shardctl.making.convert.table_writer import divided
-from shardctl.making.plan.labels import (Labelling, PlanRules, classes_of, label_files, write_files)
+from shardctl.making.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
 from shardctl.making.plan.list_files import list_files
-from shardctl.making.plan.listing import (LabelRule, Listing)
-from shardctl.making.plan.plan import (JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, job_table)
-from shardctl.making.plan.splits import (SplitRule, Splitting, split_files)
+from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, job_table
+from shardctl.making.plan.splits import SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import (DatasetJob, Job, KnownLine, PlannedUnit, RecordReading, Root)
+from shardctl.making.shards.job import DatasetJob, Job, KnownLine, PlannedUnit, RecordReading, Root
 from shardctl.making.shards.rows import of_several
 from shardctl.sources.annotations import AnnotationRule
-from shardctl.sources.files import (SourceRoot, folder_of)
+from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import FolderHere
 from shardctl.system.locations import normal
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
-from typing import Any
 
 
 @dataclass(frozen=True)
