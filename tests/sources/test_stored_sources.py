@@ -40,6 +40,8 @@ from shardctl.errors import (
 from shardctl.making.convert.listener import Listener
 from shardctl.sources import files
 from shardctl.sources.files import LocalCopies, SourceRoot, folder_of_copies
+from shardctl.sources.formats.base import Reading
+from shardctl.sources.label_table import load
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system import object_cache, stores
 from shardctl.system.object_cache import Limits, ObjectCache
@@ -326,6 +328,15 @@ def test_photos_in_folders_give_the_same_dataset(photos, bucket, tmp_path, worke
     assert not list(own_folder.iterdir())
 
 
+def test_a_labels_file_that_changes_after_the_listing_is_read_as_it_is_now(bucket):
+    store = open_store(bucket)
+    store.put("in/labels.csv", b"file_name,label\na.txt,cat\n")
+    with files.in_use():
+        files.keys_of(f"{bucket}/in")
+        store.put("in/labels.csv", b"file_name,label\na.txt,dog\n")
+        assert load([(f"{bucket}/in/labels.csv", "")], (), Reading()).classes == ("dog",)
+
+
 @pytest.mark.thorough
 def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket, tmp_path):
     store = open_store(bucket)
@@ -584,6 +595,20 @@ def test_a_large_object_comes_in_parts(bucket, tmp_path, monkeypatch):
     file.write_bytes(lines_of(records(1000)))
     on_disk, from_store = both(file, f"{bucket}/lines.jsonl", tmp_path)
     assert contents(on_disk) == contents(from_store)
+
+
+def test_a_large_object_that_changes_while_it_is_read(bucket, tmp_path, out, monkeypatch):
+    small_pieces(monkeypatch)
+    store = open_store(bucket)
+    for name in ("lines", "others"):
+        store.put(f"in/{name}.jsonl", lines_of(records(50)))
+
+    def change(_: object) -> None:
+        store.put("in/lines.jsonl", lines_of(records(50, 1)))
+        files.leave()
+
+    shardctl.convert(f"{bucket}/in", out, workers=0, listener=Listener(announce=change))
+    assert rejects(out) == {"lines.jsonl": "changed"}
 
 
 def test_an_update_follows_the_versions_of_objects(object_server, source, bucket, tmp_path):
