@@ -44,7 +44,7 @@ from shardctl.sources.formats.base import Reading
 from shardctl.sources.label_table import load
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system import object_cache, stores
-from shardctl.system.object_cache import Limits, ObjectCache
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores import objects, open_store
 from shardctl.system.stores.base import Entry
 from shardctl.system.stores.listing import list_keys
@@ -597,17 +597,20 @@ def test_a_large_object_comes_in_parts(bucket, tmp_path, monkeypatch):
     assert contents(on_disk) == contents(from_store)
 
 
-def test_a_large_object_that_changes_while_it_is_read(bucket, tmp_path, out, monkeypatch):
+@pytest.mark.parametrize("when", ["between pieces", "after it was looked at"])
+def test_a_large_object_that_changes_while_it_is_read(bucket, out, monkeypatch, when):
     small_pieces(monkeypatch)
-    store = open_store(bucket)
+    store, write = open_store(bucket), NewFile.write
     for name in ("lines", "others"):
-        store.put(f"in/{name}.jsonl", lines_of(records(50)))
+        store.put(f"in/{name}.jsonl", lines_of(records(50, 100)))
 
-    def change(_: object) -> None:
-        store.put("in/lines.jsonl", lines_of(records(50, 1)))
-        files.leave()
+    def change(*_: object) -> None:
+        store.put("in/lines.jsonl", lines_of(records(50, 200)))
 
-    shardctl.convert(f"{bucket}/in", out, workers=0, listener=Listener(announce=change))
+    if when == "between pieces":
+        monkeypatch.setattr(NewFile, "write", lambda *given: (change(), write(*given)))
+    listener = Listener(announce=lambda _: (change(), files.leave()))
+    shardctl.convert(f"{bucket}/in", out, workers=0, listener=listener)
     assert rejects(out) == {"lines.jsonl": "changed"}
 
 
