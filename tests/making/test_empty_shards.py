@@ -13,7 +13,7 @@ from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
-from shardctl.making.convert import table_writer, parts
+from shardctl.making.convert import parts, table_writer
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}

@@ -88,27 +88,23 @@ def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) ->
         if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
             return Decision(follows=follows)
         if not follows:
-            raise _refusal(new, there, verdict)
+            differs = difference(there.fingerprint_parts, new.parts)
+            found = between_settings(there, new.recipe, new.settings)
+            more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+            if found:
+                differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+            update = "--update to bring it up to date, " if verdict == "update" else ""
+            raise DatasetError(
+                f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use "
+                f"{update}--overwrite to make it again, or another destination; --explain says all "
+                "that differs"
+            )
         moved = new.sources[: len(there.sources)] if new.appends else new.moved
         refusal = why_not_followed(new.shown, there, new.parts, new.sources, moved)
         if refusal is not None:
             raise refusal
         name += UPDATING
     return Decision(name, begun.get(name) == digest, follows)
-
-
-def _refusal(new: NewDataset, there: Manifest, verdict: Verdict) -> DatasetError:
-    """Return the error for a dataset that is another one, and may not be replaced."""
-    differs = difference(there.fingerprint_parts, new.parts)
-    found = between_settings(there, new.recipe, new.settings)
-    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-    if found:
-        differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
-    update = "--update to bring it up to date, " if verdict == "update" else ""
-    return DatasetError(
-        f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use {update}"
-        "--overwrite to make it again, or another destination; --explain says all that differs"
-    )
 
 
 FOLLOWED = ("inputs", "labels", VERSIONS)

@@ -261,12 +261,6 @@ class Discovery:
         count, first = self._encodings.get(name, (0, file))
         self._encodings[name] = count + 1, min(first, file)
 
-    def first_fields(self, units: Units) -> list[str]:
-        """Return the names of the fields of the first unit that can be read; none if there is no
-        such unit."""
-        types = self.types_of(units, units.readable()[:1])
-        return [] if types is None else types.found().names
-
     def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
         """Return the types of some units, given by their numbers, or of the first `most` records of
         each.

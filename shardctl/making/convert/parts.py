@@ -359,7 +359,11 @@ def finish(
                 publish.recover(folder.root)
                 if jobs := parted_jobs(folder):
                     return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
-        return _finished_before(target, began)
+        target.fetch_dataset()
+        if not folder.path(MANIFEST).exists():
+            raise _nothing_to_finish(folder.shown())
+        target.refuse_lost_files(Manifest.load(folder))
+        return result_of(folder, "up-to-date", time.monotonic() - began)
 
 
 def _refuse_other_folder(dst: str | Path) -> None:
@@ -377,15 +381,6 @@ def _nothing_to_finish(shown: str) -> DatasetError:
         f"{shown}: there are no parts to finish; build them first (`shardctl convert SRC DST "
         "--part I/N`)"
     )
-
-
-def _finished_before(target: Target, began: float) -> ConvertResult:
-    folder = target.folder
-    target.fetch_dataset()
-    if not folder.path(MANIFEST).exists():
-        raise _nothing_to_finish(folder.shown())
-    target.refuse_lost_files(Manifest.load(folder))
-    return result_of(folder, "up-to-date", time.monotonic() - began)
 
 
 def _finish(

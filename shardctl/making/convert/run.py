@@ -490,10 +490,10 @@ def plan(
 
     why = "new records have other types" if all_types else ""
     if before is not None and not all_types:
-        from shardctl.making.convert.update_plan import UpdatePlan, plan_update
+        from shardctl.making.convert.update_plan import UpdateMaterial, UpdatePlan
 
-        material = fresh()
-        found = plan_update(material, before)
+        material = UpdateMaterial(**vars(fresh()), before=before)
+        found = material.plan()
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
             job = replace(found.job, folder=folder)
@@ -534,8 +534,31 @@ def announce(
     """Tell what a job will do and cost. Raises StorageError if files of a person are in its way,
     and if the disk cannot hold the dataset of a new one."""
     publish.refuse_others(conversion.folder.root, job)
-    free = conversion.target.free_bytes()
-    expected = estimate(job, listing, conversion.engine.at_once(), free, changes_of(job))
+    free, costs, classes = conversion.target.free_bytes(), job.costs, job.layout.classes
+    built = 1 - job.lineage.kept_records / max(1, job.records)
+    rows = round(job.inputs * costs.samples_per_record)
+    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
+    expected = Estimate(
+        kind=job.recipe.kind,
+        inputs=job.inputs,
+        input_bytes=listing.total_bytes,
+        splits=job.splits,
+        records=job.records,
+        rows=round(samples) if job.recipe.batch_transforms else rows,
+        shards=job.shards,
+        classes=len(classes) if classes is not None else None,
+        labelled_by=_origin_of_labels(job, listing),
+        annotated=annotated_columns(listing.annotations),
+        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
+        free_bytes=free,
+        seconds=built * job.inputs * costs.record_seconds / conversion.engine.at_once(),
+        probed=costs.probed,
+        probe_rejects=costs.probe_rejects,
+        ignored=dict(listing.ignored),
+        notices=tuple(listing.notices),
+        warnings=tuple(listing.warnings),
+        changes=changes_of(job),
+    )
     conversion.listener.announce(expected)
     need = expected.bytes * SPARE_DISK
     if is_new and free is not None and need > free:
@@ -583,41 +606,4 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
         f"field {printable(named)}"
         if job.by_field or (job.fields is not None and named in job.fields.names)
         else "folder"
-    )
-
-
-def estimate(
-    job: DatasetJob, listing: Listing, at_once: int, free: int | None, changes: Changes | None
-) -> Estimate:
-    """Estimate what a job will write, and how long it will take where `at_once` shards are built at
-    the same time.
-
-    So many bytes are `free` there; None: no limit.
-    """
-    classes, costs = job.layout.classes, job.costs
-    built = 1 - job.lineage.kept_records / max(1, job.records)
-    rows = round(job.inputs * costs.samples_per_record)
-    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
-    if job.recipe.batch_transforms:
-        rows = round(samples)
-    return Estimate(
-        kind=job.recipe.kind,
-        inputs=job.inputs,
-        input_bytes=listing.total_bytes,
-        splits=job.splits,
-        records=job.records,
-        rows=rows,
-        shards=job.shards,
-        classes=len(classes) if classes is not None else None,
-        labelled_by=_origin_of_labels(job, listing),
-        annotated=annotated_columns(listing.annotations),
-        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
-        free_bytes=free,
-        seconds=built * job.inputs * costs.record_seconds / at_once,
-        probed=costs.probed,
-        probe_rejects=costs.probe_rejects,
-        ignored=dict(listing.ignored),
-        notices=tuple(listing.notices),
-        warnings=tuple(listing.warnings),
-        changes=changes,
     )

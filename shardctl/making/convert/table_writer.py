@@ -132,8 +132,35 @@ def write_dataset(
         first_frames += found.first_frames
         return found
 
-    commit = TableWriter(shards.job, closing.settings, done, shards.lines, **given)
-    commit.run(lambda facts: _manifest(shards.job, closing, before, facts))
+    def describe(facts: dict[str, Any]) -> Manifest:
+        own = shards.job
+        made = Manifest(
+            **facts,
+            kind=own.recipe.kind,
+            shards=own.shards,
+            schema=tuple((f.name, str(f.type)) for f in own.layout.columns),
+            recipe=own.recipe.to_json(),
+            settings=closing.settings,
+            fingerprint=fingerprint(own.lineage.parts),
+            fingerprint_parts=own.lineage.parts,
+            sources=closing.sources,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            shardctl_version=__version__,
+            seconds=closing.seconds,
+            environment=closing.environment,
+            records=own.records_read,
+            keep=closing.keep,
+            base=own.base,
+        )
+        if before is None:
+            return made.with_generation(None, "convert", len(own.files), 0, 0)
+        numbers = (0, 0, 0)
+        if changes is not None:
+            numbers = (changes.added, changes.removed, changes.changed)
+        what = "append" if closing.appends else "update"
+        return made.with_generation(before.manifest, what, *numbers)
+
+    TableWriter(shards.job, closing.settings, done, shards.lines, **given).run(describe)
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"
@@ -156,36 +183,6 @@ def leave_out_others(job: DatasetJob, target: Target) -> None:
 def changes_of(job: DatasetJob) -> Changes | None:
     """Return what a job changes in the dataset that is there; None if there is none."""
     return None if job.lineage.changes is None else Changes(**job.lineage.changes)
-
-
-def _manifest(
-    job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, facts: dict[str, Any]
-) -> Manifest:
-    made = Manifest(
-        **facts,
-        kind=job.recipe.kind,
-        shards=job.shards,
-        schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
-        recipe=job.recipe.to_json(),
-        settings=closing.settings,
-        fingerprint=fingerprint(job.lineage.parts),
-        fingerprint_parts=job.lineage.parts,
-        sources=closing.sources,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        shardctl_version=__version__,
-        seconds=closing.seconds,
-        environment=closing.environment,
-        records=job.records_read,
-        keep=closing.keep,
-        base=job.base,
-    )
-    if before is None:
-        return made.with_generation(None, "convert", len(job.files), 0, 0)
-    changes, what = changes_of(job), "append" if closing.appends else "update"
-    numbers = (0, 0, 0)
-    if changes is not None:
-        numbers = (changes.added, changes.removed, changes.changed)
-    return made.with_generation(before.manifest, what, *numbers)
 
 
 @dataclass(frozen=True)

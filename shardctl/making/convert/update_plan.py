@@ -65,20 +65,15 @@ class UpdatePlan:
     kept: list[int]
 
 
-def plan_update(material: Material, before: PreviousDataset) -> UpdatePlan | str:
-    """Compare the sources with the dataset, and plan what is to be built; or return why all shards
-    must be made again, as the end of a sentence. Raises InputError."""
-    return _Planning(**vars(material), before=before).run()
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Planning(Material):
+class UpdateMaterial(Material):
     """What the plan of an update is made from."""
 
     before: PreviousDataset
 
-    def run(self) -> UpdatePlan | str:
-        """Plan the update, or say why that cannot be. Raises InputError."""
+    def plan(self) -> UpdatePlan | str:
+        """Compare the sources with the dataset, and plan what is to be built; or return why all
+        shards must be made again, as the end of a sentence. Raises InputError."""
         listing, before, discovery = self.listing, self.before, self.discovery
         if listing.whole != (before.manifest.records is None):
             return "the files are of another form"
@@ -156,15 +151,9 @@ class _Planning(Material):
         job = self.job(reading.fields, reading.by_field)
         now = layout_before_functions(job, labelling, self.listing)
         if now.classes != before.classes:
-            come, gone = (
-                sorted(set(one or ()) - set(other or ()))
-                for one, other in ((now.classes, before.classes), (before.classes, now.classes))
-            )
-            said = [f"{some(come)} {'is' if len(come) == 1 else 'are'} new"] * bool(come)
-            said += [f"{some(gone)} {'is' if len(gone) == 1 else 'are'} gone"] * bool(gone)
-            return (
-                f"the classes have other numbers, as {' and '.join(said) or 'their order changed'}"
-            )
+            others = sorted(set(now.classes or ()).symmetric_difference(before.classes or ()))
+            why = f"{some(others)} came or went" if others else "their order changed"
+            return f"the classes have other numbers, as {why}"
         columns = job_files_schema(self.listing)
         known = [
             schema.field("columns").type if "columns" in schema.names else None

@@ -295,7 +295,10 @@ def write_files(
     of the labels files."""
     schema = job_files_schema(listing)
     with job_table(path, schema) as writer:
-        first, wrong = 0, _wrong(listing)
+        # of several faults of a file, the first one
+        annotations = reversed(listing.annotations)
+        wrong = {row: fault for each in annotations for row, fault in each.faults.items()}
+        first = 0
         for batch in listing.table.to_batches(
             max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS
         ):
@@ -351,14 +354,6 @@ def _beside(listing: Listing, first: int, count: int) -> Hashes:
             rows = each.rows[first : first + count]
             found[rows >= 0] ^= each.stamps[rows[rows >= 0]]
     return found
-
-
-def _wrong(listing: Listing) -> dict[int, Rejection]:
-    """Return what is wrong with the annotations of files, by row; of several faults of a file, the
-    first one."""
-    return {
-        row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()
-    }
 
 
 def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:

@@ -245,22 +245,19 @@ class Planner:
         for number in range(min(places, int(starts[-1]))):
             place = number * int(starts[-1]) // places
             split = int(np.searchsorted(starts, place, side="right")) - 1
-            firsts.append((split, self._within_reach(split, place - int(starts[split]), reach)))
+            place -= int(starts[split])
+            unit = int(np.searchsorted(self._ends[split], place, side="right"))
+            own = self._own[split][unit]
+            records, size = int(self._units.records[own]), int(self._units.size[own])
+            start = int(self._ends[split][unit]) - records
+            # as far in what is within reach as it is in all of the unit
+            near = records if size <= reach else max(1, records * reach // size)
+            firsts.append((split, start + (place - start) * near // records))
         parts = []
         for (split, first), (other, after) in zip(firsts, [*firsts[1:], (-1, 0)], strict=True):
             end = min(first + run, after if other == split else self.records[split])
             parts.append(self.rows(split, first, end))
         return _write_plan(folder, parts)
-
-    def _within_reach(self, split: int, place: int, reach: int) -> int:
-        """Return the place of a record of the same unit, as far in what is within reach as the
-        given one is in all of it."""
-        ends, unit = self._ends[split], int(np.searchsorted(self._ends[split], place, side="right"))
-        own = self._own[split][unit]
-        records, size = int(self._units.records[own]), int(self._units.size[own])
-        start = int(ends[unit]) - records
-        near = records if size <= reach else max(1, records * reach // size)
-        return start + (place - start) * near // records
 
     def write_each(self, folder: Path, places: Sequence[int]) -> Numbers:
         """Write the tables of a job that makes a shard of each of some records; `places` count
