@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,6 @@ from shardctl.making.convert.run import (
     with_inputs,
 )
 from shardctl.making.convert.table_writer import (
-    ManifestFacts,
     changes_of,
     leave_out_others,
     manifest_facts,
@@ -91,14 +91,14 @@ NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 class Parted:
     """What the parts of a conversion, and `finish`, must know beside its job.
 
-    `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
+    `closing` is that of `manifest_facts`. `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
     `notices` and `warnings` are those of the plan. `labelled` says that records have their labels
     themselves.
     """
 
     asked: str
     parts: int
-    closing: ManifestFacts
+    closing: dict[str, Any]
     notices: tuple[str, ...]
     warnings: tuple[str, ...]
     labelled: bool
@@ -109,11 +109,8 @@ class Parted:
         another version of shardctl."""
         try:
             record = json.loads((folder / PARTED).read_bytes())
-            closing = ManifestFacts(
-                **{**record["closing"], "sources": tuple(record["closing"]["sources"])}
-            )
             said = {name: tuple(record[name]) for name in ("notices", "warnings")}
-            return cls(**{**record, **said, "closing": closing})
+            return cls(**{**record, **said})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -152,7 +149,6 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                 ) from error
             held.check()
             target.fetch_done(job, chosen)  # other parts have gone on meanwhile
-            target.fetch_rejects(job)
             return _result(job, chosen, str(part), made, time.monotonic() - started)
     finally:
         engine.close()
@@ -245,7 +241,7 @@ def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
         )
         job = DatasetJob.load(folder)
         planned = job.lineage.parts
-        here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
+        here = {**planned, **parts_without_sources(job.recipe, parted.closing["settings"])}
         if here != planned:
             raise DatasetError(
                 f"{shown}: the conversion was planned with other {difference(planned, here)} than "

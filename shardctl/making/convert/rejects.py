@@ -15,7 +15,13 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
+from shardctl.errors import (
+    InputError,
+    Rejection,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import (
@@ -156,7 +162,7 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
                 if ".." in Path(row["path"]).parts:
                     continue
                 make_folder(place.parent, folder)  # a link may lead back to the sources
-                with contextlib.suppress(_UnreadableError):
+                with contextlib.suppress(InputError):
                     if suffix_of(place.name) in LINES and row["first"]:
                         _append(source, row, records, place, joined)
                     elif place not in begun:
@@ -249,10 +255,6 @@ def _rejected_units(dataset: LocalFolder) -> Iterator[dict[str, Any]]:
             yield {**row, **files.slice(row["file"], 1).to_pylist()[0]}
 
 
-class _UnreadableError(Exception):
-    """An input cannot be read, which is no fault of the folder that its copy goes to."""
-
-
 def _copy(source: str, place: Path, copies: _Copies) -> None:
     """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the
     source."""
@@ -281,7 +283,8 @@ def _append(
 
 
 def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of a part of it."""
+    """Yield the bytes of a file, or of a part of it. Raises InputError, as it is no fault of the
+    folder that its copy goes to."""
     try:
         path = Path(local_copy(source))
         if not path.is_file():  # to open a pipe would wait for a writer
@@ -292,7 +295,7 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
                 yield data
                 size = None if size is None else size - len(data)
     except (OSError, Rejection) as error:
-        raise _UnreadableError from error
+        raise InputError(source) from error
 
 
 def check_new(

@@ -193,7 +193,7 @@ def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) ->
         before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
         inputs.listing.note("other-versions", changes=version_changes(before, now))
     if has_some_rejects(manifest):
-        conversion.target.fetch_listed_rejects()
+        conversion.target.fetch_dataset()
     return finished(conversion, inputs, "up-to-date", None)
 
 
@@ -286,7 +286,6 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
-    conversion.target.make_room(folder)
     job = conversion.target.prepared(job)
     write(folder)
     warnings = list(planned.warnings)

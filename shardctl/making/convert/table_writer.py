@@ -51,29 +51,12 @@ from shardctl.transforms.pipeline.functions import Shape
 from shardctl.version import __version__
 
 
-@dataclass(frozen=True)
-class ManifestFacts:
-    """What the manifest says of a conversion beside what its job knows.
-
-    `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of
-    generations that are kept before this one, `appends` says that an update only adds inputs.
-    `environment` are the versions of the libraries on which values may depend. `seconds` is the
-    time that all of it took, None if that is not known.
-    """
-
-    settings: dict[str, Any]
-    sources: tuple[str, ...]
-    keep: int
-    appends: bool
-    environment: dict[str, str]
-    seconds: float | None = None
-
-
 def manifest_facts(
     conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
-) -> ManifestFacts:
-    """Return what the manifest says of a conversion beside what its job knows. `seconds` are those
-    that all of it took.
+) -> dict[str, Any]:
+    """Return what the manifest says of a conversion beside what its job knows, and as `what` what
+    its generation is; plain data. `seconds` are those that all of it took, None if that is not
+    known.
 
     As many generations are kept as of the dataset `before`, if nothing else is said.
     """
@@ -86,19 +69,20 @@ def manifest_facts(
     for version in (each for step in recipe.transforms for each in step.versions()):
         name, _, number = version.rpartition(" ")
         environment[name] = number
-    return ManifestFacts(
-        settings=conversion.request.recorded_settings(recipe),
-        sources=tuple(inputs.sources),
-        keep=keep if options.keep_generations is None else options.keep_generations,
-        appends=options.append,
-        environment=environment,
-        seconds=None if seconds is None else round(seconds, 3),
-    )
+    what = "append" if options.append else "update"
+    return {
+        "settings": conversion.request.recorded_settings(recipe),
+        "sources": inputs.sources,
+        "keep": keep if options.keep_generations is None else options.keep_generations,
+        "what": "convert" if before is None else what,
+        "environment": environment,
+        "seconds": None if seconds is None else round(seconds, 3),
+    }
 
 
 def write_dataset(
     job: DatasetJob,
-    closing: ManifestFacts,
+    closing: dict[str, Any],
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
@@ -112,14 +96,13 @@ def write_dataset(
     """
     clear_partial_files(job)
     target.fetch_done(job, np.ones(job.shards, bool))
-    target.fetch_rejects(job)
     if before is not None:
         target.keep(job, before)
     changes = changes_of(job)
     shards = Outcomes.of(job, before, with_empty=changes is not None and not changes.anew)
     if shards.job is not job:
         planned = {split.name: split.shards for split in job.splits}
-        closing = replace(closing, settings={**closing.settings, PLANNED: planned})
+        closing = {**closing, "settings": {**closing["settings"], PLANNED: planned}}
     pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
     given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
 
@@ -132,35 +115,30 @@ def write_dataset(
         first_frames += found.first_frames
         return found
 
+    closing = dict(closing)
+    what = closing.pop("what")
+
     def describe(facts: dict[str, Any]) -> Manifest:
         own = shards.job
         made = Manifest(
-            **facts,
+            **{**closing, **facts, "sources": tuple(closing["sources"])},
             kind=own.recipe.kind,
             shards=own.shards,
             schema=tuple((f.name, str(f.type)) for f in own.layout.columns),
             recipe=own.recipe.to_json(),
-            settings=closing.settings,
             fingerprint=fingerprint(own.lineage.parts),
             fingerprint_parts=own.lineage.parts,
-            sources=closing.sources,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             shardctl_version=__version__,
-            seconds=closing.seconds,
-            environment=closing.environment,
             records=own.records_read,
-            keep=closing.keep,
             base=own.base,
         )
-        if before is None:
-            return made.with_generation(None, "convert", len(own.files), 0, 0)
-        numbers = (0, 0, 0)
-        if changes is not None:
+        numbers = (len(own.files), 0, 0) if before is None else (0, 0, 0)
+        if before is not None and changes is not None:
             numbers = (changes.added, changes.removed, changes.changed)
-        what = "append" if closing.appends else "update"
-        return made.with_generation(before.manifest, what, *numbers)
+        return made.with_generation(before.manifest if before else None, what, *numbers)
 
-    TableWriter(shards.job, closing.settings, done, shards.lines, **given).run(describe)
+    TableWriter(shards.job, closing["settings"], done, shards.lines, **given).run(describe)
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"

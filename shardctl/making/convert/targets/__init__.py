@@ -114,12 +114,10 @@ class Target:
         file_lease.await_parts(self._staging, waiting)
 
     def prepared(self, job: DatasetJob) -> DatasetJob:
-        """Return a job that is about to begin, with what its workers must know of this place."""
+        """Make the folder of a job that begins, and take away the jobs of before. Return the job
+        with what its workers must know of this place."""
+        staging.make_room(self._staging, job.folder)
         return job
-
-    def make_room(self, folder: Path) -> None:
-        """Make the folder of a job that begins, and take away the jobs of before."""
-        staging.make_room(self._staging, folder)
 
     def begun(self, job: DatasetJob) -> None:
         """Keep a job, whose files are complete in its folder, where all who build it find it."""
@@ -136,16 +134,10 @@ class Target:
 
     def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Have the markers of those of the chosen shards that are finished in the folder of the
-        job."""
-
-    def fetch_rejects(self, job: DatasetJob) -> None:
-        """Have the rejects of all finished shards in the folder of the job."""
+        job, and the rejects of all finished ones."""
 
     def fetch_dataset(self) -> None:
         """Have the tables of the dataset that is there in `folder`."""
-
-    def fetch_listed_rejects(self) -> None:
-        """Have rejects.jsonl of the dataset that is there in `folder`."""
 
     def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
         """Raise DatasetError if one of these shards of the dataset before is gone, or not as large
