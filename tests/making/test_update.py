@@ -771,7 +771,7 @@ def test_only_what_is_new_can_be_appended(source, out):
         convert(file.parent, out, append=True)
     zebra.mkdir()
     shutil.copy(file, zebra / "1.jpg")
-    with pytest.raises(InputError, match="as zebra is new; use update=True"):
+    with pytest.raises(InputError, match="as zebra came or went; use update=True"):
         convert(zebra, out, append=True)
     (zebra / "labels.csv").write_text("file,label\n1.jpg,a\n")
     with pytest.raises(InputError, match="labels files name all inputs"):

@@ -213,16 +213,6 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
     )
 
 
-def without_folders(fields: pa.Schema) -> pa.Schema:
-    """Return the columns of records without that of FOLDER, as if a person had not chosen it: it
-    has no classes."""
-    if FOLDER not in fields.names:
-        return fields
-    return pa.schema(
-        [f for f in fields if f.name != FOLDER], {CHOSEN: b"", **(fields.metadata or {})}
-    )
-
-
 ExportedColumn = tuple[Role | None, pa.DataType | None]
 """What shardctl.json says of a column that its values do not show: its role, and its type where
 that is a tensor."""

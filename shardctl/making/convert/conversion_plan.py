@@ -27,7 +27,6 @@ from shardctl.making.convert.columns import (
     with_bits,
     with_images,
     with_rule,
-    without_folders,
     without_key,
 )
 from shardctl.making.convert.discover import Discovery
@@ -39,7 +38,6 @@ from shardctl.making.plan.labels import (
     PlanRules,
     label_files,
     left_out_by,
-    refuse_other_names,
     side_fields,
     write_files,
 )
@@ -52,7 +50,8 @@ from shardctl.making.shards.planned import Root
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.formats import DETECT, is_json
+from shardctl.sources.formats import CHOSEN, DETECT, is_json
+from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
@@ -218,7 +217,11 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
     if fields is not None and not listing.whole:
-        fields = recipe.with_json(fields if labelling.by_field else without_folders(fields))
+        if FOLDER in fields.names and not labelling.by_field:
+            # as if a person had not chosen it: it has no classes
+            kept = [f for f in fields if f.name != FOLDER]
+            fields = pa.schema(kept, {CHOSEN: b"", **(fields.metadata or {})})
+        fields = recipe.with_json(fields)
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.note("field-split-kept")
@@ -232,7 +235,10 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     planner = Planner(units, splitting, rules.shuffle)
     job = replace(job, layout=layout_before_functions(job, labelling, listing))
     if rules.labels.classes is not None:
-        refuse_other_names(job.layout.roles.by_name, rules.labels.classes)
+        for field_name, role in job.layout.roles.by_name.items():
+            names_of = role.names if isinstance(role, Mask | Objects) else None
+            if names_of not in (None, rules.labels.classes):
+                raise InputError(f"--classes: {printable(field_name)} has classes of its own")
     compared: list[Compared] = []
     if recipe.compares_texts:
         from shardctl.making.convert.duplicates import compare_texts  # the same

@@ -206,22 +206,16 @@ class Discovery:
         ):
             count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
             spread = numbers[evenly_spaced(len(numbers), count)].tolist()
-            firsts = self._first_of_folders(units, numbers).tolist()
+            # and the first in every folder: files beside them may say the names of classes
+            group_of = self.listing.table["group"].to_numpy()[units.file[numbers]]
+            folders = self.listing.folder_of_group[group_of]
+            firsts = numbers[np.unique(folders, return_index=True)[1]].tolist()
             # Not np.union1d, which at its first call imports numpy.ma: 20 ms.
             chosen = np.array(sorted({*spread, *firsts}), np.int64)
             types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
         return self.types_of(units, numbers)
-
-    def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
-        """Return the first of some units in every folder: files beside them may say the names of
-        classes, in each its own."""
-        of_group = self.listing.folder_of_group
-        if not of_group.any():
-            return numbers[:1]
-        of_unit = of_group[self.listing.table["group"].to_numpy()[units.file[numbers]]]
-        return numbers[np.unique(of_unit, return_index=True)[1]]
 
     def _suffixes(self, units: Units) -> set[str]:
         """Return the endings of the names of the files that have units."""

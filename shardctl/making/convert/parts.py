@@ -347,7 +347,12 @@ def finish(
     check_if_running(if_running)
     reject_limit(max_rejects, 1)
     wait = waiting if if_running == "wait" else None
-    _refuse_other_folder(dst)
+    here = Path(dst)
+    if not is_url(dst) and here.is_dir() and any(here.iterdir()):
+        # with files, and with nothing of a dataset or a conversion
+        ours = exists(here / MANIFEST) or exists(here / STAGING) or publish.needs_recovery(here)
+        if not ours:
+            raise _nothing_to_finish(printable(str(dst)))
     with progress_of(progress) as shown, open_target(dst, []) as target:
         folder = target.folder
         if parted_jobs(folder) or publish.needs_recovery(folder.root):
@@ -360,16 +365,6 @@ def finish(
             raise _nothing_to_finish(folder.shown())
         target.refuse_lost_files(Manifest.load(folder))
         return result_of(folder, "up-to-date", time.monotonic() - began)
-
-
-def _refuse_other_folder(dst: str | Path) -> None:
-    """Raise DatasetError for a folder of this machine with files, and with nothing of a dataset or
-    a conversion."""
-    here = Path(dst) if not is_url(dst) else None
-    if here is None or not here.is_dir() or exists(here / MANIFEST) or exists(here / STAGING):
-        return
-    if any(here.iterdir()) and not publish.needs_recovery(here):
-        raise _nothing_to_finish(printable(str(dst)))
 
 
 def _nothing_to_finish(shown: str) -> DatasetError:

@@ -18,10 +18,10 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
 from shardctl.format.dataset_location import open_location
 from shardctl.format.manifest import Manifest
-from shardctl.format.roles import Mask, Objects, Role, Roles
+from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, Hashes, LabelRule, Listing, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing, Numbers
 from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import SplitRule, Splitting, export_of
 from shardctl.sources.annotations.base import one_chunk
@@ -310,7 +310,12 @@ def write_files(
                     **_labels(listing, labelling, batch, first),
                     **_faults(wrong, batch, first),
                 }
-                labels["beside"] = column_of(_beside(listing, first, batch.num_rows))
+                stamps = np.zeros(batch.num_rows, np.uint64)
+                for each in listing.annotations:
+                    if each.stamps is not None:
+                        of = each.rows[first : first + batch.num_rows]
+                        stamps[of >= 0] ^= each.stamps[of[of >= 0]]
+                labels["beside"] = column_of(stamps)
                 columns = [
                     labels[f.name] if f.name in labels else batch.column(f.name) for f in schema
                 ]
@@ -343,17 +348,6 @@ def _labels(
             [found[f.name] for f in fields], fields=fields
         )
     return columns
-
-
-def _beside(listing: Listing, first: int, count: int) -> Hashes:
-    """Return what stands for the files that belong to some files, the first of which is `first`:
-    (count,), 0 for none."""
-    found = np.zeros(count, np.uint64)
-    for each in listing.annotations:
-        if each.stamps is not None:
-            rows = each.rows[first : first + count]
-            found[rows >= 0] ^= each.stamps[rows[rows >= 0]]
-    return found
 
 
 def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
@@ -450,14 +444,6 @@ def _pinned(role: Objects, pinned: tuple[str, ...]) -> Objects:
         ids=tuple(ids[name] if name in ids else next(new) for name in pinned) if ids else None,
         supercategories=tuple(above.get(name, "") for name in pinned) if above else None,
     )
-
-
-def refuse_other_names(roles: Mapping[str, Role], pinned: tuple[str, ...]) -> None:
-    """Raise InputError for masks, and for objects of records, that have other names than those
-    pinned."""
-    for name, role in roles.items():
-        if isinstance(role, Mask | Objects) and role.names not in (None, pinned):
-            raise InputError(f"--classes: {printable(name)} has classes of its own")
 
 
 def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> Numbers:

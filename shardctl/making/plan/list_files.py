@@ -424,7 +424,11 @@ def _listing_batch(
             last = form
             forms.setdefault(form, path)
         if form is Form.MANY:
-            own = _group_of(path, place_on_disk, folder, splits)
+            name, declared = path.rpartition("/")[2], splits.of(path, place_on_disk)
+            stem = name[: len(name) - len(suffix_of(name))] if declared is None else declared
+            if declared is None and folder and not may_name_a_split(stem):
+                stem = ""
+            own = Group(folder, stem, declared is not None)
             number, of_folder = groups.setdefault(own, len(groups)), None
         elif folder is not of_folder:
             # files of a folder come together, with one object for its path
@@ -447,16 +451,6 @@ def _listing_batch(
         for values, f in zip(columns, LISTING_SCHEMA, strict=True)
     ]
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
-
-
-def _group_of(path: str, opened: str, folder: str, splits: DeclaredSplits) -> Group:
-    """Return the group of a file of many records."""
-    split = splits.of(path, opened)
-    if split is not None:
-        return Group(folder, split, True)
-    name = path.rpartition("/")[2]
-    stem = name[: len(name) - len(suffix_of(name))]
-    return Group(folder, stem if not folder or may_name_a_split(stem) else "")
 
 
 def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:

@@ -89,8 +89,6 @@ class UnitsInMaking:
         file, offset, size, first, records = (
             np.frombuffer(column, np.int64) for column in self._columns
         )
-        if bool((file[:-1] <= file[1:]).all()):
-            return Units(file, offset, size, first, records, self._faults)
         order = np.argsort(file, kind="stable")
         faults = {}
         if self._faults:

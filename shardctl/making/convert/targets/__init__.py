@@ -27,7 +27,7 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB
 from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
-from shardctl.system.text import counted, printable
+from shardctl.system.text import printable
 
 Chosen = Flags
 """Which shards of a job are meant: (shards,)."""
@@ -219,8 +219,8 @@ def refuse_lost_files(root: Path, manifest: Manifest) -> None:
         sizes = zip(table.names, table.sizes.tolist(), strict=True)
         lost += [name for name, size in sizes if there.get(name) != size]
     if lost:
-        shown, count = printable(str(root)), counted(len(lost), "file")
+        shown, more = printable(str(root)), f" ({len(lost):,} files in all)" * (len(lost) > 1)
         raise DatasetError(
-            f"{shown}: {count} missing or damaged, for instance {printable(lost[0])}; run "
+            f"{shown}: {printable(lost[0])} is missing or damaged{more}; run "
             f"`shardctl repair {shown}`"
         )
