@@ -18,7 +18,6 @@ from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
-from shardctl.making.plan.plan import Units
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.scan import ByteRange, Found, RecordSampleTask
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
@@ -151,7 +150,10 @@ def _take_records(
     try:
         discovery = Discovery(listing, recipe.reading, False, engine)
         units = discovery.find_units()
-        chosen = _some_units(units, most)
+        # from all over the files: at least UNITS, and as many as have `most` records
+        whole = units.readable()
+        of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
+        chosen = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
         ranges = discovery.ranges(units, chosen)
         schema, fault = recipe.typed_fields, None
         if schema is None:
@@ -212,15 +214,6 @@ def _beside_place(names: list[str]) -> list[str]:
         names[place] = name
         taken.add(name)
     return names
-
-
-def _some_units(units: Units, most: int) -> Numbers:
-    """Return the numbers of units from all over the files: at least UNITS, and as many as have
-    `most` records."""
-    whole = units.readable()
-    of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
-    chosen: Numbers = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
-    return chosen
 
 
 def take(

@@ -99,7 +99,17 @@ def train_tokenizer(
     Many(Text()).check("special_tokens", () if special_tokens is None else special_tokens)
     special = tuple(SPECIAL if special_tokens is None else special_tokens)
     whole_number("vocab_size", vocab_size)
-    check_training(kind, vocab_size, special)
+    if kind not in KINDS:
+        raise UsageError(f"kind must be one of {', '.join(KINDS)}; it is {kind!r}")
+    if len(set(special)) < len(special) or not all(special):
+        raise UsageError("the special tokens must be different names; one is empty, or there twice")
+    least = len(special) + (1 if kind == "words" else BYTES)
+    if not least <= vocab_size <= 1 << 24:
+        bytes_too = "" if kind == "words" else ", the 256 bytes"
+        raise UsageError(
+            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
+            f"tokens: give {least:,} or more; it is {vocab_size:,}"
+        )
     endings, shown = (".json", ".txt") if kind == "words" else (".json",), printable(str(target))
     if target.suffix not in endings:
         raise UsageError(
@@ -404,21 +414,6 @@ KINDS: dict[str, Callable[[Texts, int, Sequence[str]], bytes]] = {
     "words": train_words,
 }
 """What can be trained."""
-
-
-def check_training(kind: str, vocabulary: int, special: Sequence[str]) -> None:
-    """Raise UsageError for settings that cannot be, before a text is read."""
-    if kind not in KINDS:
-        raise UsageError(f"kind must be one of {', '.join(KINDS)}; it is {kind!r}")
-    if len(set(special)) < len(special) or not all(special):
-        raise UsageError("the special tokens must be different names; one is empty, or there twice")
-    least = len(special) + (1 if kind == "words" else BYTES)
-    if not least <= vocabulary <= 1 << 24:
-        bytes_too = "" if kind == "words" else ", the 256 bytes"
-        raise UsageError(
-            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
-            f"tokens: give {least:,} or more; it is {vocabulary:,}"
-        )
 
 
 def _byte_level(tokenizers: Any, model: Any) -> Any:

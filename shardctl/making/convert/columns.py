@@ -357,19 +357,6 @@ def _refuse_names(type_: pa.DataType, name: str, what: str) -> None:
         )
 
 
-def refuse_fields(recipe: Recipe) -> None:
-    """Raise UsageError if the recipe names fields of records, and each file is one record without
-    any."""
-    names = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
-    given = next((name for name in names if getattr(recipe, name)), None)
-    if given is not None:
-        what = "images" if recipe.kind == "image" else "whole files of text"
-        raise UsageError(
-            f"{given} names fields of records, but the inputs are {what} and have no fields; leave "
-            "it out"
-        )
-
-
 def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:
     """Say which fields of the first records a given schema leaves out, and which of its own they do
     not have.

@@ -20,7 +20,6 @@ from shardctl.making.convert.columns import (
     compare_schema,
     exported_columns,
     names_left_out,
-    refuse_fields,
     refuse_groups,
     refuse_partitions,
     renamed,
@@ -201,7 +200,15 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     types = None
     held: list[str] = []  # nothing that could be read
     if listing.whole:
-        refuse_fields(recipe)
+        # each file is one record without fields
+        of_fields = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
+        given = next((name for name in of_fields if getattr(recipe, name)), None)
+        if given is not None:
+            what = "images" if recipe.kind == "image" else "whole files of text"
+            raise UsageError(
+                f"{given} names fields of records, but the inputs are {what} and have no fields; "
+                "leave it out"
+            )
     elif recipe.typed_fields is not None:
         first = discovery.types_of(units, units.readable()[:1])
         held = [] if first is None else first.found().names

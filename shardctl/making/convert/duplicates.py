@@ -7,6 +7,7 @@ import errno
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -92,9 +93,7 @@ def without_repeats(
     if rule.mode == "keep":
         return units
 
-    def hashed(files: Places, what: str) -> tuple[Places, Hashes]:
-        return _hashed(discovery, recipe, roots, comparing, files, what)
-
+    hashed = partial(_hashed, discovery, recipe, roots, comparing)
     readable: Flags = listing.table["error"].is_null().to_numpy().copy()
     for each in listing.annotations:
         readable[list(each.faults)] = False

@@ -55,7 +55,7 @@ from shardctl.making.convert.table_writer import (
     manifest_facts,
     write_dataset,
 )
-from shardctl.making.convert.targets import Chosen, Target, WriteLease, open_target
+from shardctl.making.convert.targets import Target, WriteLease, open_target
 from shardctl.making.options import Options, Part, check_if_running, reject_limit
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.fingerprint import difference, fingerprint, parts_without_sources
@@ -149,37 +149,34 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                 ) from error
             held.check()
             target.fetch_done(job, chosen)  # other parts have gone on meanwhile
-            return _result(job, chosen, str(part), made, time.monotonic() - started)
+            seconds, own = time.monotonic() - started, np.flatnonzero(chosen).tolist()
+            facts = [
+                (done.facts.rows, done.facts.bytes, done.rejected)
+                for _, done in finished_shards(job, chosen)
+            ]
+            samples, size, rejected = np.sum([(0, 0, 0), *facts], axis=0).tolist()
+            reasons, examples = count_reasons(
+                reject
+                for path in filter(exists, map(job.rejects_path, own))
+                for reject in read_rejects(LocalFolder(path.parent), path.name)
+            )
+            return ConvertResult(
+                status="built",
+                samples=samples,
+                shards=len(own),
+                bytes=size,
+                rejected=rejected,
+                seconds=seconds,
+                samples_per_s=made / seconds,
+                fingerprint=fingerprint(job.lineage.parts),
+                reasons=reasons,
+                examples=examples,
+                part=PartDone(
+                    str(part), len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())
+                ),
+            )
     finally:
         engine.close()
-
-
-def _result(job: DatasetJob, chosen: Chosen, part: str, made: int, seconds: float) -> ConvertResult:
-    """Return the result of a part: `made` samples of it are of this call."""
-    samples = size = rejected = 0
-    for _, done in finished_shards(job, chosen):
-        samples, size = samples + done.facts.rows, size + done.facts.bytes
-        rejected += done.rejected
-    paths = (job.rejects_path(shard) for shard in np.flatnonzero(chosen).tolist())
-    reasons, examples = count_reasons(
-        reject
-        for path in paths
-        if exists(path)
-        for reject in read_rejects(LocalFolder(path.parent), path.name)
-    )
-    return ConvertResult(
-        status="built",
-        samples=samples,
-        shards=int(chosen.sum()),
-        bytes=size,
-        rejected=rejected,
-        seconds=seconds,
-        samples_per_s=made / seconds,
-        fingerprint=fingerprint(job.lineage.parts),
-        reasons=reasons,
-        examples=examples,
-        part=PartDone(part, len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())),
-    )
 
 
 def _begin(

@@ -166,7 +166,12 @@ def _main_label(
     if mode == "none":
         return Labelling()
     if field == FOLDER and types is not None and mode in ("auto", "folder"):
-        return _label_by_member(listing, mode, types.labels() or [])
+        # the folders of the members of tars
+        folders = ["" if folder == "." else folder for folder in types.labels() or []]
+        of_folders, classes = _class_names(listing, mode, folders)
+        if classes and "" in of_folders:
+            _tell_of_stray(listing, mode, "members of the tars", classes)
+        return Labelling(tuple(classes), by_field=True) if classes else Labelling()
     if mode == "auto" and types is not None and field in types.schema().names:
         if field in types.classes:
             return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
@@ -207,16 +212,6 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     numbers = {name: number for number, name in enumerate(classes)}
     of_group = np.array([numbers.get(name, -1) for name in names], np.int64)
     return Labelling(tuple(classes), of_group)
-
-
-def _label_by_member(listing: Listing, mode: str, folders: Sequence[str]) -> Labelling:
-    """Take the folders of the members of tars as their classes; they are as FOLDER has them."""
-    names, classes = _class_names(
-        listing, mode, ["" if folder == "." else folder for folder in folders]
-    )
-    if classes and "" in names:
-        _tell_of_stray(listing, mode, "members of the tars", classes)
-    return Labelling(tuple(classes), by_field=True) if classes else Labelling()
 
 
 def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[list[str], list[str]]:

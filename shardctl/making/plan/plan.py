@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,6 @@ class Units:
 
     def __len__(self) -> int:
         return len(self.file)
-
-    def faults_at(self, numbers: Numbers) -> list[Rejection | None]:
-        """Return why some units are not read; none at all if all of them are."""
-        faults = [self.faults.get(number) for number in numbers.tolist()] if self.faults else []
-        if self.repeats is None:
-            return faults
-        repeated = self.repeats.rejections(numbers)
-        if not faults:
-            return repeated
-        return [fault or other for fault, other in zip(faults, repeated, strict=True)]
 
     def readable(self) -> Numbers:
         """Return the numbers of the units that have no fault, in order."""
@@ -305,7 +296,12 @@ class Planner:
         skip = np.maximum(first - starts, 0)
         taken = np.minimum(ends, end) - starts - skip
         base = self._units.first[units]
-        faults = self._units.faults_at(units)
+        of_unit, repeats = self._units.faults, self._units.repeats
+        # why some units are not read; none at all if all of them are
+        faults = [of_unit.get(number) for number in units.tolist()] if of_unit else []
+        if repeats is not None:
+            repeated = repeats.rejections(units)
+            faults = [fault or other for fault, other in zip_longest(faults, repeated)]
         columns = [
             self._units.file[units].astype(np.int32),
             self._units.offset[units],
