@@ -2,46 +2,43 @@
 its own split."""
 
 from __future__ import annotations
-
 import gzip
 import json
-import os
-import tempfile
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import numpy as np
+import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import examples
-from dataset_facts import rejects_of
-from hypothesis import given
-from hypothesis import strategies as st
-from in_this_process import convert
-
 import shardctl
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from conftest import examples
+from dataclasses import dataclass
+from dataset_facts import rejects_of
+from hypothesis import (given, strategies as st)
+from in_this_process import convert
+from pathlib import Path
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import PLAN, SHARDS
+from shardctl.format.names import (PLAN, SHARDS)
 from shardctl.format.tables import open_table
-from shardctl.making.convert import Listener, discover, table_writer
+from shardctl.making.convert import (Listener, discover, table_writer)
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule
-from shardctl.making.shards import builder, scan, task
-from shardctl.making.shards.engines.local import InProcess, OnFound
+from shardctl.making.shards import (builder, scan, task)
+from shardctl.making.shards.engines.local import (InProcess, OnFound)
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
-from shardctl.making.shards.scan import ScanTask, run_task
+from shardctl.making.shards.scan import (ScanTask, run_task)
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import Reading
+from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import WorkerProgress
+from typing import Any
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
 
@@ -510,7 +507,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one
     without records."""
     for where in (discover, scan):
-        monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(cell=8, piece=16))
+        monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(Delimited(), 8, 16))
     monkeypatch.setattr(discover, "MOST_RANGES", 2)
     (tmp_path / "in").mkdir()
     contents = [

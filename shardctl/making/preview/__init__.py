@@ -144,7 +144,7 @@ def make_preview(
         checked = _checked_recipe(given)
         if checked.store is not None and checked.store.name == "none":
             steps = tuple(
-                step for step in checked.transforms if step not in checked.sample_transforms
+                step for step in checked.transform if step not in checked.sample_transforms
             )
             checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
             notices = [
