@@ -2,15 +2,18 @@
 their units."""
 
 from __future__ import annotations
-import pytest
-import shardctl
+
 import shutil
-from dataset_facts import (rejects_of, shards_of)
 from pathlib import Path
-from shardctl.format.names import (MANIFEST, PLAN, PLANNED, REJECTS, SHARDS)
-from shardctl.making.convert import (parts, table_writer)
-from stopping import (some_changes, stopped_at)
 from typing import Any
+
+import pytest
+from dataset_facts import rejects_of, shards_of
+from stopping import some_changes, stopped_at
+
+import shardctl
+from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
+from shardctl.making.convert import parts, table_writer
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}

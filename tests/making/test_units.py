@@ -2,35 +2,40 @@
 its own split."""
 
 from __future__ import annotations
+
 import gzip
 import json
-import numpy as np
 import os
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
-import shardctl
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from conftest import examples
 from dataclasses import dataclass
-from dataset_facts import rejects_of
-from hypothesis import (given, strategies as st)
-from in_this_process import convert
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import examples
+from dataset_facts import rejects_of
+from hypothesis import given
+from hypothesis import strategies as st
+from in_this_process import convert
+
+import shardctl
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (PLAN, SHARDS)
+from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table
-from shardctl.making.convert import (Listener, discover, table_writer)
+from shardctl.making.convert import Listener, discover, table_writer
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule
-from shardctl.making.shards import (builder, scan, task)
-from shardctl.making.shards.engines.local import (InProcess, OnFound)
+from shardctl.making.shards import builder, scan, task
+from shardctl.making.shards.engines.local import InProcess, OnFound
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
-from shardctl.making.shards.scan import (ScanTask, run_task)
+from shardctl.making.shards.scan import ScanTask, run_task
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv import Delimited
@@ -38,7 +43,6 @@ from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import WorkerProgress
-from typing import Any
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
 

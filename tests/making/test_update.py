@@ -2,33 +2,36 @@
 builds no more than it must."""
 
 from __future__ import annotations
+
 import gzip
 import hashlib
 import json
 import os
-import pytest
-import shardctl
 import shutil
 import subprocess
-from PIL import Image
-from damage import flip
 from dataclasses import replace
-from dataset_facts import rejects_of
 from functools import partial
-from in_this_process import (command_line, repair)
 from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import flip
+from dataset_facts import rejects_of
+from in_this_process import command_line, repair
+from PIL import Image
 from samples_of import samples_of
-from shardctl.errors import (DatasetError, InputError, UsageError)
+from stopping import some_changes, stopped_at
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.manifest import kept_generations
-from shardctl.format.names import (SHARDS, UPDATE)
-from shardctl.format.tables import (ShardTable, read_checksums)
+from shardctl.format.names import SHARDS, UPDATE
+from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.making.commit import publish
-from shardctl.making.convert import (Listener, conversion, run)
+from shardctl.making.convert import Listener, conversion, run
 from shardctl.sources import rechecking
 from shardctl.system.files import sha256_of
 from shardctl.system.folders import LocalFolder
-from stopping import (some_changes, stopped_at)
-from typing import Any
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 

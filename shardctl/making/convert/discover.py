@@ -326,11 +326,6 @@ class Discovery:
         increasing order."""
         return [self.listing.opened(row) for row in self._rows(files)]
 
-    def paths(self, files: Numbers) -> list[str]:
-        """Return the paths of files below their sources, given by their places in the listing, in
-        increasing order."""
-        return [row["path"] for row in self._rows(files)]
-
     def _rows(self, files: Numbers) -> Iterator[dict[str, Any]]:
         """Yield rows of the listing, a run of neighbours at a time.
 

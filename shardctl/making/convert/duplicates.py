@@ -114,7 +114,7 @@ def without_repeats(
         first = first_of_similar(looks, rule.distance)
         of_all[files], apart = files[first], np.zeros(len(listing), np.uint8)
         apart[files] = distances(looks, looks[first])
-    return replace(units, repeats=Repeats(rule, of_all, apart, discovery.paths))
+    return replace(units, repeats=Repeats(rule, of_all, apart, listing.paths_at))
 
 
 def _hashed(
@@ -168,7 +168,7 @@ def _hashed(
     for root in roots:
         root.check()
     if len(silent) > OTHERS:
-        path = printable(discovery.paths(np.array([min(silent)]))[0])
+        path = printable(discovery.listing.paths_at(np.array([min(silent)]))[0])
         raise SourceGoneError(
             f"the source does not respond: {counted(len(silent), 'file')} cannot be read, "
             f"among them {path}; check its disk or server"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,10 +36,6 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.report import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.text import counted, format_bytes, format_duration, printable
-
-if TYPE_CHECKING:
-    from shardctl.making.convert.decision import Explanation
-
 
 NO_KEYS = np.zeros(0, np.uint64)
 

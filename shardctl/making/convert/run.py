@@ -57,11 +57,11 @@ from shardctl.making.convert.table_writer import (
     manifest_facts,
     write_dataset,
 )
-from shardctl.making.convert.targets import Chosen, Target, WriteLease
+from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.making.plan.labels import LABEL, write_files
-from shardctl.making.plan.listing import Listing, Numbers
+from shardctl.making.plan.listing import Flags, Listing, Numbers
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
@@ -361,7 +361,7 @@ def _commit(
 
 def build(
     job: Job,
-    chosen: Chosen,
+    chosen: Flags,
     before: PreviousDataset | None,
     engine: Engine,
     max_rejects: str | int | None,
@@ -405,7 +405,7 @@ def build(
 
 
 @contextlib.contextmanager
-def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Iterator[None]:
+def telling_what_is_done(job: DatasetJob, chosen: Flags | None = None) -> Iterator[None]:
     """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
     chosen = np.ones(job.shards, bool) if chosen is None else chosen
     try:

@@ -2,42 +2,53 @@
 are made of the markers of the shards."""
 
 from __future__ import annotations
+
 import datetime
-import numpy as np
 import platform
-import pyarrow as pa
-from collections.abc import (Callable, Iterable, Iterator, Sequence)
-from contextlib import (AbstractContextManager, nullcontext)
-from dataclasses import (dataclass, replace)
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from shardctl.errors import (InputError, TooManyRejectsError)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import column_of
-from shardctl.format.counts import (Counts, JpegRecord, add_counts, joined)
-from shardctl.format.manifest import (Manifest, SplitFacts, sum_up)
-from shardctl.format.names import (FILES, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS)
-from shardctl.format.tables import (Making, PLAN_SCHEMA, ShardEntry, ShardSpool, ShardTable, UNIT_FIELDS, read_rejects)
-from shardctl.format.update_state import (NOTHING_PRUNED, Pruned, ShardCounts, writing_update)
+from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
+from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.names import FILES, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    UNIT_FIELDS,
+    Making,
+    ShardEntry,
+    ShardSpool,
+    ShardTable,
+    read_rejects,
+)
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
 from shardctl.images.codecs import backend
 from shardctl.making.commit.staging import clear_partial_files
-from shardctl.making.convert.conversion import (Conversion, Inputs)
+from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.listener import Changes
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import still_pruned
 from shardctl.making.convert.targets import Target
 from shardctl.making.notices import notice
-from shardctl.making.plan.fingerprint import (VERSIONS, fingerprint)
+from shardctl.making.plan.fingerprint import VERSIONS, fingerprint
 from shardctl.making.plan.labels import JOB_ONLY
-from shardctl.making.plan.listing import (CHUNK_ROWS, Flags, Numbers)
-from shardctl.making.plan.plan import (NOT_KEPT, job_table)
-from shardctl.making.shards.job import (DatasetJob, NEW_FOLDER)
-from shardctl.making.shards.marker import (ShardMarker, read_marker, rows_made)
-from shardctl.system.files import (copy_file, replacing, write_atomically)
+from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.making.plan.plan import NOT_KEPT, job_table
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
+from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
+from shardctl.system.files import copy_file, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
-from shardctl.system.text import (counted, printable)
+from shardctl.system.text import counted, printable
 from shardctl.transforms.pipeline.functions import Shape
 from shardctl.version import __version__
-from typing import Any
 
 
 def manifest_facts(

@@ -29,9 +29,6 @@ from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 
-Chosen = Flags
-"""Which shards of a job are meant: (shards,)."""
-
 
 def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContextManager[Target]:
     """Return the place of a path or of a URL, for a dataset that is made from these sources.
@@ -132,8 +129,8 @@ class Target:
                 "folder, and run the same command again"
             )
 
-    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
-        """Have the markers of those of the chosen shards that are finished in the folder of the
+    def fetch_done(self, job: DatasetJob, chosen: Flags) -> None:
+        """Have the markers of those of the chosen shards, (shards,), that are finished in the folder of the
         job, and the rejects of all finished ones."""
 
     def fetch_dataset(self) -> None:

@@ -38,7 +38,8 @@ from shardctl.format.names import (
 from shardctl.format.tables import ShardTable
 from shardctl.making.commit import staging
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.targets import Chosen, Target, WriteLease, kept_shards
+from shardctl.making.convert.targets import Target, WriteLease, kept_shards
+from shardctl.making.plan.listing import Flags
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.making.shards.upload import (
     done_folder,
@@ -374,7 +375,7 @@ class StoreTarget(Target):
                 fetch_file(self._store, entry, path)
         write_sign(job.folder, held.sign)
 
-    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
+    def fetch_done(self, job: DatasetJob, chosen: Flags) -> None:
         """Bring the markers of the chosen shards that have one, and all rejects: also of those that
         were built on other machines meanwhile."""
         for page in self._store.pages(done_folder(job.folder)):
