@@ -7,7 +7,7 @@ import datetime
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +99,9 @@ def write_dataset(
     if before is not None:
         target.keep(job, before)
     changes = changes_of(job)
-    shards = Outcomes.of(job, before, with_empty=changes is not None and not changes.anew)
-    if shards.job is not job:
+    with_empty = changes is not None and not changes.anew
+    own, outcome_of, lines = _outcomes(job, before, with_empty)
+    if own is not job:
         planned = {split.name: split.shards for split in job.splits}
         closing = {**closing, "settings": {**closing["settings"], PLANNED: planned}}
     pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
@@ -108,14 +109,14 @@ def write_dataset(
 
     def done(shard: int) -> ShardMarker:
         nonlocal first_frames
-        report(shard, shards.job.shards)
-        found = shards.done(shard)
+        report(shard, own.shards)
+        found = outcome_of(shard)
         first_frames += found.first_frames
         return found
 
-    own, closing = shards.job, {**closing, "sources": tuple(closing["sources"])}
+    closing = {**closing, "sources": tuple(closing["sources"])}
     what, states = closing.pop("what"), (job.files, job.lineage.beside, pruned)
-    facts = join_markers(own, closing["settings"], done, shards.lines, None, True, *states)
+    facts = join_markers(own, closing["settings"], done, lines, None, True, *states)
     made = Manifest(
         **closing,
         **facts,
@@ -159,60 +160,41 @@ def changes_of(job: DatasetJob) -> Changes | None:
     return None if job.lineage.changes is None else Changes(**job.lineage.changes)
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """What became of the shards of a job that is done: of those that are kept as the dataset
-    `before` records it, else as their markers do.
+def _outcomes(
+    job: DatasetJob, before: PreviousDataset | None, with_empty: bool
+) -> tuple[DatasetJob, Callable[[int], ShardMarker], Callable[[int, ShardMarker], Iterator[bytes]]]:
+    """Return what became of the shards of a job that is done: the job with the shards of its
+    dataset, and functions that return the marker of one of these, and the lines of its rejects.
 
-    Shards of which every input was rejected are left out: the shards beside them take their units,
-    and keep their names, and so their bytes. `job` has the others alone. Each stands for the shards
-    of `built` from its number in `starts` on, up to that of the next: (shards + 1,) int64. Of these
-    it is the one in `chosen`: (shards,) int64.
+    That of a shard that is kept is as the dataset `before` records it, else as its marker does.
+    Unless `with_empty`, shards of which every input was rejected are left out: the shards beside
+    them take their units, and keep their names, and so their bytes; a split without any samples
+    keeps its first one. Where models are called with several records of a shard, all stay: other
+    units before these would make other calls.
     """
+    filled = np.ones(job.shards, bool)
+    if not with_empty and not job.recipe.models:
+        made = (rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards))
+        filled = np.fromiter(made, bool, job.shards)
+    # each shard stands for those of the job from its number in `starts` on, and is the chosen one
+    starts, chosen = divided([split.shards for split in job.splits], filled)
 
-    job: DatasetJob
-    built: DatasetJob
-    before: PreviousDataset | None
-    starts: Numbers
-    chosen: Numbers
+    def made_in(shard: int) -> ShardMarker:
+        number = int(job.kept[shard])
+        if before is None or number == NOT_KEPT:
+            return read_marker(job.marker_path(shard))
+        return before.done(number)
 
-    @classmethod
-    def of(cls, job: DatasetJob, before: PreviousDataset | None, with_empty: bool) -> Outcomes:
-        """Return what became of all shards, or of those with samples; a split without any keeps its
-        first one.
-
-        Where models are called with several records of a shard, all stay: other units before these
-        would make other calls.
-        """
-        filled = np.ones(job.shards, bool)
-        if not with_empty and not job.recipe.models:
-            made = (rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards))
-            filled = np.fromiter(made, bool, job.shards)
-        if filled.all():
-            return cls(job, job, before, np.arange(job.shards + 1), np.arange(job.shards))
-        begins, chosen = divided([split.shards for split in job.splits], filled)
-        return cls(job.with_shards(begins[:-1], chosen), job, before, begins, chosen)
-
-    def _members(self, shard: int) -> range:
-        return range(int(self.starts[shard]), int(self.starts[shard + 1]))
-
-    def _made(self, shard: int) -> ShardMarker:
-        """Return what became of a shard that was built, or kept."""
-        number = int(self.built.kept[shard])
-        if self.before is None or number == NOT_KEPT:
-            return read_marker(self.built.marker_path(shard))
-        return self.before.done(number)
-
-    def done(self, shard: int) -> ShardMarker:
+    def done(shard: int) -> ShardMarker:
         """Return what became of a shard, and of the units that it takes over."""
-        members, chosen = self._members(shard), int(self.chosen[shard])
-        own = self._made(chosen)
+        members, own_number = range(*starts[shard : shard + 2].tolist()), int(chosen[shard])
+        own = made_in(own_number)
         if len(members) == 1:
             return own
-        made = [own if member == chosen else self._made(member) for member in members]
+        made = [own if member == own_number else made_in(member) for member in members]
         units, steps = [], list[Counts]()
         for member, each in zip(members, made, strict=True):
-            rows, first = each.units, 0 if member < chosen else own.facts.rows
+            rows, first = each.units, 0 if member < own_number else own.facts.rows
             if each is not own:
                 column = pa.array(np.full(len(rows), first))
                 rows = rows.set_column(0, rows.schema.field(0), column)
@@ -226,21 +208,26 @@ class Outcomes:
             steps=tuple(steps),
         )
 
-    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
+    def lines(shard: int, found: ShardMarker) -> Iterator[bytes]:
         """Yield the lines of the rejects of a shard."""
-        members = self._members(shard)
+        members = range(*starts[shard : shard + 2].tolist())
         for member in members:
-            number = int(self.built.kept[member])
-            if self.before is not None and number != NOT_KEPT:
-                yield from self.before.reject_lines(number)
-            elif (done if len(members) == 1 else self._made(member)).rejected:
-                with open(self.built.rejects_path(member), "rb") as file:
+            number = int(job.kept[member])
+            if before is not None and number != NOT_KEPT:
+                yield from before.reject_lines(number)
+            elif (found if len(members) == 1 else made_in(member)).rejected:
+                with open(job.rejects_path(member), "rb") as file:
                     yield from file
+
+    return job if filled.all() else job.with_shards(starts[:-1], chosen), done, lines
 
 
 def divided(planned: Sequence[int], filled: Flags) -> tuple[Numbers, Numbers]:
-    """Return `starts` and `chosen` of an Outcomes, of splits with so many shards each, of which some
-    are filled: (shards,).
+    """Return which shards a dataset has of splits with so many planned shards each, of which some
+    are filled: (planned,).
+
+    Each stands for the planned shards from its number in the first array on, up to that of the
+    next: (shards + 1,) int64. Of these it is the one in the second: (shards,) int64.
 
     A shard without samples goes to the one before it, or to the first one of its split that has
     some.
