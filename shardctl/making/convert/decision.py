@@ -302,29 +302,19 @@ def explain(
     if "labels" in differ:
         what = "labels files or annotations"
         found.append(Difference("labels", what, "other content", "this content"))
-    files = _files(folder, manifest, listing) if "inputs" in differ else ()
+    files: list[Files] = []
+    if "inputs" in differ:
+        table = open_checked_table(folder, FILES)
+        rows = rows_before(table, listing)
+        known = np.flatnonzero(rows >= 0)
+        sizes, times = (listing.table[name].to_numpy()[known] for name in ("size", "mtime_ns"))
+        same = table["size"].to_numpy()[rows[known]] == sizes
+        with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
+            same &= UpdateState(folder, manifest.update).mtime_ns[rows[known]] == times
+        gone = np.ones(table.num_rows, bool)
+        gone[rows[known]] = False
+        now, new = listing.table["path"], np.flatnonzero(rows < 0)
+        for paths, at in ((now, new), (table["path"], np.flatnonzero(gone)), (now, known[~same])):
+            examples = paths.take(pa.array(at[:SHOWN])).to_pylist()
+            files.append(Files(len(at), tuple(examples)))
     return Explanation(verdict_on(differ), differ, tuple(found), *files)
-
-
-def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> list[Files]:
-    """Return the files that came, went, and changed."""
-    table = open_checked_table(folder, FILES)
-    rows = rows_before(table, listing)
-    known = np.flatnonzero(rows >= 0)
-    same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
-    with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
-        same &= (
-            UpdateState(folder, manifest.update).mtime_ns[rows[known]]
-            == listing.table["mtime_ns"].to_numpy()[known]
-        )
-    gone = np.ones(table.num_rows, bool)
-    gone[rows[known]] = False
-    of = (
-        (listing.table, np.flatnonzero(rows < 0)),
-        (table, np.flatnonzero(gone)),
-        (listing.table, known[~same]),
-    )
-    return [
-        Files(len(found), tuple(paths["path"].take(pa.array(found[:SHOWN])).to_pylist()))
-        for paths, found in of
-    ]

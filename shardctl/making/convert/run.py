@@ -228,7 +228,7 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
     is_new, warnings = job is None, tuple[str, ...]()
     if job is None:
-        found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+        found, *_ = plan(conversion, inputs, before, inputs.scratch, all_types=False)
         job, listing, warnings = found.job, found.inputs.listing, found.warnings
     expected = announce(conversion, job, listing, is_new)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
@@ -258,7 +258,8 @@ def begin_job(
     """Begin a job, or return an unfinished one; the result where the dataset is there by now.
 
     `all_types` begins anew where there is an unfinished one: the types of fields are found in all
-    records. The caller holds the lease. Raises DatasetReplacedError.
+    records. The caller holds the lease. Raises DatasetReplacedError, and StorageError if the disk
+    cannot hold the dataset.
     """
     name = fingerprint(inputs.parts)
     if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
@@ -274,19 +275,12 @@ def begin_job(
         conversion.target.discard(folder)
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
         return PlannedJob(job, inputs, "resumed", before, job.lineage.warnings)
-    return _begin(conversion, plan(conversion, inputs, before, folder, all_types), held)
-
-
-def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> PlannedJob:
-    """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
-    job, folder, before = planned.job, planned.job.folder, planned.before
-    assert planned.tables is not None, "they are not written yet"
-    write, of_old = planned.tables
-    announce(conversion, job, planned.inputs.listing, is_new=True)
+    planned, write, of_old = plan(conversion, inputs, before, folder, all_types)
+    announce(conversion, planned.job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
-    job = conversion.target.prepared(job)
+    job = conversion.target.prepared(planned.job)
     write(folder)
     warnings = list(planned.warnings)
     if before is not None:
@@ -295,7 +289,7 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)
-    return replace(planned, job=job, warnings=job.lineage.warnings, tables=None)
+    return replace(planned, job=job, warnings=job.lineage.warnings)
 
 
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
@@ -445,9 +439,7 @@ class PlannedJob:
 
     The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
     up to date, None for none, and `matching` has what an update changes in its inputs; None where
-    an earlier call has planned it. `tables` makes the tables of the job, and has the row in the
-    plan before of each row of its plan (UpdatePlan), None where all are new; None once they are
-    written.
+    an earlier call has planned it.
     """
 
     job: DatasetJob
@@ -455,7 +447,6 @@ class PlannedJob:
     status: str
     before: PreviousDataset | None
     warnings: tuple[str, ...] = ()
-    tables: tuple[Callable[[Path], None], Numbers | None] | None = None
     matching: Matching | None = None
 
 
@@ -465,8 +456,10 @@ def plan(
     before: PreviousDataset | None,
     folder: Path,
     all_types: bool,
-) -> PlannedJob:
-    """Plan the conversion, whose job will be in `folder`, once some records were tried.
+) -> tuple[PlannedJob, Callable[[Path], None], Numbers | None]:
+    """Plan the conversion, whose job will be in `folder`, once some records were tried. Return also
+    what writes the tables of the job, and the row in the plan before of each row of its plan
+    (UpdatePlan), None where all are new.
 
     `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
     fields are found in all records; without, in some of them, and only where these do not show all,
@@ -498,8 +491,8 @@ def plan(
             job = replace(found.job, folder=folder)
             inputs = replace(inputs, listing=material.listing)
             warnings = tuple(moved_records(job, found.matching))
-            tables = (found.write, found.of_old)
-            return PlannedJob(job, inputs, status, before, warnings, tables, found.matching)
+            planned = PlannedJob(job, inputs, status, before, warnings, found.matching)
+            return planned, found.write, found.of_old
         why = found
     if before is not None and conversion.options.append:
         raise InputError(
@@ -515,7 +508,7 @@ def plan(
         refuse_failing(new.probe, new.listing)
     inputs, job = replace(inputs, listing=new.listing), replace(new.job, folder=folder)
     if before is None:
-        return PlannedJob(job, inputs, status, None, tables=(new.write, None))
+        return PlannedJob(job, inputs, status, None), new.write, None
     # all shards of the dataset are made anew
     files = inputs.scratch / f"anew-{FILES}"
     write_files(files, new.listing, new.labelling)
@@ -524,7 +517,7 @@ def plan(
     lineage = replace(job.lineage, changes=asdict(changes), updates=before.digest)
     job = replace(job, lineage=lineage)
     warnings = tuple(moved_records(job, matching))
-    return PlannedJob(job, inputs, status, before, warnings, (new.write, None), matching)
+    return PlannedJob(job, inputs, status, before, warnings, matching), new.write, None
 
 
 def announce(
