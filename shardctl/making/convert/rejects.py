@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -279,7 +279,19 @@ def check_new(
     samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
     places[files] = np.arange(len(files))
     new = LocalFolder(job.folder / NEW_FOLDER)
-    records, rejected, made = _counts(job, new, places, len(files))
+    # Blank lines are no records, which a plan counts, unless samples are joined of several records.
+    plan = open_table(new, PLAN, PLAN_SCHEMA)
+    place_of = places[plan["file"].to_numpy()]
+    chosen = np.flatnonzero(place_of >= 0)
+    rejected, planned, made = np.zeros((3, len(files)), np.int64)
+    np.add.at(rejected, place_of[chosen], plan["rejected"].to_numpy()[chosen])
+    np.add.at(made, place_of[chosen], plan["samples"].to_numpy()[chosen])
+    if job.draw is not None:  # each split has all units
+        entries = ShardTable(new)
+        of_first = np.array([entry.split == entries[0].split for entry in entries])
+        chosen = chosen[of_first[plan["shard"].to_numpy()[chosen]]]
+    np.add.at(planned, place_of[chosen], plan["records"].to_numpy()[chosen])
+    records = planned if job.recipe.joins else np.minimum(planned, made + rejected)
     empty = (rows < 0) & (rejected > 0) & (not listing.whole)
     empty = (records <= rejected) & (empty | (samples > 0))
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
@@ -293,7 +305,11 @@ def check_new(
     all_of_them = counted(int(records.sum()), "new or changed input")
     why = ", since there are no records any more"
     if rejected.any():
-        why = _why(reject for _, reject in _rejects(new, places))
+        counts, examples = count_reasons(reject for _, reject in _rejects(new, places))
+        reason = next(iter(failures(counts)), next(iter(counts)))
+        example = dict(zip(counts, examples, strict=True))[reason]
+        key, message = printable(example.key), printable(example.message)
+        why = f". Most frequent ({counts[reason]:,}): {reason}, for instance {key}: {message}"
     loses, fewer = "", int(np.maximum(samples - made, 0)[failed > 0].sum())
     if failed.sum() > records.sum() * MANY_REJECTS and fewer:
         loses = (
@@ -308,33 +324,9 @@ def check_new(
     return [notice("new-rejected", what=what, why=why)], loses
 
 
-def _counts(
-    job: Job, new: LocalFolder, places: Numbers, count: int
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Return how many records the chosen files of a job have, how many were rejected, and how many
-    samples came of the others.
-
-    Each is (count,). `places` has the place of each file among those that are chosen, -1 for
-    another one: (files,). Blank lines are no records, which a plan counts, unless samples are
-    joined of several records.
-    """
-    plan = open_table(new, PLAN, PLAN_SCHEMA)
-    place = places[plan["file"].to_numpy()]
-    rows = np.flatnonzero(place >= 0)
-    rejected, planned, made = np.zeros((3, count), np.int64)
-    np.add.at(rejected, place[rows], plan["rejected"].to_numpy()[rows])
-    np.add.at(made, place[rows], plan["samples"].to_numpy()[rows])
-    if job.draw is not None:  # each split has all units
-        entries = ShardTable(new)
-        of_first = np.array([entry.split == entries[0].split for entry in entries])
-        rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
-    np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
-    return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected, made
-
-
 def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
     """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
-    is that of `_counts`."""
+    has that of each file among those that are chosen, -1 for another one: (files,)."""
     plan, rejects = open_table(new, PLAN, PLAN_SCHEMA), read_rejects(new)
     counts = plan["rejected"].to_numpy()
     units = np.flatnonzero(counts)
@@ -343,16 +335,6 @@ def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
         for reject in taken(rejects, count):
             if place >= 0:
                 yield place, reject
-
-
-def _why(rejects: Iterable[Reject]) -> str:
-    """Return why records were rejected, with the main reason and an example, as the end of a
-    sentence."""
-    counts, examples = count_reasons(rejects)
-    reason = next(iter(failures(counts)), next(iter(counts)))
-    example = dict(zip(counts, examples, strict=True))[reason]
-    key, message = printable(example.key), printable(example.message)
-    return f". Most frequent ({counts[reason]:,}): {reason}, for instance {key}: {message}"
 
 
 UNIT_COLUMNS = [*Unit._fields, "digest"]
