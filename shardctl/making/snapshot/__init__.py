@@ -152,9 +152,9 @@ def snapshot(
         return _Snapshot(given, policy, log, listener or log.listener(), target, store)
 
     if is_url(dst):
-        from shardctl.making.convert.targets.store import on_store_without_jobs  # an extra
+        from shardctl.making.convert.targets.store import on_store  # an extra
 
-        with on_store_without_jobs(str(dst)) as store:
+        with on_store(str(dst)) as store:
             made_in(store, store).settle()
     else:
         made = made_in(Target(LocalFolder(request.folder.root)), None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -30,8 +30,9 @@ from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 
 
-def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContextManager[Target]:
-    """Return the place of a path or of a URL, for a dataset that is made from these sources.
+@contextmanager
+def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> Iterator[Target]:
+    """Yield the place of a path or of a URL, for a dataset that is made from these sources.
 
     Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.
     """
@@ -40,8 +41,11 @@ def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContext
     if is_url(dst):
         from shardctl.making.convert.targets.store import on_store  # an extra
 
-        return on_store(str(dst))
-    return nullcontext(Target(LocalFolder(check_destination(Path(dst), roots))))
+        with on_store(str(dst)) as place:
+            place.look_at_jobs()
+            yield place
+    else:
+        yield Target(LocalFolder(check_destination(Path(dst), roots)))
 
 
 class WriteLease(Protocol):

@@ -86,21 +86,9 @@ a person's."""
 
 @contextmanager
 def on_store(url: str) -> Iterator[StoreTarget]:
-    """Yield the place at a URL, with what is known of its dataset and its jobs.
-
-    Raises StoreError, InstallError, UsageError.
-    """
-    with on_store_without_jobs(url) as place:
-        place.look_at_jobs()
-        yield place
-
-
-@contextmanager
-def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
-    """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are
-    large, are not fetched.
-
-    `lease` and `lease_beside_parts` fetch them. Raises as `on_store` does.
+    """Yield the place at a URL, with what is known of its dataset. Its jobs, whose plans are large,
+    are not fetched, for who may only wait for the dataset: `look_at_jobs` does that, and so do
+    `lease` and `lease_beside_parts`. Raises StoreError, InstallError, UsageError.
     """
     url = url.rstrip("/")
     with scratch_folder() as scratch:
