@@ -4,7 +4,7 @@ and of units.
     .venv/bin/python scripts/bench/bench_commit.py [--cases 1000x1 4000x1 500x32] [--json]
 
 A case is SHARDSxUNITS: a folder of SHARDS * UNITS tiny texts is converted with UNITS samples in
-each shard, two workers. "commit" is Commit.run of shardctl/making/convert/table_writer.py: all
+each shard, two workers. "commit" is join_markers of shardctl/making/convert/table_writer.py: all
 markers are read, the tables and the manifest are written. Listing, building and publishing are not
 part of it. The last lines are what a shard and a unit cost, by least squares over the cases.
 
@@ -83,21 +83,21 @@ def in_a_process(case: str) -> dict[str, Any]:
 def measure(shards: int, units: int) -> dict[str, Any]:
     """Convert tiny texts, and return what the commit took and wrote."""
     import shardctl
-    from shardctl.making.convert.table_writer import TableWriter
+    from shardctl.making.convert import table_writer
 
     found: dict[str, Any] = {"shards": shards, "units": shards * units}
-    commit = TableWriter.run
+    commit = table_writer.join_markers
 
-    def timed(self: TableWriter, *given: Any) -> Any:
-        markers = [path.stat().st_size for path in self._job.marker_path(0).parent.iterdir()]
+    def timed(job: Any, *given: Any) -> Any:
+        markers = [path.stat().st_size for path in job.marker_path(0).parent.iterdir()]
         found["markers"] = sum(markers)
         before, began = high_water("self"), time.perf_counter()
-        manifest = commit(self, *given)
+        facts = commit(job, *given)
         found[SECONDS] = time.perf_counter() - began
         found["grown"] = high_water("self") - before
-        return manifest
+        return facts
 
-    TableWriter.run = timed  # type: ignore[method-assign]
+    table_writer.join_markers = timed  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "texts", Path(folder) / "out"
         source.mkdir()

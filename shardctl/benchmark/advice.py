@@ -218,11 +218,11 @@ def _advise(
     given = settled(given, roots, chosen.workers)
     with scratch_folder() as scratch:
         doing("listing")
-        inputs = take_inputs(roots, given, chosen.inputs, chosen.workers, scratch)
+        count, settings, unread = take_inputs(roots, given, chosen.inputs, chosen.workers, scratch)
         try:
-            advice = _Trial(scratch, inputs.recipe, chosen, doing).run(inputs.count)
+            advice = _Trial(scratch, settings, chosen, doing).run(count)
             today = _today(roots, chosen, advice.rate, doing)
-            faults = (*inputs.faults, *advice.faults)
+            faults = (*unread, *advice.faults)
             return replace(
                 advice, recipe={**given, **advice.best.recipe_keys()}, today=today, faults=faults
             )

@@ -276,9 +276,9 @@ def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     from shardctl.system.scratch import scratch_folder
 
     with scratch_folder() as scratch:
-        some = convert_some(path, MOST_OF_OTHERS, scratch)
-        origin = f"{some.samples:,} of the {counted(some.records, 'record')} of {path}"
-        _write_files(DatasetLocation(LocalFolder(some.root)), {**given, "origin": origin}, as_json)
+        root, records, made = convert_some(path, MOST_OF_OTHERS, scratch)
+        origin = f"{made.samples:,} of the {counted(records, 'record')} of {path}"
+        _write_files(DatasetLocation(LocalFolder(root)), {**given, "origin": origin}, as_json)
 
 
 MOST_OF_OTHERS = 500

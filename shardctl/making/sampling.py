@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
-from shardctl.making.convert import convert
+from shardctl.making.convert import ConvertResult, convert
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
-from shardctl.making.plan.plan import Units
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.scan import ByteRange, Found, PrePlanTask, read_some
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
@@ -54,29 +52,17 @@ Fault = tuple[int, str]
 sentence."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Some inputs in a folder. `count` is the number of all inputs, of which these are a few.
-
-    `recipe` is the one that converts the folder: `kind` may be another one than that of the
-    sources. `faults` are sentences, the first of what cannot be read.
-    """
-
-    count: int
-    recipe: dict[str, Any]
-    faults: tuple[str, ...] = ()
-
-
 def take_inputs(
     roots: Sequence[SourceRoot],
     recipe: dict[str, Any],
     most: int,
     workers: int | str,
     scratch: Path,
-) -> Inputs:
+) -> tuple[int, dict[str, Any], tuple[str, ...]]:
     """Put about `most` inputs from all over the sources into scratch/inputs.
 
-    Files that are one record are linked, or copied from a store. Records of files that have many
+    Return the number of all inputs; the recipe that converts the folder, whose `kind` may be
+    another one than that of the sources; and sentences, the first of what cannot be read. Files that are one record are linked, or copied from a store. Records of files that have many
     become one Arrow file. Raises InputError.
     """
     reading = Recipe.reading_of(recipe)
@@ -95,9 +81,8 @@ def take_inputs(
         )
         kept = {name: recipe[name] for name in recipe if name not in (*OF_TEXT, "frames")}
         by_place = {"key_field": PLACE} if placed else {}
-        return Inputs(
-            count, {**by_place, **kept, "kind": recipe["kind"] if in_records else "table"}, faults
-        )
+        given = {**by_place, **kept, "kind": recipe["kind"] if in_records else "table"}
+        return count, given, faults
     rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
     fetch_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):
@@ -110,17 +95,7 @@ def take_inputs(
                 copy_file(Path(local_copy(file)), place)  # what was fetched is not there for long
             else:
                 place.symlink_to(file)
-    return Inputs(len(listing), recipe)
-
-
-@dataclass(frozen=True)
-class Tried:
-    """The dataset at `root`: `samples` of `records` records, in `bytes` bytes on disk."""
-
-    root: Path
-    samples: int
-    records: int
-    bytes: int
+    return len(listing), recipe, ()
 
 
 def settled(
@@ -145,26 +120,28 @@ def settled(
     }
 
 
-def convert_some(path: Path, most: int, scratch: Path) -> Tried:
+def convert_some(path: Path, most: int, scratch: Path) -> tuple[Path, int, ConvertResult]:
     """Convert about `most` records from all over the shards at a path, as convert does by itself.
-    Raises InputError."""
+    Return the folder of the dataset, the number of all records, and the result. Raises
+    InputError."""
     root = SourceRoot(str(path))
-    inputs = take_inputs([root], settled({}, [root], "auto"), most, "auto", scratch)
+    found = settled({}, [root], "auto")
+    count, recipe, _ = take_inputs([root], found, most, "auto", scratch)
     out = scratch / "dataset"
     try:
-        made = convert(scratch / "inputs", out, recipe=inputs.recipe, progress=False, labels="none")
+        made = convert(scratch / "inputs", out, recipe=recipe, progress=False, labels="none")
     except TooManyRejectsError as error:
         # the rest names a file in the scratch folder
         why = str(error).partition("; nothing was committed")[0]
         raise InputError(f"none of the records that were tried can be converted: {why}") from error
-    return Tried(out, made.samples, inputs.count, made.bytes)
+    return out, count, made
 
 
 def _take_records(
     listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path, placed: bool
 ) -> tuple[int, tuple[str, ...]]:
     """Write some records as an Arrow file, `placed` ones with their PLACE; return the number of
-    all, and faults as `Inputs`.
+    all, and faults as `take_inputs` does.
 
     Raises InputError if none can be read.
     """
@@ -174,7 +151,10 @@ def _take_records(
     try:
         discovery = Discovery(listing, recipe.reading, False, engine)
         units = discovery.find_units()
-        chosen = _some_units(units, most)
+        # from all over the files: at least UNITS, and as many as have `most` records
+        whole = units.readable()
+        of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
+        chosen = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
         ranges = discovery.ranges(units, chosen)
         schema, fault = recipe.typed_fields, None
         if schema is None:
@@ -235,15 +215,6 @@ def _beside_place(names: list[str]) -> list[str]:
         names[place] = name
         taken.add(name)
     return names
-
-
-def _some_units(units: Units, most: int) -> Numbers:
-    """Return the numbers of units from all over the files: at least UNITS, and as many as have
-    `most` records."""
-    whole = units.readable()
-    of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
-    chosen: Numbers = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
-    return chosen
 
 
 def take(

@@ -99,17 +99,35 @@ def train_tokenizer(
     Many(Text()).check("special_tokens", () if special_tokens is None else special_tokens)
     special = tuple(SPECIAL if special_tokens is None else special_tokens)
     whole_number("vocab_size", vocab_size)
-    check_training(kind, vocab_size, special)
-    _check_target(target, kind, overwrite)
+    if kind not in KINDS:
+        raise UsageError(f"kind must be one of {', '.join(KINDS)}; it is {kind!r}")
+    if len(set(special)) < len(special) or not all(special):
+        raise UsageError("the special tokens must be different names; one is empty, or there twice")
+    least = len(special) + (1 if kind == "words" else BYTES)
+    if not least <= vocab_size <= 1 << 24:
+        bytes_too = "" if kind == "words" else ", the 256 bytes"
+        raise UsageError(
+            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
+            f"tokens: give {least:,} or more; it is {vocab_size:,}"
+        )
+    endings, shown = (".json", ".txt") if kind == "words" else (".json",), printable(str(target))
+    if target.suffix not in endings:
+        raise UsageError(
+            f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}"
+        )
+    if target.exists() and not overwrite:
+        raise StorageError(
+            f"{shown}: exists already; give --overwrite to replace it, or another name"
+        )
     most = (
         None
         if max_bytes is None
         else whole_number("max_bytes", size_of(max_bytes, "max_bytes"), least=1)
     )
-    with scratch_folder() as scratch, progress_of(progress, listener) as shown:
-        listener = listener or ConversionProgress(shown).listener()
+    with scratch_folder() as scratch, progress_of(progress, listener) as bar:
+        listener = listener or ConversionProgress(bar).listener()
         datasets, rejected = _datasets(src, recipe, scratch, workers, listener)
-        texts = _Texts(datasets, most, shown)
+        texts = _Texts(datasets, most, bar)
         if kind == "words" and target.suffix == ".txt":
             words, _ = count_words(texts, vocab_size, special)
             data = "".join(f"{word}\n" for word in words).encode()
@@ -143,19 +161,6 @@ def train_tokenizer(
     )
 
 
-def _check_target(target: Path, kind: str, overwrite: bool) -> None:
-    endings = (".json", ".txt") if kind == "words" else (".json",)
-    shown = printable(str(target))
-    if target.suffix not in endings:
-        raise UsageError(
-            f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}"
-        )
-    if target.exists() and not overwrite:
-        raise StorageError(
-            f"{shown}: exists already; give --overwrite to replace it, or another name"
-        )
-
-
 def _datasets(
     src: str | Path | Sequence[str | Path],
     recipe: dict[str, Any] | str | Path | None,
@@ -187,7 +192,11 @@ def _datasets(
         )
         steps = given.get("transform")
         if isinstance(steps, list):
-            given["transform"] = list(takewhile(lambda step: not _makes_tokens(step), steps))
+            named = takewhile(
+                lambda step: not isinstance(step, dict) or step.get("name") not in TOKEN_STEPS,
+                steps,
+            )
+            given["transform"] = list(named)
         given["compression"] = "lz4"
         try:
             made = convert(
@@ -217,10 +226,6 @@ def _datasets(
                 "texts with --text-field FIELD"
             )
     return datasets, rejected
-
-
-def _makes_tokens(step: Any) -> bool:
-    return isinstance(step, dict) and step.get("name") in TOKEN_STEPS
 
 
 class _Texts:
@@ -409,21 +414,6 @@ KINDS: dict[str, Callable[[Texts, int, Sequence[str]], bytes]] = {
     "words": train_words,
 }
 """What can be trained."""
-
-
-def check_training(kind: str, vocabulary: int, special: Sequence[str]) -> None:
-    """Raise UsageError for settings that cannot be, before a text is read."""
-    if kind not in KINDS:
-        raise UsageError(f"kind must be one of {', '.join(KINDS)}; it is {kind!r}")
-    if len(set(special)) < len(special) or not all(special):
-        raise UsageError("the special tokens must be different names; one is empty, or there twice")
-    least = len(special) + (1 if kind == "words" else BYTES)
-    if not least <= vocabulary <= 1 << 24:
-        bytes_too = "" if kind == "words" else ", the 256 bytes"
-        raise UsageError(
-            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
-            f"tokens: give {least:,} or more; it is {vocabulary:,}"
-        )
 
 
 def _byte_level(tokenizers: Any, model: Any) -> Any:

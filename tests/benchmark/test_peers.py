@@ -233,7 +233,7 @@ def test_records_are_converted_as_convert_does_by_itself(dataset, tmp_path):
     shards = tars_of_others(dataset, tmp_path / "tars")
     shardctl.convert(shards, tmp_path / "whole", workers=0, labels="none")
     with scratch_folder() as scratch:
-        tried = shardctl.open(convert_some(shards, 30, scratch).root)
+        tried = shardctl.open(convert_some(shards, 30, scratch)[0])
         whole = shardctl.open(tmp_path / "whole")
         assert (tried.manifest.kind, tried.manifest.recipe["compression"]) == (
             "image",

@@ -175,7 +175,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(table_writer.TableWriter, "run", stop)
+        patched.setattr(table_writer, "join_markers", stop)
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, out, **OPTIONS)
     assert shardctl.convert(source, out, **OPTIONS).status == "resumed"

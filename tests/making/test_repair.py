@@ -832,7 +832,7 @@ def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(tmp_path, out, cli,
     assert f"{name} is missing or damaged; run `shardctl repair {out}`" in cli(*convert).err
     lose(out / "train-00002.arrow")
     lost = 1 if name == "shards.arrow" else 2
-    assert ("2 files are missing or damaged, for instance" in cli(*convert).err) == (lost == 2)
+    assert ("(2 files in all)" in cli(*convert).err) == (lost == 2)
     assert cli("repair", out, "--workers", "0").code == 0
     assert "up to date" in cli(*convert).out
     lose(out / "train-00002.arrow")

@@ -538,9 +538,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
         faults = {number: str(fault) for number, fault in units.faults.items()}
         types = discovery.find_types(units, True)
         assert types is not None
-        found.append(
-            (np.array(columns).tolist(), faults, types.schema(), discovery.first_fields(units))
-        )
+        found.append((np.array(columns).tolist(), faults, types.schema(), types.found().names))
     assert found[0] == found[1]
     (file, *_), faults, schema, _ = found[0]
     assert sorted(set(file)) == [0, 1, 2, 3, 4, 6, 7]

@@ -360,9 +360,9 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.csv", b"a,a\n1,2\n", [], 1, "two columns have the name a"),
     ("a.csv", b"a,\n1,2\n", [], 1, "column 2 has no name in the header"),
     ("a.parquet", FLOATS, ["--schema", "n:string"], 1, "values of type double do not fit string"),
-    ("a.jsonl", b"", [], 3, "a.jsonl: is empty; nothing to convert"),
-    ("a.csv", b"", [], 3, "a.csv: is empty; nothing to convert"),
-    ("a.csv", b"a,b\n", [], 3, "a.csv: has a header and no rows; nothing to convert"),
+    ("a.jsonl", b"", [], 3, "a.jsonl: has no records; nothing to convert"),
+    ("a.csv", b"", [], 3, "a.csv: has no records; nothing to convert"),
+    ("a.csv", b"a,b\n", [], 3, "a.csv: has no records; nothing to convert"),
     ("a.json.gz", gzip.compress(b"[]"), [], 3, "a.json.gz: has no records; nothing to convert"),
     (
         "a.csv",

@@ -143,7 +143,7 @@ def bench_shards(
         if beside:
             listener.phase("converting some")
             tried = convert_some(root, TRIED, scratch)
-            subjects.append(OwnDataset(tried.root, replace(chosen, processes=None)))
+            subjects.append(OwnDataset(tried[0], replace(chosen, processes=None)))
             if not chosen.cold and measured.bytes < memory_bytes() / 2:
                 subject.read()
         page_cache = {"before": subject.residency()}
@@ -157,10 +157,9 @@ def bench_shards(
                 result, consumer=fed if subject.reads_ahead else without_reading_ahead(fed)
             )
         if tried is not None:
-            result = replace(
-                result,
-                against=compare_readers(tried.samples, tried.records, tried.bytes, found, own[0]),
-            )
+            _, records, made = tried
+            against = compare_readers(made.samples, records, made.bytes, found, own[0])
+            result = replace(result, against=against)
         return replace(result, reader=ReaderFacts(subject.library, subject.how, python, notes))
 
 

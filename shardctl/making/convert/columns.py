@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -109,21 +108,8 @@ def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema
         )
         if may_be and old not in found and new not in recipe.unmoved:
             found.append(old)
-    with_roles = (
-        {name for export in _exports(listing) for name in _columns_with_roles(export)}
-        if found
-        else set()
-    )
+    with_roles = _with_roles(listing) if found else ()
     return mark_masks(fields, {name: 8 for name in found if name not in with_roles})
-
-
-def masks_of(fields: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Role]:
-    """Return the roles of the columns of records that are marked as masks, by their names in the
-    dataset."""
-    return {
-        renames.get(name, name): Mask("source", bits=bits)
-        for name, bits in marked_masks(fields).items()
-    }
 
 
 def with_bits(fields: pa.Schema, layout: Layout, renames: Mapping[str, str]) -> pa.Schema:
@@ -154,11 +140,7 @@ def with_rule(
         return fields
     has_image = fields is not None and bool(marked_columns(fields, MAIN))
     objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
-    if objects is not None and objects in {
-        name for export in _exports(listing) for name in _columns_with_roles(export)
-    }:
-        objects = None
-    of_objects = [objects] if objects is not None else []
+    of_objects = [] if objects is None or objects in _with_roles(listing) else [objects]
     masks = list(marked_masks(fields)) if has_image else []
     roles = [role for each in listing.annotations for role in each.roles.values()]
     if (
@@ -231,22 +213,9 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
     )
 
 
-def without_folders(fields: pa.Schema) -> pa.Schema:
-    """Return the columns of records without that of FOLDER, as if a person had not chosen it: it
-    has no classes."""
-    if FOLDER not in fields.names:
-        return fields
-    return pa.schema(
-        [f for f in fields if f.name != FOLDER], {CHOSEN: b"", **(fields.metadata or {})}
-    )
-
-
-class ExportedColumn(NamedTuple):
-    """What shardctl.json says of a column that its values do not show: its role, and its type where
-    that is a tensor."""
-
-    role: Role | None
-    tensor: pa.DataType | None
+ExportedColumn = tuple[Role | None, pa.DataType | None]
+"""What shardctl.json says of a column that its values do not show: its role, and its type where
+that is a tensor."""
 
 
 def exported_columns(
@@ -278,14 +247,6 @@ def exported_columns(
     return {name: said for name, said in together.items() if name not in lost}
 
 
-def with_tensors(content: pa.Schema | None, said: Mapping[str, ExportedColumn]) -> pa.Schema | None:
-    """Return columns in which lists of the numbers of tensors have the type of these tensors."""
-    if content is None:
-        return None
-    types = {name: each.tensor for name, each in said.items() if each.tensor is not None}
-    return pa.schema([f.with_type(types.get(f.name, f.type)) for f in content], content.metadata)
-
-
 def _exports(listing: Listing) -> list[Description | None]:
     """Return the description of the export that the first file of each folder is of, None for one
     of none."""
@@ -295,15 +256,15 @@ def _exports(listing: Listing) -> list[Description | None]:
     return [described(opened) for opened, _ in listing.places_of(rows)]
 
 
-def _columns_with_roles(export: Description | None) -> list[str]:
-    """Return the columns that an export tells the role of, by their names in its records."""
-    if export is None:
-        return []
-    return [
+def _with_roles(listing: Listing) -> set[str]:
+    """Return the columns that exports tell the role of, by their names in the records."""
+    return {
         name_in_records(field, export)
+        for export in _exports(listing)
+        if export is not None
         for field in export.fields
         if export.layout.roles.get(field.name) is not None
-    ]
+    }
 
 
 def _exported_by(
@@ -322,9 +283,7 @@ def _exported_by(
             is_found = is_main or (isinstance(role, Label) and (bool(role.names) or name == LABEL))
             tensor = type_ if _are_its_numbers(content.field(name).type, type_) else None
             if (role is not None and not is_found) or tensor is not None:
-                made[name] = ExportedColumn(
-                    None if role is None or is_found else _as_read(role, type_), tensor
-                )
+                made[name] = None if role is None or is_found else _as_read(role, type_), tensor
     return made
 
 
@@ -395,19 +354,6 @@ def _refuse_names(type_: pa.DataType, name: str, what: str) -> None:
     ):
         raise InputError(
             f"the field {printable(name)} is of type {type_}; {what} are text, or whole numbers"
-        )
-
-
-def refuse_fields(recipe: Recipe) -> None:
-    """Raise UsageError if the recipe names fields of records, and each file is one record without
-    any."""
-    names = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
-    given = next((name for name in names if getattr(recipe, name)), None)
-    if given is not None:
-        what = "images" if recipe.kind == "image" else "whole files of text"
-        raise UsageError(
-            f"{given} names fields of records, but the inputs are {what} and have no fields; leave "
-            "it out"
         )
 
 

@@ -13,7 +13,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
-from shardctl.making.convert.decision import DatasetReplacedError, why_written
+from shardctl.making.convert.decision import DatasetReplacedError, refuse_written
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.request import ConvertRequest
@@ -198,8 +198,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs:
     base_of = Root.of if engines.is_here(options.engine) else Root.anywhere
     bases = tuple(base_of(root.base) for root in roots)
     if options.append and manifest is not None:
-        if (written := why_written(conversion.folder.text, manifest)) is not None:
-            raise written
+        refuse_written(conversion.folder.text, manifest)
         before, form = (
             conversion.before(manifest),
             Form.ONE if manifest.records is None else Form.MANY,

@@ -3,7 +3,7 @@ the cost."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,17 +19,13 @@ from shardctl.making.convert.columns import (
     chosen_columns,
     compare_schema,
     exported_columns,
-    masks_of,
     names_left_out,
-    refuse_fields,
     refuse_groups,
     refuse_partitions,
     renamed,
     with_bits,
     with_images,
     with_rule,
-    with_tensors,
-    without_folders,
     without_key,
 )
 from shardctl.making.convert.discover import Discovery
@@ -41,19 +37,19 @@ from shardctl.making.plan.labels import (
     PlanRules,
     label_files,
     left_out_by,
-    refuse_other_names,
     side_fields,
     write_files,
 )
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import Planner, SplitPlan, Units
+from shardctl.making.plan.plan import Planner, SplitPlan
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import DatasetJob, Job, Root
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.formats import DETECT, is_json
+from shardctl.sources.formats import CHOSEN, DETECT, is_json
+from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
@@ -203,9 +199,18 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     types = None
     held: list[str] = []  # nothing that could be read
     if listing.whole:
-        refuse_fields(recipe)
+        # each file is one record without fields
+        of_fields = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
+        given = next((name for name in of_fields if getattr(recipe, name)), None)
+        if given is not None:
+            what = "images" if recipe.kind == "image" else "whole files of text"
+            raise UsageError(
+                f"{given} names fields of records, but the inputs are {what} and have no fields; "
+                "leave it out"
+            )
     elif recipe.typed_fields is not None:
-        held = discovery.first_fields(units)
+        first = discovery.types_of(units, units.readable()[:1])
+        held = [] if first is None else first.found().names
         compare_schema(recipe.typed_fields, held, listing)
     else:
         types = discovery.find_types(units, all_types)
@@ -218,7 +223,11 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
     if fields is not None and not listing.whole:
-        fields = recipe.with_json(fields if labelling.by_field else without_folders(fields))
+        if FOLDER in fields.names and not labelling.by_field:
+            # as if a person had not chosen it: it has no classes
+            kept = [f for f in fields if f.name != FOLDER]
+            fields = pa.schema(kept, {CHOSEN: b"", **(fields.metadata or {})})
+        fields = recipe.with_json(fields)
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.note("field-split-kept")
@@ -232,7 +241,10 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     planner = Planner(units, splitting, rules.shuffle)
     job = replace(job, layout=layout_before_functions(job, labelling, listing))
     if rules.labels.classes is not None:
-        refuse_other_names(job.layout.roles.by_name, rules.labels.classes)
+        for field_name, role in job.layout.roles.by_name.items():
+            names_of = role.names if isinstance(role, Mask | Objects) else None
+            if names_of not in (None, rules.labels.classes):
+                raise InputError(f"--classes: {printable(field_name)} has classes of its own")
     compared: list[Compared] = []
     if recipe.compares_texts:
         from shardctl.making.convert.duplicates import compare_texts  # the same
@@ -240,7 +252,15 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         compared = compare_texts(job, listing, labelling, units, engine, comparing)
         steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
         job = replace(job, recipe=replace(recipe, transform=steps))
-    probe = _of_all(_probe(material, job, planner, labelling), units, compared)
+    probe = _probe(material, job, planner, labelling)
+    # what a record costs on average, given what those cost of which nothing is a repeat of others
+    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
+    samples, size = probe.samples_per_record * share, probe.sample_bytes
+    for each in compared:
+        texts, of_text = each.kept
+        samples, size = samples * texts, size * of_text
+    seconds = probe.record_seconds * share
+    probe = replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
     if fields is not None:
         if marked_masks(fields):
             fields = with_bits(fields, probe.layout, job.renames)
@@ -258,7 +278,11 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         dropped, count = int(units.repeats.dropped.sum()), counted(len(listing), "input")
         facts = {"what": "rejected", "rule": f"--duplicates {recipe.duplicates}"}
         listing.note("duplicates", dropped=dropped, count=count, **facts)
-    sample_bytes = _sample_bytes(probe, recipe, listing)
+    # Where large files make large samples, the few that were tried may be larger or smaller than
+    # most: the photos of `shardctl demo` were estimated at 1.4 times their size by these alone.
+    sample_bytes = probe.sample_bytes
+    if probe.record_bytes and not (recipe.store is not None and recipe.changes):
+        sample_bytes *= listing.total_bytes / len(listing) / probe.record_bytes
     splits = []
     for name, records, expected in zip(
         splitting.names, planner.records, planner.split_records, strict=True
@@ -344,9 +368,16 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
         else without_key(renamed(without_nulls(fields), job.renames), recipe)
     )
     said = exported_columns(listing, content, job.renames)
-    content = with_tensors(content, said)
-    roles: Mapping[str, Role] = masks_of(fields, job.renames)
-    roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}
+    if content is not None:  # lists of the numbers of tensors
+        types = {name: tensor for name, (_, tensor) in said.items() if tensor is not None}
+        content = pa.schema(
+            [f.with_type(types.get(f.name, f.type)) for f in content], content.metadata
+        )
+    masks = marked_masks(fields).items()
+    roles: Mapping[str, Role] = {
+        **{job.renames.get(name, name): Mask("source", bits=bits) for name, bits in masks},
+        **{name: role for name, (role, _) in said.items() if role is not None},
+    }
     for step in recipe.batch_transforms:
         before = [] if content is None else content.names
         content, roles = step.schema(content), step.roles(roles)
@@ -387,7 +418,14 @@ def known_layout(
             [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content],
             content.metadata,
         )
-    _refuse_reserved(f.name for f in content or [] if f.name not in kept_images)
+    for name in (f.name for f in content or [] if f.name not in kept_images):
+        if name in RESERVED_FIELDS:
+            images = "; --kind image reads the images that it holds or names"
+            raise InputError(
+                f"the records have a field {name!r}, but shardctl makes a field of this name "
+                "itself. Rename it (--fields NEW=OLD,…), or name only the others in --fields or "
+                f"--schema{images if name == 'image' else ''}"
+            )
     has_table = (
         content is not None
         and has_objects(content)
@@ -495,18 +533,6 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
         )
 
 
-def _refuse_reserved(names: Iterable[str]) -> None:
-    """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
-    for name in names:
-        if name in RESERVED_FIELDS:
-            images = "; --kind image reads the images that it holds or names"
-            raise InputError(
-                f"the records have a field {name!r}, but shardctl makes a field of this name "
-                "itself. Rename it (--fields NEW=OLD,…), or name only the others in --fields or "
-                f"--schema{images if name == 'image' else ''}"
-            )
-
-
 def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
     """Return columns whose objects have float32 in the place of whole numbers, which moved places
     are not."""
@@ -544,30 +570,6 @@ def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
 
 
 PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
-
-
-def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
-    """Return what a record costs on average, given what those cost of which nothing is a repeat of
-    others."""
-    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
-    samples, size = probe.samples_per_record * share, probe.sample_bytes
-    for each in compared:
-        texts, of_text = each.kept
-        samples, size = samples * texts, size * of_text
-    seconds = probe.record_seconds * share
-    return replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
-
-
-def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
-    """Return the average size of a sample in bytes.
-
-    Where large files make large samples, the few that were tried may be larger or smaller than
-    most, and the sizes of all files are known. The photos of `shardctl demo` were estimated at 1.4
-    times their size before this was taken into account.
-    """
-    if not probe.record_bytes or (recipe.store is not None and recipe.changes):
-        return probe.sample_bytes
-    return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
 
 
 def shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, InputError, ShardctlError
+from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLANNED
 from shardctl.format.tables import is_written, open_checked_table
@@ -88,27 +88,21 @@ def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) ->
         if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
             return Decision(follows=follows)
         if not follows:
-            raise _refusal(new, there, verdict)
+            differs = difference(there.fingerprint_parts, new.parts)
+            found = between_settings(there, new.recipe, new.settings)
+            more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+            if found:
+                differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+            update = "--update to bring it up to date, " if verdict == "update" else ""
+            raise DatasetError(
+                f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use "
+                f"{update}--overwrite to make it again, or another destination; --explain says all "
+                "that differs"
+            )
         moved = new.sources[: len(there.sources)] if new.appends else new.moved
-        refusal = why_not_followed(new.shown, there, new.parts, new.sources, moved)
-        if refusal is not None:
-            raise refusal
+        _refuse_to_follow(new, there, moved)
         name += UPDATING
     return Decision(name, begun.get(name) == digest, follows)
-
-
-def _refusal(new: NewDataset, there: Manifest, verdict: Verdict) -> DatasetError:
-    """Return the error for a dataset that is another one, and may not be replaced."""
-    differs = difference(there.fingerprint_parts, new.parts)
-    found = between_settings(there, new.recipe, new.settings)
-    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-    if found:
-        differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
-    update = "--update to bring it up to date, " if verdict == "update" else ""
-    return DatasetError(
-        f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use {update}"
-        "--overwrite to make it again, or another destination; --explain says all that differs"
-    )
 
 
 FOLLOWED = ("inputs", "labels", VERSIONS)
@@ -132,55 +126,44 @@ def verdict_on(differing: Collection[str]) -> Verdict:
     return "update" if set(differing) <= set(FOLLOWED) else "anew"
 
 
-def why_written(root: str, manifest: Manifest) -> DatasetError | None:
-    """Return the error for a dataset that was written in Python; None for others."""
-    if not is_written(manifest.settings):
-        return None
-    return DatasetError(
-        f"{printable(root)}: was written by shardctl.write, and has no source that it could follow"
-    )
+def refuse_written(root: str, manifest: Manifest) -> None:
+    """Raise DatasetError for a dataset that was written in Python."""
+    if is_written(manifest.settings):
+        raise DatasetError(
+            f"{printable(root)}: was written by shardctl.write, and has no source that it could "
+            "follow"
+        )
 
 
-def why_not_followed(
-    root: str,
-    manifest: Manifest,
-    parts: dict[str, str],
-    sources: Sequence[str],
-    moved: Sequence[str],
-) -> ShardctlError | None:
-    """Return the error if a dataset cannot be brought up to date with sources, by a fingerprint's
-    `parts`; None if it can.
-
-    `sources` are where they are now, and `moved` where they were, if that was said.
-    """
-    shown, before = printable(root), manifest.fingerprint_parts
-    if (written := why_written(root, manifest)) is not None:
-        return written
+def _refuse_to_follow(new: NewDataset, there: Manifest, moved: Sequence[str]) -> None:
+    """Raise DatasetError or InputError if the dataset that is there cannot be brought up to date;
+    its sources were at `moved`, if that was said."""
+    shown, before = printable(new.shown), there.fingerprint_parts
+    refuse_written(new.shown, there)
     cannot, instead = f"{shown}: cannot be brought up to date, since", "or --overwrite"
-    if not all(before.get(name, "lost") for name in parts):
-        return DatasetError(f"{cannot} repair has lost its fingerprint; use --overwrite")
-    names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
+    if not all(before.get(name, "lost") for name in new.parts):
+        raise DatasetError(f"{cannot} repair has lost its fingerprint; use --overwrite")
+    names = [name for name in differing_parts(before, new.parts) if name not in FOLLOWED]
     if names:
-        return DatasetError(
+        raise DatasetError(
             f"{cannot} this conversion differs in its {' and '.join(names)}; use the same options "
             f"and code (--explain names what differs), {instead}"
         )
-    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
+    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(new.parts[VERSIONS])
     if made_by != now:
-        return DatasetError(
+        raise DatasetError(
             f"{cannot} other versions made it, and their values may differ "
             f"({version_changes(made_by, now)}); use those, {instead}"
         )
-    if tuple(moved or sources) != manifest.sources:
+    if tuple(moved or new.sources) != there.sources:
         were = "said to have been" if moved else "given"
         made, given = (
-            ", ".join(map(printable, each)) for each in (manifest.sources, moved or sources)
+            ", ".join(map(printable, each)) for each in (there.sources, moved or new.sources)
         )
-        return InputError(
+        raise InputError(
             f"{shown}: was made from {made}, and {given} is {were}; give the same sources in the "
             "same order, and --moved-from where each was"
         )
-    return None
 
 
 def _of_values(versions: str) -> str:
@@ -319,29 +302,19 @@ def explain(
     if "labels" in differ:
         what = "labels files or annotations"
         found.append(Difference("labels", what, "other content", "this content"))
-    files = _files(folder, manifest, listing) if "inputs" in differ else ()
+    files: list[Files] = []
+    if "inputs" in differ:
+        table = open_checked_table(folder, FILES)
+        rows = rows_before(table, listing)
+        known = np.flatnonzero(rows >= 0)
+        sizes, times = (listing.table[name].to_numpy()[known] for name in ("size", "mtime_ns"))
+        same = table["size"].to_numpy()[rows[known]] == sizes
+        with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
+            same &= UpdateState(folder, manifest.update).mtime_ns[rows[known]] == times
+        gone = np.ones(table.num_rows, bool)
+        gone[rows[known]] = False
+        now, new = listing.table["path"], np.flatnonzero(rows < 0)
+        for paths, at in ((now, new), (table["path"], np.flatnonzero(gone)), (now, known[~same])):
+            examples = paths.take(pa.array(at[:SHOWN])).to_pylist()
+            files.append(Files(len(at), tuple(examples)))
     return Explanation(verdict_on(differ), differ, tuple(found), *files)
-
-
-def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> list[Files]:
-    """Return the files that came, went, and changed."""
-    table = open_checked_table(folder, FILES)
-    rows = rows_before(table, listing)
-    known = np.flatnonzero(rows >= 0)
-    same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
-    with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
-        same &= (
-            UpdateState(folder, manifest.update).mtime_ns[rows[known]]
-            == listing.table["mtime_ns"].to_numpy()[known]
-        )
-    gone = np.ones(table.num_rows, bool)
-    gone[rows[known]] = False
-    of = (
-        (listing.table, np.flatnonzero(rows < 0)),
-        (table, np.flatnonzero(gone)),
-        (listing.table, known[~same]),
-    )
-    return [
-        Files(len(found), tuple(paths["path"].take(pa.array(found[:SHOWN])).to_pylist()))
-        for paths, found in of
-    ]

@@ -206,22 +206,16 @@ class Discovery:
         ):
             count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
             spread = numbers[evenly_spaced(len(numbers), count)].tolist()
-            firsts = self._first_of_folders(units, numbers).tolist()
+            # and the first in every folder: files beside them may say the names of classes
+            group_of = self.listing.table["group"].to_numpy()[units.file[numbers]]
+            folders = self.listing.folder_of_group[group_of]
+            firsts = numbers[np.unique(folders, return_index=True)[1]].tolist()
             # Not np.union1d, which at its first call imports numpy.ma: 20 ms.
             chosen = np.array(sorted({*spread, *firsts}), np.int64)
             types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
         return self.types_of(units, numbers)
-
-    def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
-        """Return the first of some units in every folder: files beside them may say the names of
-        classes, in each its own."""
-        of_group = self.listing.folder_of_group
-        if not of_group.any():
-            return numbers[:1]
-        of_unit = of_group[self.listing.table["group"].to_numpy()[units.file[numbers]]]
-        return numbers[np.unique(of_unit, return_index=True)[1]]
 
     def _suffixes(self, units: Units) -> set[str]:
         """Return the endings of the names of the files that have units."""
@@ -260,12 +254,6 @@ class Discovery:
             return
         count, first = self._encodings.get(name, (0, file))
         self._encodings[name] = count + 1, min(first, file)
-
-    def first_fields(self, units: Units) -> list[str]:
-        """Return the names of the fields of the first unit that can be read; none if there is no
-        such unit."""
-        types = self.types_of(units, units.readable()[:1])
-        return [] if types is None else types.found().names
 
     def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
         """Return the types of some units, given by their numbers, or of the first `most` records of
@@ -337,11 +325,6 @@ class Discovery:
         """Return the paths by which files are opened, given by their places in the listing, in
         increasing order."""
         return [self.listing.opened(row) for row in self._rows(files)]
-
-    def paths(self, files: Numbers) -> list[str]:
-        """Return the paths of files below their sources, given by their places in the listing, in
-        increasing order."""
-        return [row["path"] for row in self._rows(files)]
 
     def _rows(self, files: Numbers) -> Iterator[dict[str, Any]]:
         """Yield rows of the listing, a run of neighbours at a time.

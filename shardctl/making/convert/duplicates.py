@@ -85,9 +85,7 @@ def without_repeats(
     if rule.mode == "keep":
         return units
 
-    def hashed(files: Places, what: str) -> tuple[Places, Hashes]:
-        return _hashed(discovery, recipe, roots, comparing, files, what)
-
+    hashed = partial(_hashed, discovery, recipe, roots, comparing)
     readable: Flags = listing.table["error"].is_null().to_numpy().copy()
     for each in listing.annotations:
         readable[list(each.faults)] = False
@@ -108,7 +106,7 @@ def without_repeats(
         first = first_of_similar(looks, rule.distance)
         of_all[files], apart = files[first], np.zeros(len(listing), np.uint8)
         apart[files] = distances(looks, looks[first])
-    return replace(units, repeats=Repeats(rule, of_all, apart, discovery.paths))
+    return replace(units, repeats=Repeats(rule, of_all, apart, listing.paths_at))
 
 
 def _hashed(
@@ -163,7 +161,7 @@ def _hashed(
     for root in roots:
         root.check()
     if len(silent) > OTHERS:
-        path = printable(discovery.paths(np.array([min(silent)]))[0])
+        path = printable(discovery.listing.paths_at(np.array([min(silent)]))[0])
         raise SourceGoneError(
             f"the source does not respond: {counted(len(silent), 'file')} cannot be read, "
             f"among them {path}; check its disk or server"
@@ -239,113 +237,98 @@ def compare_texts(
         write_files(folder / FILES, listing, labelling)
         Planner(units, Splitting(("all",), None, ""), None).write_units(folder)
         begin(job)
-        return [_TextSearch(job, place, engine, comparing).run() for place in places]
+        return [_dropped_by(job, place, engine, comparing) for place in places]
 
 
-class _TextSearch:
-    """The search for the duplicates of one step, in a folder of its own."""
+def _dropped_by(job: Job, place: int, engine: Engine, comparing: Callable[[int], None]) -> Compared:
+    """Find the duplicates of the step at `place`, and write their table. Raises OSError,
+    SourceGoneError, TypesDifferError."""
+    step = job.recipe.batch_transforms[place]
+    assert isinstance(step, Deduplicate), "its place was looked up"
+    folder = job.folder / HASHES
+    folder.mkdir()
+    file, first_of, records = (job.plan[name].to_numpy() for name in ("file", "first", "records"))
+    # of the first record of each unit, and the end
+    ranks = np.zeros(len(file) + 1, np.int64)
+    np.cumsum(records, out=ranks[1:])
+    count = int(ranks[-1])
+    starts = group(job.plan["size"].to_numpy(), UNITS, UNIT_BYTES)
+    looked_at = compared = not_compared = size = 0
+    first_fault = (len(file), "")
+    is_near = step.method == NEAR
+    runs = Runs(folder / "runs", BANDED if is_near else HASHED)
+    sketches = Sketches(folder / "sketches", count) if is_near else None
 
-    def __init__(
-        self, job: Job, place: int, engine: Engine, comparing: Callable[[int], None]
-    ) -> None:
-        step = job.recipe.batch_transforms[place]
-        assert isinstance(step, Deduplicate), "its place was looked up"
-        self._job, self._place, self._step = job, place, step
-        self._engine, self._comparing = engine, comparing
-        self._folder = job.folder / HASHES
-        self._folder.mkdir()
-        self._file, self._first = (job.plan[name].to_numpy() for name in ("file", "first"))
-        # of the first record of each unit, and the end
-        self._ranks = np.zeros(len(self._file) + 1, np.int64)
-        np.cumsum(job.plan["records"].to_numpy(), out=self._ranks[1:])
-        self._count = int(self._ranks[-1])
-        self._looked_at = self._compared = self._not_compared = self._bytes = 0
-        self._first_fault = (len(self._file), "")
-
-    def run(self) -> Compared:
-        """Find them, and write the table. Raises OSError, SourceGoneError, TypesDifferError."""
-        found = Runs(self._folder / "dropped", DROPPED)
-        dropped_bytes = 0
-        for rows, size in self._near() if self._step.method == NEAR else self._exact():
-            add_dropped(found, rows, self._count)
-            dropped_bytes += size
-        found.flush()
-        table = self._job.folder / self._step.table
-        write_table(table, found, self._locate)
-        remove_tree(self._folder, self._job.folder)
-        counts = (self._compared, found.rows, self._bytes, dropped_bytes, self._not_compared)
-        return Compared(self._step, table, *counts, self._first_fault[1])
-
-    def _exact(self) -> Iterator[tuple[Rows, int]]:
-        runs = Runs(self._folder / "runs", HASHED)
-
-        def take(comparing: TextHashTask, rank: int, offset: int, count: int, _: int) -> None:
-            with open(comparing.path, "rb") as file:
-                file.seek(offset)
-                for rows in _rows_in(file, HASHED, count):
+    def take(look: TextHashTask, offset: int, segment: int, of_sketches: int) -> None:
+        """Take a segment of what was found."""
+        rank = int(ranks[look.first])
+        with open(look.path, "rb") as hashes:
+            hashes.seek(offset)
+            if sketches is None:
+                for rows in _rows_in(hashes, HASHED, segment):
                     rows["place"] += rank << PIECE_BITS
                     add_hashes(runs, rows)
-
-        self._look_at_all(take)
-        runs.flush()
-        yield from repeated(runs)
-
-    def _near(self) -> Iterator[tuple[Rows, int]]:
-        sketches = Sketches(self._folder / "sketches", self._count)
-        bands = Runs(self._folder / "runs", BANDED)
-
-        def take(
-            comparing: TextHashTask, rank: int, offset: int, count: int, of_sketches: int
-        ) -> None:
-            with open(comparing.path, "rb") as file, open(comparing.sketches_path, "rb") as values:
-                file.seek(offset)
+                return
+            with open(look.sketches_path, "rb") as values:
                 values.seek(of_sketches)
-                for rows in _rows_in(file, SIGNED, count):
-                    ranks, sizes = rows["rank"] + rank, rows["size"]
-                    sketches.add(ranks, np.fromfile(values, np.uint32, int(sizes.sum())), sizes)
-                    add_bands(bands, rows["signature"], ranks, self._step.threshold)
+                for rows in _rows_in(hashes, SIGNED, segment):
+                    of, sizes = rows["rank"] + rank, rows["size"]
+                    sketches.add(of, np.fromfile(values, np.uint32, int(sizes.sum())), sizes)
+                    add_bands(runs, rows["signature"], of, step.threshold)
 
-        self._look_at_all(take)
-        bands.flush()
-        sketches.finish()
-        components = Components(self._count)
-        connect(bands, sketches, components, self._step.threshold)
-        for rows in dropped_by(components, sketches):
-            yield rows, 0
+    def task(number: int) -> TextHashTask:
+        first, end = starts[number : number + 2].tolist()
+        return TextHashTask(str(job.folder), number, place, first, end - first)
 
-    def _look_at_all(self, take: Callable[[TextHashTask, int, int, int, int], None]) -> None:
-        """Have all units looked at, and give the segments of what was found to `take`, with the
-        rank of their first record."""
-        starts = group(self._job.plan["size"].to_numpy(), UNITS, UNIT_BYTES)
+    def on_found(number: int, found: Found) -> None:
+        nonlocal looked_at, compared, not_compared, size, first_fault
+        look = task(number)
+        for unit, answer in enumerate(found, look.first):
+            if "fault" in answer:
+                not_compared += int(records[unit])
+                first_fault = min(first_fault, (unit, answer["fault"][2]))
+                continue
+            size += answer["bytes"]
+            for offset, segment, of_sketches in answer["segments"]:
+                compared += segment
+                take(look, offset, segment, of_sketches)
+        for path in (look.path, look.sketches_path):
+            path.unlink(missing_ok=True)
+        looked_at += int(ranks[look.first + look.count] - ranks[look.first])
+        comparing(looked_at)
 
-        def task(number: int) -> TextHashTask:
-            first, end = starts[number : number + 2].tolist()
-            return TextHashTask(str(self._job.folder), number, self._place, first, end - first)
+    engine.examine(LazySequence(len(starts) - 1, task), on_found)
+    runs.flush()
+    repeats = repeated(runs) if sketches is None else _near(runs, sketches, count, step)
+    dropped, dropped_bytes = Runs(folder / "dropped", DROPPED), 0
+    for rows, of_rows in repeats:
+        add_dropped(dropped, rows, count)
+        dropped_bytes += of_rows
+    dropped.flush()
 
-        def on_found(number: int, found: Found) -> None:
-            comparing = task(number)
-            for unit, answer in enumerate(found, comparing.first):
-                if "fault" in answer:
-                    self._not_compared += int(self._ranks[unit + 1] - self._ranks[unit])
-                    self._first_fault = min(self._first_fault, (unit, answer["fault"][2]))
-                    continue
-                self._bytes += answer["bytes"]
-                for offset, count, of_sketches in answer["segments"]:
-                    self._compared += count
-                    take(comparing, int(self._ranks[comparing.first]), offset, count, of_sketches)
-            for path in (comparing.path, comparing.sketches_path):
-                path.unlink(missing_ok=True)
-            ends = self._ranks[[comparing.first, comparing.first + comparing.count]]
-            self._looked_at += int(np.diff(ends)[0])
-            self._comparing(self._looked_at)
-
-        self._engine.examine(LazySequence(len(starts) - 1, task), on_found)
-
-    def _locate(self, ranks: Numbers) -> tuple[Numbers, Numbers]:
+    def locate(of: Numbers) -> tuple[Numbers, Numbers]:
         """Return the files of records, by their ranks, and their numbers."""
-        unit = np.searchsorted(self._ranks, ranks, side="right") - 1
-        first = self._first[unit]
-        return self._file[unit], np.where(first > 0, first + ranks - self._ranks[unit], 0)
+        unit = np.searchsorted(ranks, of, side="right") - 1
+        first = first_of[unit]
+        return file[unit], np.where(first > 0, first + of - ranks[unit], 0)
+
+    table = job.folder / step.table
+    write_table(table, dropped, locate)
+    remove_tree(folder, job.folder)
+    counts = (compared, dropped.rows, size, dropped_bytes, not_compared)
+    return Compared(step, table, *counts, first_fault[1])
+
+
+def _near(
+    bands: Runs, sketches: Sketches, count: int, step: Deduplicate
+) -> Iterator[tuple[Rows, int]]:
+    """Yield the records that are like others, and how many bytes of them are dropped beside
+    them."""
+    sketches.finish()
+    components = Components(count)
+    connect(bands, sketches, components, step.threshold)
+    for rows in dropped_by(components, sketches):
+        yield rows, 0
 
 
 def _rows_in(file: BinaryIO, dtype: np.dtype[np.void], count: int) -> Iterator[Rows]:

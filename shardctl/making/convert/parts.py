@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,13 +50,12 @@ from shardctl.making.convert.run import (
     with_inputs,
 )
 from shardctl.making.convert.table_writer import (
-    ManifestFacts,
     changes_of,
     leave_out_others,
     manifest_facts,
     write_dataset,
 )
-from shardctl.making.convert.targets import Chosen, Target, WriteLease, open_target
+from shardctl.making.convert.targets import Target, WriteLease, open_target
 from shardctl.making.options import Options, Part, check_if_running, reject_limit
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.fingerprint import difference, fingerprint, parts_without_sources
@@ -90,14 +90,14 @@ NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 class Parted:
     """What the parts of a conversion, and `finish`, must know beside its job.
 
-    `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
+    `closing` is that of `manifest_facts`. `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
     `notices` and `warnings` are those of the plan. `labelled` says that records have their labels
     themselves.
     """
 
     asked: str
     parts: int
-    closing: ManifestFacts
+    closing: dict[str, Any]
     notices: tuple[str, ...]
     warnings: tuple[str, ...]
     labelled: bool
@@ -108,11 +108,8 @@ class Parted:
         another version of shardctl."""
         try:
             record = json.loads((folder / PARTED).read_bytes())
-            closing = ManifestFacts(
-                **{**record["closing"], "sources": tuple(record["closing"]["sources"])}
-            )
             said = {name: tuple(record[name]) for name in ("notices", "warnings")}
-            return cls(**{**record, **said, "closing": closing})
+            return cls(**{**record, **said})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -151,38 +148,34 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                 ) from error
             held.check()
             target.fetch_done(job, chosen)  # other parts have gone on meanwhile
-            target.fetch_rejects(job)
-            return _result(job, chosen, str(part), made, time.monotonic() - started)
+            seconds, own = time.monotonic() - started, np.flatnonzero(chosen).tolist()
+            facts = [
+                (done.facts.rows, done.facts.bytes, done.rejected)
+                for _, done in finished_shards(job, chosen)
+            ]
+            samples, size, rejected = np.sum([(0, 0, 0), *facts], axis=0).tolist()
+            reasons, examples = count_reasons(
+                reject
+                for path in filter(exists, map(job.rejects_path, own))
+                for reject in read_rejects(LocalFolder(path.parent), path.name)
+            )
+            return ConvertResult(
+                status="built",
+                samples=samples,
+                shards=len(own),
+                bytes=size,
+                rejected=rejected,
+                seconds=seconds,
+                samples_per_s=made / seconds,
+                fingerprint=fingerprint(job.parts),
+                reasons=reasons,
+                examples=examples,
+                part=PartDone(
+                    str(part), len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())
+                ),
+            )
     finally:
         engine.close()
-
-
-def _result(job: DatasetJob, chosen: Chosen, part: str, made: int, seconds: float) -> ConvertResult:
-    """Return the result of a part: `made` samples of it are of this call."""
-    samples = size = rejected = 0
-    for _, done in finished_shards(job, chosen):
-        samples, size = samples + done.facts.rows, size + done.facts.bytes
-        rejected += done.rejected
-    paths = (job.rejects_path(shard) for shard in np.flatnonzero(chosen).tolist())
-    reasons, examples = count_reasons(
-        reject
-        for path in paths
-        if exists(path)
-        for reject in read_rejects(LocalFolder(path.parent), path.name)
-    )
-    return ConvertResult(
-        status="built",
-        samples=samples,
-        shards=int(chosen.sum()),
-        bytes=size,
-        rejected=rejected,
-        seconds=seconds,
-        samples_per_s=made / seconds,
-        fingerprint=fingerprint(job.parts),
-        reasons=reasons,
-        examples=examples,
-        part=PartDone(part, len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())),
-    )
 
 
 def _begin(
@@ -244,7 +237,7 @@ def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
         )
         job = DatasetJob.load(folder)
         planned = job.parts
-        here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
+        here = {**planned, **parts_without_sources(job.recipe, parted.closing["settings"])}
         if here != planned:
             raise DatasetError(
                 f"{shown}: the conversion was planned with other {difference(planned, here)} than "
@@ -350,7 +343,12 @@ def finish(
     check_if_running(if_running)
     reject_limit(max_rejects, 1)
     wait = waiting if if_running == "wait" else None
-    _refuse_other_folder(dst)
+    here = Path(dst)
+    if not is_url(dst) and here.is_dir() and any(here.iterdir()):
+        # with files, and with nothing of a dataset or a conversion
+        ours = exists(here / MANIFEST) or exists(here / STAGING) or publish.needs_recovery(here)
+        if not ours:
+            raise _nothing_to_finish(printable(str(dst)))
     with progress_of(progress) as shown, open_target(dst, []) as target:
         folder = target.folder
         if parted_jobs(folder) or publish.needs_recovery(folder.root):
@@ -358,17 +356,11 @@ def finish(
                 publish.recover(folder.root)
                 if jobs := parted_jobs(folder):
                     return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
-        return _finished_before(target, began)
-
-
-def _refuse_other_folder(dst: str | Path) -> None:
-    """Raise DatasetError for a folder of this machine with files, and with nothing of a dataset or
-    a conversion."""
-    here = Path(dst) if not is_url(dst) else None
-    if here is None or not here.is_dir() or exists(here / MANIFEST) or exists(here / STAGING):
-        return
-    if any(here.iterdir()) and not publish.needs_recovery(here):
-        raise _nothing_to_finish(printable(str(dst)))
+        target.fetch_dataset()
+        if not folder.path(MANIFEST).exists():
+            raise _nothing_to_finish(folder.shown())
+        target.refuse_lost_files(Manifest.load(folder))
+        return result_of(folder, "up-to-date", time.monotonic() - began)
 
 
 def _nothing_to_finish(shown: str) -> DatasetError:
@@ -376,15 +368,6 @@ def _nothing_to_finish(shown: str) -> DatasetError:
         f"{shown}: there are no parts to finish; build them first (`shardctl convert SRC DST "
         "--part I/N`)"
     )
-
-
-def _finished_before(target: Target, began: float) -> ConvertResult:
-    folder = target.folder
-    target.fetch_dataset()
-    if not folder.path(MANIFEST).exists():
-        raise _nothing_to_finish(folder.shown())
-    target.refuse_lost_files(Manifest.load(folder))
-    return result_of(folder, "up-to-date", time.monotonic() - began)
 
 
 def _finish(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,13 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
+from shardctl.errors import (
+    InputError,
+    Rejection,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import (
@@ -64,7 +70,7 @@ from shardctl.system.text import counted, printable
 
 COPIES = ".shardctl-copies"
 """The file, in the folder of the copies, that tells which ones were made here. No walk over sources
-finds a hidden file."""
+finds a hidden file. It has the SHA-256 of each, so that the same command may replace them again."""
 
 OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-mark"))
 """Errors of texts that may be in another encoding."""
@@ -137,51 +143,18 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
     left out. rejects.jsonl goes along. Raises StorageError if `folder` cannot be written, or has a
     file that would be replaced and is no copy from before.
     """
-    copied = 0
-    with naming_the_path(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        copies = _Copies(folder)
-        copies.claim(folder / REJECTS, sha256_of(dataset.path(REJECTS)), str(dataset.path(REJECTS)))
-        begun: set[Path] = set()
-        rejects = read_rejects(dataset)
-        with _joining(copies) as joined:
-            for row in _rejected_units(dataset):
-                source, place = f"{bases[row['root']]}/{row['path']}", folder / row["path"]
-                records = set[int]()
-                for reject in taken(rejects, row["rejected"]):
-                    number = reject.key.rpartition("#")[2] if row["first"] else "0"
-                    first = int(number) if number.isdecimal() else 0
-                    records.update(range(first, first + reject.records))
-                if ".." in Path(row["path"]).parts:
-                    continue
-                make_folder(place.parent, folder)  # a link may lead back to the sources
-                with contextlib.suppress(_UnreadableError):
-                    if suffix_of(place.name) in LINES and row["first"]:
-                        _append(source, row, records, place, joined)
-                    elif place not in begun:
-                        _copy(source, place, copies)
-                    begun.add(place)
-                    copied += row["rejected"]
-        copy_file(dataset.path(REJECTS), folder / REJECTS)
-    return copied
+    copied, marks, listed = 0, folder / COPIES, dataset.path(REJECTS)
+    begun, rejects = set[Path](), read_rejects(dataset)
+    # files of lines that are added to, each with its input, by the places that they take in the end
+    joined: dict[Path, tuple[Path, str]] = {}
 
-
-class _Copies:
-    """The folder of the copies. A file in COPIES has the SHA-256 of each, so that the same command
-    may replace them again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._marks = folder, folder / COPIES
-        self._known = set(_read_marks(self._marks))
-
-    def claim(self, place: Path, sha256: str, source: str) -> None:
+    def claim(place: Path, sha256: str, source: str) -> None:
         """Note that a copy of `source` with this SHA-256 takes a place.
 
         Raises StorageError if something is there that is neither the same, nor a copy from before,
-        nor another name of `source`: it may be a person's only copy.
+        nor a hard link to `source`, which stays under its own name: it may be a person's only copy.
         """
-        name = place.relative_to(self._folder).as_posix()
-        is_other_name = False  # of a hard link, which stays under its own name
+        name, is_other_name = place.relative_to(folder).as_posix(), False
         with contextlib.suppress(OSError):
             is_other_name = (
                 not is_stored(source)
@@ -191,16 +164,58 @@ class _Copies:
             )
         if os.path.lexists(place) and not is_other_name:
             there = sha256_of(place)
-            if there != sha256 and (name, there) not in self._known:
+            if there != sha256 and (name, there) not in known:
                 raise StorageError(
                     f"{printable(str(place))}: no copy that --copy-rejects has made, or it was "
-                    "changed since, and a copy is to"
-                    " go there; move it away, or give another folder"
+                    "changed since, and a copy is to go there; move it away, or give another folder"
                 )
-        if (name, sha256) not in self._known:
-            self._known.add((name, sha256))
-            with naming_the_path(self._marks), open(self._marks, "a", opener=_ours) as marks:
-                marks.write(json.dumps({"path": name, "sha256": sha256}) + "\n")
+        if (name, sha256) not in known:
+            known.add((name, sha256))
+            with naming_the_path(marks), open(marks, "a", opener=_ours) as file:
+                file.write(json.dumps({"path": name, "sha256": sha256}) + "\n")
+
+    with naming_the_path(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        known = set(_read_marks(marks))
+        claim(folder / REJECTS, sha256_of(listed), str(listed))
+        try:
+            for row in _rejected_units(dataset):
+                source, place = f"{bases[row['root']]}/{row['path']}", folder / row["path"]
+                records = set[int]()
+                for reject in taken(rejects, row["rejected"]):
+                    written = reject.key.rpartition("#")[2] if row["first"] else "0"
+                    first = int(written) if written.isdecimal() else 0
+                    records.update(range(first, first + reject.records))
+                if ".." in Path(row["path"]).parts:
+                    continue
+                make_folder(place.parent, folder)  # a link may lead back to the sources
+                with contextlib.suppress(InputError):
+                    if suffix_of(place.name) in LINES and row["first"]:
+                        lines = b"".join(_chunks(source, row["offset"], row["size"])).split(b"\n")
+                        partial = place.with_name(f"{place.name}.{secrets.token_hex(4)}{PARTIAL}")
+                        joined.setdefault(place, (partial, source))
+                        with open(joined[place][0], "ab") as out:
+                            for number, line in enumerate(lines, row["first"] - row["skip"]):
+                                if number in records:
+                                    out.write(line + b"\n")
+                    elif place not in begun:
+                        # a copy from before is not written into: it may be a hard link to the source
+                        with replacing(place) as sink:
+                            for data in _chunks(source, 0, None):
+                                sink.write(data)
+                            sink.sync()
+                            claim(place, sink.sha256, source)
+                    begun.add(place)
+                    copied += row["rejected"]
+            for place, (partial, source) in joined.items():
+                claim(place, sha256_of(partial), source)
+                partial.replace(place)
+        finally:
+            for partial, _ in joined.values():
+                with contextlib.suppress(OSError):
+                    partial.unlink(missing_ok=True)
+        copy_file(listed, folder / REJECTS)
+    return copied
 
 
 def _ours(path: str, flags: int) -> int:
@@ -221,23 +236,6 @@ def _read_marks(path: Path) -> Iterator[tuple[str, str]]:
                 yield record["path"], record["sha256"]
 
 
-@contextlib.contextmanager
-def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, str]]]:
-    """Yield a dict to which files of lines are added, each with its input, by their places, which
-    they take in the end."""
-    joined: dict[Path, tuple[Path, str]] = {}
-    try:
-        yield joined
-        for place, (partial, source) in joined.items():
-            copies.claim(place, sha256_of(partial), source)
-            partial.replace(place)
-    except BaseException:
-        for partial, _ in joined.values():
-            with contextlib.suppress(OSError):  # the fault above is the one to tell of
-                partial.unlink(missing_ok=True)
-        raise
-
-
 def _rejected_units(dataset: LocalFolder) -> Iterator[dict[str, Any]]:
     """Yield the units that have rejected records, with the path and the root of their files."""
     import pyarrow.compute as pc  # 40 ms that only this needs
@@ -248,39 +246,9 @@ def _rejected_units(dataset: LocalFolder) -> Iterator[dict[str, Any]]:
             yield {**row, **files.slice(row["file"], 1).to_pylist()[0]}
 
 
-class _UnreadableError(Exception):
-    """An input cannot be read, which is no fault of the folder that its copy goes to."""
-
-
-def _copy(source: str, place: Path, copies: _Copies) -> None:
-    """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the
-    source."""
-    with replacing(place) as sink:
-        for data in _chunks(source, 0, None):
-            sink.write(data)
-        sink.sync()
-        copies.claim(place, sink.sha256, source)
-
-
-def _append(
-    source: str,
-    row: dict[str, Any],
-    records: set[int],
-    place: Path,
-    joined: dict[Path, tuple[Path, str]],
-) -> None:
-    """Add the rejected lines of a unit to the file that takes `place`."""
-    lines = b"".join(_chunks(source, row["offset"], row["size"])).split(b"\n")
-    if place not in joined:
-        joined[place] = place.with_name(f"{place.name}.{secrets.token_hex(4)}{PARTIAL}"), source
-    with open(joined[place][0], "ab") as out:
-        for number, line in enumerate(lines, row["first"] - row["skip"]):
-            if number in records:
-                out.write(line + b"\n")
-
-
 def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of a part of it."""
+    """Yield the bytes of a file, or of a part of it. Raises InputError, as it is no fault of the
+    folder that its copy goes to."""
     try:
         path = Path(local_copy(source))
         if not path.is_file():  # to open a pipe would wait for a writer
@@ -291,7 +259,7 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
                 yield data
                 size = None if size is None else size - len(data)
     except (OSError, Rejection) as error:
-        raise _UnreadableError from error
+        raise InputError(source) from error
 
 
 def check_new(
@@ -310,7 +278,19 @@ def check_new(
     samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
     places[files] = np.arange(len(files))
     new = LocalFolder(job.folder / NEW_FOLDER)
-    records, rejected, made = _counts(job, new, places, len(files))
+    # Blank lines are no records, which a plan counts, unless samples are joined of several records.
+    plan = open_table(new, PLAN, PLAN_SCHEMA)
+    place_of = places[plan["file"].to_numpy()]
+    chosen = np.flatnonzero(place_of >= 0)
+    rejected, planned, made = np.zeros((3, len(files)), np.int64)
+    np.add.at(rejected, place_of[chosen], plan["rejected"].to_numpy()[chosen])
+    np.add.at(made, place_of[chosen], plan["samples"].to_numpy()[chosen])
+    if job.draw is not None:  # each split has all units
+        entries = ShardTable(new)
+        of_first = np.array([entry.split == entries[0].split for entry in entries])
+        chosen = chosen[of_first[plan["shard"].to_numpy()[chosen]]]
+    np.add.at(planned, place_of[chosen], plan["records"].to_numpy()[chosen])
+    records = planned if job.recipe.joins else np.minimum(planned, made + rejected)
     empty = (rows < 0) & (rejected > 0) & (not listing.whole)
     empty = (records <= rejected) & (empty | (samples > 0))
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
@@ -324,7 +304,11 @@ def check_new(
     all_of_them = counted(int(records.sum()), "new or changed input")
     why = ", since there are no records any more"
     if rejected.any():
-        why = _why(reject for _, reject in _rejects(new, places))
+        counts, examples = count_reasons(reject for _, reject in _rejects(new, places))
+        reason = next(iter(failures(counts)), next(iter(counts)))
+        example = dict(zip(counts, examples, strict=True))[reason]
+        key, message = printable(example.key), printable(example.message)
+        why = f". Most frequent ({counts[reason]:,}): {reason}, for instance {key}: {message}"
     loses, fewer = "", int(np.maximum(samples - made, 0)[failed > 0].sum())
     if failed.sum() > records.sum() * MANY_REJECTS and fewer:
         loses = (
@@ -339,33 +323,9 @@ def check_new(
     return [notice("new-rejected", what=what, why=why)], loses
 
 
-def _counts(
-    job: Job, new: LocalFolder, places: Numbers, count: int
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Return how many records the chosen files of a job have, how many were rejected, and how many
-    samples came of the others.
-
-    Each is (count,). `places` has the place of each file among those that are chosen, -1 for
-    another one: (files,). Blank lines are no records, which a plan counts, unless samples are
-    joined of several records.
-    """
-    plan = open_table(new, PLAN, PLAN_SCHEMA)
-    place = places[plan["file"].to_numpy()]
-    rows = np.flatnonzero(place >= 0)
-    rejected, planned, made = np.zeros((3, count), np.int64)
-    np.add.at(rejected, place[rows], plan["rejected"].to_numpy()[rows])
-    np.add.at(made, place[rows], plan["samples"].to_numpy()[rows])
-    if job.draw is not None:  # each split has all units
-        entries = ShardTable(new)
-        of_first = np.array([entry.split == entries[0].split for entry in entries])
-        rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
-    np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
-    return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected, made
-
-
 def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
     """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
-    is that of `_counts`."""
+    has that of each file among those that are chosen, -1 for another one: (files,)."""
     plan, rejects = open_table(new, PLAN, PLAN_SCHEMA), read_rejects(new)
     counts = plan["rejected"].to_numpy()
     units = np.flatnonzero(counts)
@@ -374,16 +334,6 @@ def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
         for reject in taken(rejects, count):
             if place >= 0:
                 yield place, reject
-
-
-def _why(rejects: Iterable[Reject]) -> str:
-    """Return why records were rejected, with the main reason and an example, as the end of a
-    sentence."""
-    counts, examples = count_reasons(rejects)
-    reason = next(iter(failures(counts)), next(iter(counts)))
-    example = dict(zip(counts, examples, strict=True))[reason]
-    key, message = printable(example.key), printable(example.message)
-    return f". Most frequent ({counts[reason]:,}): {reason}, for instance {key}: {message}"
 
 
 UNIT_COLUMNS = [*Unit._fields, "digest"]

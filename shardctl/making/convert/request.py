@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.making.options import Options, chosen_options
+from shardctl.making.options import Labels, Options, chosen_options
 from shardctl.making.paths import check_copies_folder, check_destination, check_place_on_store
 from shardctl.making.plan.labels import PlanRules, read_classes
 from shardctl.making.plan.listing import LabelRule
@@ -48,11 +48,8 @@ class ConvertRequest:
         options: Mapping[str, Any],
     ) -> ConvertRequest:
         """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
+        Labels().check("the source", src)
         several = [src] if isinstance(src, str | Path) else src
-        if not isinstance(several, Sequence) or not all(
-            isinstance(each, str | Path) for each in several
-        ):
-            raise UsageError(f"the source is a path, or a list of paths; it is {src!r}")
         if not all(map(str, several)):
             raise UsageError("the source is a path; it is ''")
         if not isinstance(dst, str | Path) or not str(dst):

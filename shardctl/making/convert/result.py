@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,10 +36,6 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.report import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.text import counted, format_bytes, format_duration, printable
-
-if TYPE_CHECKING:
-    from shardctl.making.convert.decision import Explanation
-
 
 NO_KEYS = np.zeros(0, np.uint64)
 
@@ -143,7 +138,17 @@ def result_of(
         samples = counted(manifest.samples, "sample")
         notices = (*notices, notice("without-label", missing=missing, samples=samples))
     if made:
-        notices = (*notices, *cut_objects(manifest), *jpeg_costs(manifest.jpeg, manifest.samples))
+        notices = (*notices, *jpeg_costs(manifest.jpeg, manifest.samples))
+    if made and (objects := manifest.objects) and objects["cut_off"]:
+        of_all = counted(objects["kept"] + objects["cut_off"], "object")
+        rule = f"keep_objects: {manifest.recipe.get('keep_objects', KEPT_SHARE)}"
+        if (boxes := manifest.settings.get("boxes")) is not None:
+            rule = f"{rule}, boxes: {boxes}"
+        facts = {"cut": objects["cut_off"], "objects": of_all, "rule": rule}
+        notices = (*notices, notice("objects-cut-off", **facts))
+    empty = [split.name for split in manifest.splits if not split.samples]
+    if 0 < len(empty) < len(manifest.splits):  # a loader of one has nothing to give
+        warnings = (notice("empty-split", names=some(empty)), *warnings)
     return ConvertResult(
         status=status,
         samples=manifest.samples,
@@ -158,7 +163,6 @@ def result_of(
         notices=tuple(notices),
         warnings=(
             *warnings_of(manifest, reasons, examples),
-            *empty_splits(manifest),
             *repeated_keys(folder, manifest),
             *warnings,
         ),
@@ -170,18 +174,6 @@ def result_of(
 def has_own_labels(listing: Listing) -> bool:
     """Return whether the records of the inputs may have labels in themselves."""
     return not listing.whole and listing.side is None
-
-
-def cut_objects(manifest: Manifest) -> tuple[str, ...]:
-    """Say how many objects the recipe has cut off, and the rule for boxes has dropped."""
-    if not manifest.objects or not manifest.objects["cut_off"]:
-        return ()
-    total = manifest.objects["kept"] + manifest.objects["cut_off"]
-    rule = f"keep_objects: {manifest.recipe.get('keep_objects', KEPT_SHARE)}"
-    if (boxes := manifest.settings.get("boxes")) is not None:
-        rule = f"{rule}, boxes: {boxes}"
-    cut, objects = manifest.objects["cut_off"], counted(total, "object")
-    return (notice("objects-cut-off", cut=cut, objects=objects, rule=rule),)
 
 
 def has_some_rejects(manifest: Manifest) -> bool:
@@ -208,14 +200,6 @@ def warnings_of(
     example = next(each for each in examples if f"{each.stage}: {each.error}" == reason)
     facts = {"count": reasons[reason], "reason": reason, "key": printable(example.key)}
     return (notice("many-rejects", what=what, **facts, message=printable(example.message)),)
-
-
-def empty_splits(manifest: Manifest) -> tuple[str, ...]:
-    """Say which splits have no samples: a loader of one has nothing to give."""
-    empty = [split.name for split in manifest.splits if not split.samples]
-    if 0 < len(empty) < len(manifest.splits):
-        return (notice("empty-split", names=some(empty)),)
-    return ()
 
 
 def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:

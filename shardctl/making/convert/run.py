@@ -57,11 +57,11 @@ from shardctl.making.convert.table_writer import (
     manifest_facts,
     write_dataset,
 )
-from shardctl.making.convert.targets import Chosen, Target, WriteLease
+from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.making.plan.labels import LABEL, write_files
-from shardctl.making.plan.listing import Listing, Numbers
+from shardctl.making.plan.listing import Flags, Listing, Numbers
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
@@ -193,7 +193,7 @@ def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) ->
         before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
         inputs.listing.note("other-versions", changes=version_changes(before, now))
     if has_some_rejects(manifest):
-        conversion.target.fetch_listed_rejects()
+        conversion.target.fetch_dataset()
     return finished(conversion, inputs, "up-to-date", None)
 
 
@@ -228,7 +228,7 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
     is_new, warnings = job is None, tuple[str, ...]()
     if job is None:
-        found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+        found, *_ = plan(conversion, inputs, before, inputs.scratch, all_types=False)
         job, listing, warnings = found.job, found.inputs.listing, found.warnings
     expected = announce(conversion, job, listing, is_new)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
@@ -258,7 +258,8 @@ def begin_job(
     """Begin a job, or return an unfinished one; the result where the dataset is there by now.
 
     `all_types` begins anew where there is an unfinished one: the types of fields are found in all
-    records. The caller holds the lease. Raises DatasetReplacedError.
+    records. The caller holds the lease. Raises DatasetReplacedError, and StorageError if the disk
+    cannot hold the dataset.
     """
     name = fingerprint(inputs.parts)
     if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
@@ -274,20 +275,12 @@ def begin_job(
         conversion.target.discard(folder)
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
         return PlannedJob(job, inputs, "resumed", before, job.warnings)
-    return _begin(conversion, plan(conversion, inputs, before, folder, all_types), held)
-
-
-def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> PlannedJob:
-    """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
-    job, folder, before = planned.job, planned.job.folder, planned.before
-    assert planned.tables is not None, "they are not written yet"
-    write, of_old = planned.tables
-    announce(conversion, job, planned.inputs.listing, is_new=True)
+    planned, write, of_old = plan(conversion, inputs, before, folder, all_types)
+    announce(conversion, planned.job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
-    conversion.target.make_room(folder)
-    job = conversion.target.prepared(job)
+    job = conversion.target.prepared(planned.job)
     write(folder)
     warnings = list(planned.warnings)
     if before is not None:
@@ -296,7 +289,7 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
     job = replace(job, warnings=tuple(dict.fromkeys(warnings)))
     begin(job)
     conversion.target.begun(job)
-    return replace(planned, job=job, warnings=job.warnings, tables=None)
+    return replace(planned, job=job, warnings=job.warnings)
 
 
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
@@ -362,7 +355,7 @@ def _commit(
 
 def build(
     job: Job,
-    chosen: Chosen,
+    chosen: Flags,
     before: PreviousDataset | None,
     engine: Engine,
     max_rejects: str | int | None,
@@ -406,7 +399,7 @@ def build(
 
 
 @contextlib.contextmanager
-def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Iterator[None]:
+def telling_what_is_done(job: DatasetJob, chosen: Flags | None = None) -> Iterator[None]:
     """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
     chosen = np.ones(job.shards, bool) if chosen is None else chosen
     try:
@@ -446,9 +439,7 @@ class PlannedJob:
 
     The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
     up to date, None for none, and `matching` has what an update changes in its inputs; None where
-    an earlier call has planned it. `tables` makes the tables of the job, and has the row in the
-    plan before of each row of its plan (UpdatePlan), None where all are new; None once they are
-    written.
+    an earlier call has planned it.
     """
 
     job: DatasetJob
@@ -456,7 +447,6 @@ class PlannedJob:
     status: str
     before: PreviousDataset | None
     warnings: tuple[str, ...] = ()
-    tables: tuple[Callable[[Path], None], Numbers | None] | None = None
     matching: Matching | None = None
 
 
@@ -481,8 +471,10 @@ def plan(
     before: PreviousDataset | None,
     folder: Path,
     all_types: bool,
-) -> PlannedJob:
-    """Plan the conversion, whose job will be in `folder`, once some records were tried.
+) -> tuple[PlannedJob, Callable[[Path], None], Numbers | None]:
+    """Plan the conversion, whose job will be in `folder`, once some records were tried. Return also
+    what writes the tables of the job, and the row in the plan before of each row of its plan
+    (UpdatePlan), None where all are new.
 
     `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
     fields are found in all records; without, in some of them, and only where these do not show all,
@@ -492,17 +484,17 @@ def plan(
 
     why = "new records have other types" if all_types else ""
     if before is not None and not all_types:
-        from shardctl.making.convert.update_plan import UpdatePlan, plan_update
+        from shardctl.making.convert.update_plan import UpdateMaterial, UpdatePlan
 
-        material = material_of(conversion, inputs)
-        found = plan_update(material, before)
+        material = UpdateMaterial(**vars(material_of(conversion, inputs)), before=before)
+        found = material.plan()
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
             job = replace(found.job, folder=folder)
             inputs = replace(inputs, listing=material.listing)
             warnings = tuple(moved_records(job, found.matching))
-            tables = (found.write, found.of_old)
-            return PlannedJob(job, inputs, status, before, warnings, tables, found.matching)
+            planned = PlannedJob(job, inputs, status, before, warnings, found.matching)
+            return planned, found.write, found.of_old
         why = found
     if before is not None and conversion.options.append:
         raise InputError(
@@ -518,7 +510,7 @@ def plan(
         refuse_failing(new.probe, new.listing)
     inputs, job = replace(inputs, listing=new.listing), replace(new.job, folder=folder)
     if before is None:
-        return PlannedJob(job, inputs, status, None, tables=(new.write, None))
+        return PlannedJob(job, inputs, status, None), new.write, None
     # all shards of the dataset are made anew
     files = inputs.scratch / f"anew-{FILES}"
     write_files(files, new.listing, new.labelling)
@@ -526,7 +518,7 @@ def plan(
     changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
     job = replace(job, changes=asdict(changes), updates=before.digest)
     warnings = tuple(moved_records(job, matching))
-    return PlannedJob(job, inputs, status, before, warnings, (new.write, None), matching)
+    return PlannedJob(job, inputs, status, before, warnings, matching), new.write, None
 
 
 def announce(
@@ -535,8 +527,31 @@ def announce(
     """Tell what a job will do and cost. Raises StorageError if files of a person are in its way,
     and if the disk cannot hold the dataset of a new one."""
     publish.refuse_others(conversion.folder.root, job)
-    free = conversion.target.free_bytes()
-    expected = estimate(job, listing, conversion.engine.at_once(), free, changes_of(job))
+    free, classes = conversion.target.free_bytes(), job.layout.classes
+    built = 1 - job.kept_records / max(1, job.records)
+    rows = round(job.inputs * job.samples_per_record)
+    samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
+    expected = Estimate(
+        kind=job.recipe.kind,
+        inputs=job.inputs,
+        input_bytes=listing.total_bytes,
+        splits=job.splits,
+        records=job.records,
+        rows=round(samples) if job.recipe.batch_transforms else rows,
+        shards=job.shards,
+        classes=len(classes) if classes is not None else None,
+        labelled_by=_origin_of_labels(job, listing),
+        annotated=annotated_columns(listing.annotations),
+        bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
+        free_bytes=free,
+        seconds=built * job.inputs * job.record_seconds / conversion.engine.at_once(),
+        probed=job.probed,
+        probe_rejects=job.probe_rejects,
+        ignored=dict(listing.ignored),
+        notices=tuple(listing.notices),
+        warnings=tuple(listing.warnings),
+        changes=changes_of(job),
+    )
     conversion.listener.announce(expected)
     need = expected.bytes * SPARE_DISK
     if is_new and free is not None and need > free:
@@ -584,41 +599,4 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
         f"field {printable(named)}"
         if job.by_field or (job.fields is not None and named in job.fields.names)
         else "folder"
-    )
-
-
-def estimate(
-    job: DatasetJob, listing: Listing, at_once: int, free: int | None, changes: Changes | None
-) -> Estimate:
-    """Estimate what a job will write, and how long it will take where `at_once` shards are built at
-    the same time.
-
-    So many bytes are `free` there; None: no limit.
-    """
-    classes = job.layout.classes
-    built = 1 - job.kept_records / max(1, job.records)
-    rows = round(job.inputs * job.samples_per_record)
-    samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
-    if job.recipe.batch_transforms:
-        rows = round(samples)
-    return Estimate(
-        kind=job.recipe.kind,
-        inputs=job.inputs,
-        input_bytes=listing.total_bytes,
-        splits=job.splits,
-        records=job.records,
-        rows=rows,
-        shards=job.shards,
-        classes=len(classes) if classes is not None else None,
-        labelled_by=_origin_of_labels(job, listing),
-        annotated=annotated_columns(listing.annotations),
-        bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
-        free_bytes=free,
-        seconds=built * job.inputs * job.record_seconds / at_once,
-        probed=job.probed,
-        probe_rejects=job.probe_rejects,
-        ignored=dict(listing.ignored),
-        notices=tuple(listing.notices),
-        warnings=tuple(listing.warnings),
-        changes=changes,
     )

@@ -6,8 +6,8 @@ from __future__ import annotations
 import datetime
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +51,12 @@ from shardctl.transforms.pipeline.functions import Shape
 from shardctl.version import __version__
 
 
-@dataclass(frozen=True)
-class ManifestFacts:
-    """What the manifest says of a conversion beside what its job knows.
-
-    `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of
-    generations that are kept before this one, `appends` says that an update only adds inputs.
-    `environment` are the versions of the libraries on which values may depend. `seconds` is the
-    time that all of it took, None if that is not known.
-    """
-
-    settings: dict[str, Any]
-    sources: tuple[str, ...]
-    keep: int
-    appends: bool
-    environment: dict[str, str]
-    seconds: float | None = None
-
-
 def manifest_facts(
     conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
-) -> ManifestFacts:
-    """Return what the manifest says of a conversion beside what its job knows. `seconds` are those
-    that all of it took.
+) -> dict[str, Any]:
+    """Return what the manifest says of a conversion beside what its job knows, and as `what` what
+    its generation is; plain data. `seconds` are those that all of it took, None if that is not
+    known.
 
     As many generations are kept as of the dataset `before`, if nothing else is said.
     """
@@ -86,19 +69,20 @@ def manifest_facts(
     for version in (each for step in recipe.transform for each in step.versions()):
         name, _, number = version.rpartition(" ")
         environment[name] = number
-    return ManifestFacts(
-        settings=conversion.request.recorded_settings(recipe),
-        sources=tuple(inputs.sources),
-        keep=keep if options.keep_generations is None else options.keep_generations,
-        appends=options.append,
-        environment=environment,
-        seconds=None if seconds is None else round(seconds, 3),
-    )
+    what = "append" if options.append else "update"
+    return {
+        "settings": conversion.request.recorded_settings(recipe),
+        "sources": inputs.sources,
+        "keep": keep if options.keep_generations is None else options.keep_generations,
+        "what": "convert" if before is None else what,
+        "environment": environment,
+        "seconds": None if seconds is None else round(seconds, 3),
+    }
 
 
 def write_dataset(
     job: DatasetJob,
-    closing: ManifestFacts,
+    closing: dict[str, Any],
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
@@ -112,28 +96,46 @@ def write_dataset(
     """
     clear_partial_files(job)
     target.fetch_done(job, np.ones(job.shards, bool))
-    target.fetch_rejects(job)
     if before is not None:
         target.keep(job, before)
     changes = changes_of(job)
-    shards = Outcomes.of(job, before, with_empty=changes is not None and not changes.anew)
-    if shards.job is not job:
+    with_empty = changes is not None and not changes.anew
+    own, outcome_of, lines = _outcomes(job, before, with_empty)
+    if own is not job:
         planned = {split.name: split.shards for split in job.splits}
-        closing = replace(closing, settings={**closing.settings, PLANNED: planned})
+        closing = {**closing, "settings": {**closing["settings"], PLANNED: planned}}
     pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
-    given = {"file_states": job.files, "beside": job.beside, "pruned": pruned}
-
     first_frames = 0
 
     def done(shard: int) -> ShardMarker:
         nonlocal first_frames
-        report(shard, shards.job.shards)
-        found = shards.done(shard)
+        report(shard, own.shards)
+        found = outcome_of(shard)
         first_frames += found.first_frames
         return found
 
-    commit = TableWriter(shards.job, closing.settings, done, shards.lines, **given)
-    commit.run(lambda facts: _manifest(shards.job, closing, before, facts))
+    closing = {**closing, "sources": tuple(closing["sources"])}
+    what, states = closing.pop("what"), (job.files, job.beside, pruned)
+    facts = join_markers(own, closing["settings"], done, lines, None, True, *states)
+    made = Manifest(
+        **closing,
+        **facts,
+        kind=own.recipe.kind,
+        shards=own.shards,
+        schema=tuple((f.name, str(f.type)) for f in own.layout.columns),
+        recipe=own.recipe.to_json(),
+        fingerprint=fingerprint(own.parts),
+        fingerprint_parts=own.parts,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        shardctl_version=__version__,
+        records=own.records_read,
+        base=own.base,
+    )
+    numbers = (len(own.files), 0, 0) if before is None else (0, 0, 0)
+    if before is not None and changes is not None:
+        numbers = (changes.added, changes.removed, changes.changed)
+    there = None if before is None else before.manifest
+    write_manifest(own, made.with_generation(there, what, *numbers))
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"
@@ -158,90 +160,41 @@ def changes_of(job: DatasetJob) -> Changes | None:
     return None if job.changes is None else Changes(**job.changes)
 
 
-def _manifest(
-    job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, facts: dict[str, Any]
-) -> Manifest:
-    made = Manifest(
-        **facts,
-        kind=job.recipe.kind,
-        shards=job.shards,
-        schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
-        recipe=job.recipe.to_json(),
-        settings=closing.settings,
-        fingerprint=fingerprint(job.parts),
-        fingerprint_parts=job.parts,
-        sources=closing.sources,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        shardctl_version=__version__,
-        seconds=closing.seconds,
-        environment=closing.environment,
-        records=job.records_read,
-        keep=closing.keep,
-        base=job.base,
-    )
-    if before is None:
-        return made.with_generation(None, "convert", len(job.files), 0, 0)
-    changes, what = changes_of(job), "append" if closing.appends else "update"
-    numbers = (0, 0, 0)
-    if changes is not None:
-        numbers = (changes.added, changes.removed, changes.changed)
-    return made.with_generation(before.manifest, what, *numbers)
+def _outcomes(
+    job: DatasetJob, before: PreviousDataset | None, with_empty: bool
+) -> tuple[DatasetJob, Callable[[int], ShardMarker], Callable[[int, ShardMarker], Iterator[bytes]]]:
+    """Return what became of the shards of a job that is done: the job with the shards of its
+    dataset, and functions that return the marker of one of these, and the lines of its rejects.
 
-
-@dataclass(frozen=True)
-class Outcomes:
-    """What became of the shards of a job that is done: of those that are kept as the dataset
-    `before` records it, else as their markers do.
-
-    Shards of which every input was rejected are left out: the shards beside them take their units,
-    and keep their names, and so their bytes. `job` has the others alone. Each stands for the shards
-    of `built` from its number in `starts` on, up to that of the next: (shards + 1,) int64. Of these
-    it is the one in `chosen`: (shards,) int64.
+    That of a shard that is kept is as the dataset `before` records it, else as its marker does.
+    Unless `with_empty`, shards of which every input was rejected are left out: the shards beside
+    them take their units, and keep their names, and so their bytes; a split without any samples
+    keeps its first one. Where models are called with several records of a shard, all stay: other
+    units before these would make other calls.
     """
+    filled = np.ones(job.shards, bool)
+    if not with_empty and not job.recipe.models:
+        made = (rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards))
+        filled = np.fromiter(made, bool, job.shards)
+    # each shard stands for those of the job from its number in `starts` on, and is the chosen one
+    starts, chosen = divided([split.shards for split in job.splits], filled)
 
-    job: DatasetJob
-    built: DatasetJob
-    before: PreviousDataset | None
-    starts: Numbers
-    chosen: Numbers
+    def made_in(shard: int) -> ShardMarker:
+        number = int(job.kept[shard])
+        if before is None or number == NOT_KEPT:
+            return read_marker(job.marker_path(shard))
+        return before.done(number)
 
-    @classmethod
-    def of(cls, job: DatasetJob, before: PreviousDataset | None, with_empty: bool) -> Outcomes:
-        """Return what became of all shards, or of those with samples; a split without any keeps its
-        first one.
-
-        Where models are called with several records of a shard, all stay: other units before these
-        would make other calls.
-        """
-        filled = np.ones(job.shards, bool)
-        if not with_empty and not job.recipe.models:
-            made = (rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards))
-            filled = np.fromiter(made, bool, job.shards)
-        if filled.all():
-            return cls(job, job, before, np.arange(job.shards + 1), np.arange(job.shards))
-        begins, chosen = divided([split.shards for split in job.splits], filled)
-        return cls(job.with_shards(begins[:-1], chosen), job, before, begins, chosen)
-
-    def _members(self, shard: int) -> range:
-        return range(int(self.starts[shard]), int(self.starts[shard + 1]))
-
-    def _made(self, shard: int) -> ShardMarker:
-        """Return what became of a shard that was built, or kept."""
-        number = int(self.built.kept[shard])
-        if self.before is None or number == NOT_KEPT:
-            return read_marker(self.built.marker_path(shard))
-        return self.before.done(number)
-
-    def done(self, shard: int) -> ShardMarker:
+    def done(shard: int) -> ShardMarker:
         """Return what became of a shard, and of the units that it takes over."""
-        members, chosen = self._members(shard), int(self.chosen[shard])
-        own = self._made(chosen)
+        members, own_number = range(*starts[shard : shard + 2].tolist()), int(chosen[shard])
+        own = made_in(own_number)
         if len(members) == 1:
             return own
-        made = [own if member == chosen else self._made(member) for member in members]
+        made = [own if member == own_number else made_in(member) for member in members]
         units, steps = [], list[Counts]()
         for member, each in zip(members, made, strict=True):
-            rows, first = each.units, 0 if member < chosen else own.facts.rows
+            rows, first = each.units, 0 if member < own_number else own.facts.rows
             if each is not own:
                 column = pa.array(np.full(len(rows), first))
                 rows = rows.set_column(0, rows.schema.field(0), column)
@@ -255,21 +208,26 @@ class Outcomes:
             steps=tuple(steps),
         )
 
-    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
+    def lines(shard: int, found: ShardMarker) -> Iterator[bytes]:
         """Yield the lines of the rejects of a shard."""
-        members = self._members(shard)
+        members = range(*starts[shard : shard + 2].tolist())
         for member in members:
-            number = int(self.built.kept[member])
-            if self.before is not None and number != NOT_KEPT:
-                yield from self.before.reject_lines(number)
-            elif (done if len(members) == 1 else self._made(member)).rejected:
-                with open(self.built.rejects_path(member), "rb") as file:
+            number = int(job.kept[member])
+            if before is not None and number != NOT_KEPT:
+                yield from before.reject_lines(number)
+            elif (found if len(members) == 1 else made_in(member)).rejected:
+                with open(job.rejects_path(member), "rb") as file:
                     yield from file
+
+    return job if filled.all() else job.with_shards(starts[:-1], chosen), done, lines
 
 
 def divided(planned: Sequence[int], filled: Flags) -> tuple[Numbers, Numbers]:
-    """Return `starts` and `chosen` of an Outcomes, of splits with so many shards each, of which some
-    are filled: (shards,).
+    """Return which shards a dataset has of splits with so many planned shards each, of which some
+    are filled: (planned,).
+
+    Each stands for the planned shards from its number in the first array on, up to that of the
+    next: (shards + 1,) int64. Of these it is the one in the second: (shards,) int64.
 
     A shard without samples goes to the one before it, or to the first one of its split that has
     some.
@@ -289,119 +247,49 @@ JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""
 
 
-class TableWriter:
-    """Joins the markers into the dataset's tables, beside the new shards, and the manifest last."""
+def join_markers(
+    job: DatasetJob,
+    settings: dict[str, Any],
+    done_of: Callable[[int], ShardMarker],
+    lines: Callable[[int, ShardMarker], Iterable[bytes]],
+    fields: dict[str, Any] | None = None,
+    records_jpegs: bool = True,
+    file_states: pa.Table | None = None,
+    beside: str = "",
+    pruned: Pruned = NOTHING_PRUNED,
+) -> dict[str, Any]:
+    """Join the markers into the dataset's tables, beside the new shards: all but the manifest.
+    Return what that says of the markers, by the names of its fields.
 
-    def __init__(
-        self,
-        job: DatasetJob,
-        settings: dict[str, Any],
-        done: Callable[[int], ShardMarker],
-        lines: Callable[[int, ShardMarker], Iterable[bytes]],
-        fields: dict[str, Any] | None = None,
-        records_jpegs: bool = True,
-        file_states: pa.Table | None = None,
-        beside: str = "",
-        pruned: Pruned = NOTHING_PRUNED,
-    ) -> None:
-        """`settings` are those of the manifest; `done` returns the marker of a shard, and `lines`
-        those of its rejects.
-
-        Both are called in the order of the dataset. `fields` is what the manifest says of them;
-        without it, that is found from the shapes of the images. `records_jpegs` False leaves out
-        what the images are as JPEG, as an older shardctl did. `file_states` says when the files
-        were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `beside` and
-        `pruned` are for that file too.
-        """
-        self._job, self._settings, self._done, self._lines = job, settings, done, lines
-        self._fields, self._pruned = fields, pruned
-        self._file_states, self._beside = file_states, beside
-        self._new = job.folder / NEW_FOLDER
-        self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
-        self._objects = 0
-        self._cut_off: int | None = 0
-        self._steps: list[Counts] | None = []
-        self._totals = {split.name: np.zeros(4, np.int64) for split in job.splits}
-        classes = job.layout.classes or ()
-        self._class_counts = {split.name: [0] * len(classes) for split in job.splits}
-
-    def run(self, describe: Callable[[dict[str, Any]], Manifest]) -> Manifest:
-        """Complete the new dataset's folder; `describe` gets what `write_tables` returns. Raises
-        TooManyRejectsError if not one input was converted, InputError if there was none."""
-        facts = self.write_tables()
-        if facts["inputs"] == 0:
-            raise InputError("the files hold no records, only blank lines; nothing was committed")
-        if facts["samples"] == 0:
-            new = self._job.working.below(NEW_FOLDER)
-            first = next(read_rejects(new))
-            raise TooManyRejectsError(
-                f"no input could be converted ({facts['inputs']:,} rejected), for instance "
-                f"{printable(first.source)}: {first.message}; nothing was committed, "
-                f"{new.shown(REJECTS)} has the reasons"
-            )
-        manifest = describe(facts)
-        write_atomically(self._new / MANIFEST, manifest.to_json().encode())
-        return manifest
-
-    def write_tables(self) -> dict[str, Any]:
-        """Write everything but the manifest, and return what that says of the markers, by the names
-        of its fields."""
-        new, job, update = self._new, self._job, None
-        write_final_files(new / FILES, job.files)
-        with ShardSpool(job.folder) as shards:
-            with ExitStack() as stack:
-                count: Callable[[ShardCounts], None] = lambda counts: None  # noqa: E731
-                if self._file_states is not None:
-                    writer, update = stack.enter_context(writing_update(new, self._pruned))
-                    writer.write_files(self._file_states, self._beside)
-                    count = writer.add
-                shapes = self._join(shards, count)
-            shape = next(iter(shapes)) if len(shapes) == 1 else None
-            fields = self._fields
-            if fields is None:
-                fields = job.layout.with_shape(shape).fields()
-            jpegs = joined(self._jpegs) if self._jpegs is not None else None
-            shards.write_table(new / SHARDS, _making(job, fields, self._settings), jpegs)
-            tables = job.recipe.tables
-            for name in tables:
-                copy_file(job.folder / name, new / name)
-            files = sum_up(new, shards.sums(), sorted([*job.recipe.files, *tables]))
-        inputs, rejected, samples, size = np.sum([*self._totals.values()], axis=0).tolist()
-        splits = []
-        for split in job.splits:
-            of_split = self._totals[split.name].tolist()
-            splits.append(SplitFacts(split.name, of_split[2], split.shards, of_split[3]))
-        objects = None
-        if job.layout.roles.objects and self._cut_off is not None:
-            objects = {"kept": self._objects, "cut_off": self._cut_off}
-        return {
-            "inputs": inputs,
-            "samples": samples,
-            "rejected": rejected,
-            "bytes": size,
-            "fields": fields,
-            "splits": tuple(splits),
-            "files": files,
-            "class_counts": self._class_counts if job.layout.classes else None,
-            "objects": objects,
-            "jpeg": jpegs.counts() if jpegs is not None else None,
-            "steps": self._steps or None,
-            "update": None if update is None else update.facts,
-        }
-
-    def _join(self, shards: ShardSpool, count: Callable[[ShardCounts], None]) -> set[Shape]:
-        """Write plan.arrow and rejects.jsonl, a shard at a time, spool the rows of shards.arrow,
-        and add up the counts, which `count` gets too. Return the shapes of the images, or two of
-        them."""
-        job, shapes = self._job, set[Shape]()
+    `settings` are those of the manifest; `done_of` returns the marker of a shard, and `lines` those
+    of its rejects. Both are called in the order of the dataset. `fields` is what the manifest says
+    of them; without it, that is found from the shapes of the images. `records_jpegs` False leaves
+    out what the images are as JPEG, as an older shardctl did. `file_states` says when the files
+    were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `beside` and `pruned`
+    are for that file too.
+    """
+    new, classes, shapes = job.folder / NEW_FOLDER, job.layout.classes, set[Shape]()
+    jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
+    objects, cut_off = 0, 0 if job.layout.roles.objects else None
+    steps: list[Counts] | None = []
+    totals = {split.name: np.zeros(4, np.int64) for split in job.splits}
+    class_counts = {split.name: [0] * len(classes or ()) for split in job.splits}
+    held, held_rows = list[pa.Table](), 0
+    write_final_files(new / FILES, job.files)
+    writing: AbstractContextManager[Any] = nullcontext()
+    if file_states is not None:
+        writing = writing_update(new, pruned)
+    with ShardSpool(job.folder) as shards:
         with (
-            replacing(self._new / REJECTS) as rejects,
-            job_table(self._new / PLAN, PLAN_SCHEMA) as writer,
+            writing as update,
+            replacing(new / REJECTS) as rejects,
+            job_table(new / PLAN, PLAN_SCHEMA) as plan,
         ):
-            held, held_rows = list[pa.Table](), 0
+            if update is not None:
+                update[0].write_files(file_states, beside)
             for shard in range(job.shards):
-                place, done = job.planned_shard(shard), self._done(shard)
-                name, facts = place.split_name, done.facts
+                place, done = job.planned_shard(shard), done_of(shard)
+                split, facts = place.split_name, done.facts
                 units = job.plan.slice(place.first_unit, place.units)
                 columns = {name: units[name] for name, _ in UNIT_FIELDS}
                 columns["shard"] = column_of(np.full(len(units), shard, np.int32))
@@ -410,48 +298,81 @@ class TableWriter:
                 held.append(pa.table(rows, schema=PLAN_SCHEMA))
                 held_rows += len(units)
                 # a batch for each shard would be slow to open, and a table maps a file
-                if held_rows >= CHUNK_ROWS or len(held) == JOINED_SHARDS:
+                if held_rows >= CHUNK_ROWS or len(held) == JOINED_SHARDS or shard + 1 == job.shards:
                     held = [pa.concat_tables(held).combine_chunks()]
-                if held_rows >= CHUNK_ROWS:
-                    writer.write_table(held.pop(), max_chunksize=CHUNK_ROWS)
+                if held_rows >= CHUNK_ROWS or shard + 1 == job.shards:
+                    plan.write_table(held.pop(), max_chunksize=CHUNK_ROWS)
                     held_rows = 0
-                for label, samples in done.labels.items() if job.layout.classes else ():
-                    self._class_counts[name][label] += samples
-                self._objects += done.objects
+                for label, samples in done.labels.items() if classes else ():
+                    class_counts[split][label] += samples
+                objects += done.objects
                 # Where those of one are not known (it was compacted), those of all are not.
-                if self._cut_off is not None:
-                    self._cut_off = None if done.cut_off is None else self._cut_off + done.cut_off
-                if shard and (self._steps is None or bool(self._steps) != bool(done.steps)):
-                    self._steps = None
+                if cut_off is not None:
+                    cut_off = None if done.cut_off is None else cut_off + done.cut_off
+                if shard and (steps is None or bool(steps) != bool(done.steps)):
+                    steps = None
                 else:
-                    self._steps = add_counts(self._steps or [], done.steps)
-                count(counts_of(done))
-                if self._jpegs is not None:
+                    steps = add_counts(steps or [], done.steps)
+                if update is not None:
+                    update[0].add(counts_of(done))
+                if jpegs is not None:
                     assert done.jpegs is not None, "it is recorded of every shard, or of none"
-                    self._jpegs.append(done.jpegs)
-                for line in self._lines(shard, done):
+                    jpegs.append(done.jpegs)
+                for line in lines(shard, done):
                     rejects.write(line)
-                self._totals[name] += (done.inputs, done.rejected, facts.rows, facts.bytes)
+                totals[split] += (done.inputs, done.rejected, facts.rows, facts.bytes)
                 shards.add(
                     ShardEntry(
-                        split=name,
+                        split=split,
                         path=place.name,
                         units=place.units,
                         inputs=done.inputs,
                         rejected=done.rejected,
-                        rows=facts.rows,
-                        bytes=facts.bytes,
-                        raw_bytes=facts.raw_bytes,
-                        sha256=facts.sha256,
-                        block_rows=facts.block_rows,
+                        **vars(facts),
                     )
                 )
                 if len(shapes) < 2:
                     shapes.update(done.shapes[:2])
-            if held:
-                rows = pa.concat_tables(held).combine_chunks()
-                writer.write_table(rows, max_chunksize=CHUNK_ROWS)
-        return shapes
+        if fields is None:
+            shape = next(iter(shapes)) if len(shapes) == 1 else None
+            fields = job.layout.with_shape(shape).fields()
+        jpeg = joined(jpegs) if jpegs is not None else None
+        shards.write_table(new / SHARDS, _making(job, fields, settings), jpeg)
+        for name in job.recipe.tables:
+            copy_file(job.folder / name, new / name)
+        files = sum_up(new, shards.sums(), sorted([*job.recipe.files, *job.recipe.tables]))
+    inputs, rejected, samples, size = np.sum([*totals.values()], axis=0).tolist()
+    of_splits = ((split, totals[split.name].tolist()) for split in job.splits)
+    return {
+        "inputs": inputs,
+        "samples": samples,
+        "rejected": rejected,
+        "bytes": size,
+        "fields": fields,
+        "splits": tuple(SplitFacts(s.name, of[2], s.shards, of[3]) for s, of in of_splits),
+        "files": files,
+        "class_counts": class_counts if classes else None,
+        "objects": None if cut_off is None else {"kept": objects, "cut_off": cut_off},
+        "jpeg": jpeg.counts() if jpeg is not None else None,
+        "steps": steps or None,
+        "update": None if update is None else update[1].facts,
+    }
+
+
+def write_manifest(job: DatasetJob, manifest: Manifest) -> None:
+    """Complete the new dataset's folder, which has the tables. Raises TooManyRejectsError if not one
+    input was converted, InputError if there was none."""
+    if manifest.inputs == 0:
+        raise InputError("the files hold no records, only blank lines; nothing was committed")
+    if manifest.samples == 0:
+        new = job.working.below(NEW_FOLDER)
+        first = next(read_rejects(new))
+        raise TooManyRejectsError(
+            f"no input could be converted ({manifest.inputs:,} rejected), for instance "
+            f"{printable(first.source)}: {first.message}; nothing was committed, "
+            f"{new.shown(REJECTS)} has the reasons"
+        )
+    write_atomically(job.folder / NEW_FOLDER / MANIFEST, manifest.to_json().encode())
 
 
 def write_final_files(path: Path, files: pa.Table) -> None:

@@ -48,6 +48,13 @@ FULL = 0.9
 again for a few more."""
 
 
+_OldRows = tuple[Numbers, Numbers, Flags, Flags, Numbers]
+"""What becomes of the rows of the plan before, (rows,) each: the row of the file in the listing, -1
+if it is gone; the shard before; whether it stays in that shard; whether it does so with another
+content. And the number that the split of each shard has now, -1 if there is no such split any more:
+(shards,)."""
+
+
 @dataclass(frozen=True)
 class UpdatePlan:
     """An update that is decided on and not begun: its `job`, whose folder is to be given yet, and
@@ -65,20 +72,15 @@ class UpdatePlan:
     kept: list[int]
 
 
-def plan_update(material: Material, before: PreviousDataset) -> UpdatePlan | str:
-    """Compare the sources with the dataset, and plan what is to be built; or return why all shards
-    must be made again, as the end of a sentence. Raises InputError."""
-    return _Planning(**vars(material), before=before).run()
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Planning(Material):
+class UpdateMaterial(Material):
     """What the plan of an update is made from."""
 
     before: PreviousDataset
 
-    def run(self) -> UpdatePlan | str:
-        """Plan the update, or say why that cannot be. Raises InputError."""
+    def plan(self) -> UpdatePlan | str:
+        """Compare the sources with the dataset, and plan what is to be built; or return why all
+        shards must be made again, as the end of a sentence. Raises InputError."""
         listing, before, discovery = self.listing, self.before, self.discovery
         if listing.whole != (before.manifest.records is None):
             return "the files are of another form"
@@ -112,7 +114,8 @@ class _Planning(Material):
         fresh = matching.before < 0
         if not listing.whole:
             fresh |= ~matching.same
-        moved = old.now[~old.stays]
+        now_of, _, stays, _, _ = old
+        moved = now_of[~stays]
         fresh[moved[moved >= 0]] = True
         units = discovery.find_units(fresh)
         look_inside(listing, self.rules.split, splitting)
@@ -156,15 +159,9 @@ class _Planning(Material):
         job = self.job(reading.fields, reading.by_field)
         now = layout_before_functions(job, labelling, self.listing)
         if now.classes != before.classes:
-            come, gone = (
-                sorted(set(one or ()) - set(other or ()))
-                for one, other in ((now.classes, before.classes), (before.classes, now.classes))
-            )
-            said = [f"{some(come)} {'is' if len(come) == 1 else 'are'} new"] * bool(come)
-            said += [f"{some(gone)} {'is' if len(gone) == 1 else 'are'} gone"] * bool(gone)
-            return (
-                f"the classes have other numbers, as {' and '.join(said) or 'their order changed'}"
-            )
+            others = sorted(set(now.classes or ()).symmetric_difference(before.classes or ()))
+            why = f"{some(others)} came or went" if others else "their order changed"
+            return f"the classes have other numbers, as {why}"
         columns = job_files_schema(self.listing)
         known = [
             schema.field("columns").type if "columns" in schema.names else None
@@ -234,7 +231,7 @@ class _Planning(Material):
             there &= splitting.of_file[np.maximum(now, 0)] == split
         same = there & matching.same[np.maximum(now, 0)]
         stays = there if self.listing.whole else same
-        return _OldRows(now, shard, stays, stays & ~same, of_shard)
+        return now, shard, stays, stays & ~same, of_shard
 
     def _plan(
         self,
@@ -251,10 +248,11 @@ class _Planning(Material):
         before, manifest = self.before, self.before.manifest
         samples = manifest.samples / max(1, manifest.inputs)  # of an input
         size = manifest.bytes / max(1, manifest.samples)
+        _, shard_of, stays, changed, of_shard = old
         records = np.zeros(len(before.table), np.int64)
-        np.add.at(records, old.shard[old.stays], before.units("records")[old.stays])
+        np.add.at(records, shard_of[stays], before.units("records")[stays])
         touched = np.zeros(len(before.table), bool)
-        touched[old.shard[~old.stays | old.changed]] = True
+        touched[shard_of[~stays | changed]] = True
         shards: list[tuple[int, int, int]] = []
         splits: list[SplitPlan] = []
         parts: list[pa.RecordBatch] = []
@@ -262,7 +260,7 @@ class _Planning(Material):
         number_of = np.full(len(before.table), -1, np.int64)  # of a shard before in the job
         shares = [1.0] * len(names) if draw is None else np.diff([0.0, *draw.edges, 1.0]).tolist()
         for split, name in enumerate(names):
-            mine = np.flatnonzero(old.of_shard == split).tolist()
+            mine = np.flatnonzero(of_shard == split).tolist()
             first, new = len(shards), planner.records[split]
             number_of[mine] = first + np.arange(len(mine))
             total = int(records[mine].sum()) + new
@@ -293,10 +291,10 @@ class _Planning(Material):
             shards += zip([split] * len(kept), numbers, kept, strict=True)
             splits.append(SplitPlan(name, total, round(total * shares[split]), len(kept)))
         table = pa.concat_tables([rows_of_old, pa.Table.from_batches(parts, JOB_PLAN_SCHEMA)])
-        of = np.concatenate([number_of[old.shard[old.stays]], *of_parts])
-        stay = np.flatnonzero(old.stays)
+        of = np.concatenate([number_of[shard_of[stays]], *of_parts])
+        stay = np.flatnonzero(stays)
         of_old = np.full(len(of), -1, np.int64)
-        of_old[: len(stay)] = np.where(old.changed[stay], -1, stay)
+        of_old[: len(stay)] = np.where(changed[stay], -1, stay)
         order = np.argsort(of, kind="stable")
         if bool((np.diff(order) != 1).any()):
             table = table.take(pa.array(order))
@@ -345,16 +343,17 @@ class _Planning(Material):
 
     def _rows_of_old(self, old: _OldRows, units: Units) -> pa.Table:
         """Return the rows of the plan before that stay, for the files as they are listed now."""
+        now, _, stays, changed, _ = old
         plan = self.before.plan
-        if not old.stays.all():
-            plan = plan.filter(pa.array(old.stays))
+        if not stays.all():
+            plan = plan.filter(pa.array(stays))
         columns = {name: plan[name] for name, _ in UNIT_FIELDS}
-        now = old.now[old.stays]
+        now = now[stays]
         columns["file"] = column_of(now.astype(np.int32))
         nothing = pa.nulls(len(now), pa.string())
         errors, messages = nothing, nothing
-        if old.changed.any():  # files that are one record each
-            changed = old.changed[old.stays]
+        if changed.any():  # files that are one record each
+            changed = changed[stays]
             sizes = plan["size"].to_numpy().copy()
             sizes[changed] = self.listing.table["size"].to_numpy()[now[changed]]
             columns["size"] = column_of(sizes)
@@ -365,23 +364,6 @@ class _Planning(Material):
                 for name in ("error", "message")
             )
         return pa.table([*columns.values(), errors, messages], schema=JOB_PLAN_SCHEMA)
-
-
-@dataclass(frozen=True)
-class _OldRows:
-    """What becomes of the rows of the plan before, (rows,) each: `now` is the row of the file in
-    the listing, -1 if it is gone; `shard` the shard before; `stays` whether it stays in that shard;
-    `changed` whether it does so with another content.
-
-    `of_shard` is the number that the split of each shard has now, -1 if there is no such split any
-    more: (shards,).
-    """
-
-    now: Numbers
-    shard: Numbers
-    stays: Flags
-    changed: Flags
-    of_shard: Numbers
 
 
 def _fits(now: Layout, before: Layout, exactly: bool) -> bool:

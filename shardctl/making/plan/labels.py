@@ -18,10 +18,10 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
 from shardctl.format.dataset_location import open_location
 from shardctl.format.manifest import Manifest
-from shardctl.format.roles import Mask, Objects, Role, Roles
+from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, Hashes, LabelRule, Listing, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing, Numbers
 from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import SplitRule, Splitting, export_of
 from shardctl.sources.annotations.base import one_chunk
@@ -166,7 +166,12 @@ def _main_label(
     if mode == "none":
         return Labelling()
     if field == FOLDER and types is not None and mode in ("auto", "folder"):
-        return _label_by_member(listing, mode, types.labels() or [])
+        # the folders of the members of tars
+        folders = ["" if folder == "." else folder for folder in types.labels() or []]
+        of_folders, classes = _class_names(listing, mode, folders)
+        if classes and "" in of_folders:
+            _tell_of_stray(listing, mode, "members of the tars", classes)
+        return Labelling(tuple(classes), by_field=True) if classes else Labelling()
     if mode == "auto" and types is not None and field in types.schema().names:
         if field in types.classes:
             return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
@@ -207,16 +212,6 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     numbers = {name: number for number, name in enumerate(classes)}
     of_group = np.array([numbers.get(name, -1) for name in names], np.int64)
     return Labelling(tuple(classes), of_group)
-
-
-def _label_by_member(listing: Listing, mode: str, folders: Sequence[str]) -> Labelling:
-    """Take the folders of the members of tars as their classes; they are as FOLDER has them."""
-    names, classes = _class_names(
-        listing, mode, ["" if folder == "." else folder for folder in folders]
-    )
-    if classes and "" in names:
-        _tell_of_stray(listing, mode, "members of the tars", classes)
-    return Labelling(tuple(classes), by_field=True) if classes else Labelling()
 
 
 def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -295,7 +290,10 @@ def write_files(
     of the labels files."""
     schema = job_files_schema(listing)
     with job_table(path, schema) as writer:
-        first, wrong = 0, _wrong(listing)
+        # of several faults of a file, the first one
+        annotations = reversed(listing.annotations)
+        wrong = {row: fault for each in annotations for row, fault in each.faults.items()}
+        first = 0
         for batch in listing.table.to_batches(
             max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS
         ):
@@ -307,7 +305,12 @@ def write_files(
                     **_labels(listing, labelling, batch, first),
                     **_faults(wrong, batch, first),
                 }
-                labels["beside"] = column_of(_beside(listing, first, batch.num_rows))
+                stamps = np.zeros(batch.num_rows, np.uint64)
+                for each in listing.annotations:
+                    if each.stamps is not None:
+                        of = each.rows[first : first + batch.num_rows]
+                        stamps[of >= 0] ^= each.stamps[of[of >= 0]]
+                labels["beside"] = column_of(stamps)
                 columns = [
                     labels[f.name] if f.name in labels else batch.column(f.name) for f in schema
                 ]
@@ -340,25 +343,6 @@ def _labels(
             [found[f.name] for f in fields], fields=fields
         )
     return columns
-
-
-def _beside(listing: Listing, first: int, count: int) -> Hashes:
-    """Return what stands for the files that belong to some files, the first of which is `first`:
-    (count,), 0 for none."""
-    found = np.zeros(count, np.uint64)
-    for each in listing.annotations:
-        if each.stamps is not None:
-            rows = each.rows[first : first + count]
-            found[rows >= 0] ^= each.stamps[rows[rows >= 0]]
-    return found
-
-
-def _wrong(listing: Listing) -> dict[int, Rejection]:
-    """Return what is wrong with the annotations of files, by row; of several faults of a file, the
-    first one."""
-    return {
-        row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()
-    }
 
 
 def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
@@ -455,14 +439,6 @@ def _pinned(role: Objects, pinned: tuple[str, ...]) -> Objects:
         ids=tuple(ids[name] if name in ids else next(new) for name in pinned) if ids else None,
         supercategories=tuple(above.get(name, "") for name in pinned) if above else None,
     )
-
-
-def refuse_other_names(roles: Mapping[str, Role], pinned: tuple[str, ...]) -> None:
-    """Raise InputError for masks, and for objects of records, that have other names than those
-    pinned."""
-    for name, role in roles.items():
-        if isinstance(role, Mask | Objects) and role.names not in (None, pinned):
-            raise InputError(f"--classes: {printable(name)} has classes of its own")
 
 
 def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> Numbers:

@@ -42,7 +42,7 @@ from shardctl.sources.annotations.unused import (
     refuse_nested_records,
     warnings_of_unused,
 )
-from shardctl.sources.files import SourceRoot, begins_ahead, resolved, version_of
+from shardctl.sources.files import SourceRoot, begins_ahead, resolved
 from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading, without_compression
 from shardctl.sources.kinds import Form, SampleKind, is_unnamed
@@ -320,10 +320,9 @@ def walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterat
     if not any(root.is_stored for root in roots):
         return files
 
-    def looked_into(file: FoundFile) -> str | None:
-        return file.opened if is_unnamed(file) and is_stored(file.opened) else None
-
-    return begins_ahead(files, looked_into)
+    return begins_ahead(
+        files, lambda file: file.opened if is_unnamed(file) and is_stored(file.opened) else None
+    )
 
 
 def _about_files(what: str, listing: Listing) -> UsageError:
@@ -425,7 +424,11 @@ def _listing_batch(
             last = form
             forms.setdefault(form, path)
         if form is Form.MANY:
-            own = _group_of(path, place_on_disk, folder, splits)
+            name, declared = path.rpartition("/")[2], splits.of(path, place_on_disk)
+            stem = name[: len(name) - len(suffix_of(name))] if declared is None else declared
+            if declared is None and folder and not may_name_a_split(stem):
+                stem = ""
+            own = Group(folder, stem, declared is not None)
             number, of_folder = groups.setdefault(own, len(groups)), None
         elif folder is not of_folder:
             # files of a folder come together, with one object for its path
@@ -450,16 +453,6 @@ def _listing_batch(
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
 
 
-def _group_of(path: str, opened: str, folder: str, splits: DeclaredSplits) -> Group:
-    """Return the group of a file of many records."""
-    split = splits.of(path, opened)
-    if split is not None:
-        return Group(folder, split, True)
-    name = path.rpartition("/")[2]
-    stem = name[: len(name) - len(suffix_of(name))]
-    return Group(folder, stem if not folder or may_name_a_split(stem) else "")
-
-
 def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:
     """Return the labels file and the folder, relative to its source, that its names start from."""
     there = resolved(file)
@@ -473,11 +466,7 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
     """Say why there is nothing to convert: no file, only empty ones, only `ignored` ones."""
     shown, is_file = some([root.text for root in roots]), len(roots) == 1 and not roots[0].is_folder
     if not ignored:
-        nothing = "holds no files" if kind == "image" else "holds no files, or only empty ones"
-        if is_file and kind != "image":
-            csv = suffix_of(name_of(roots[0].text)) in (".csv", ".tsv")
-            nothing = "has a header and no rows" if csv else "has no records"
-            nothing = nothing if version_of(roots[0].text)[0] else "is empty"
+        nothing = "has no records" if is_file else "holds no files, or only empty ones"
         return f"{shown}: {nothing}; nothing to convert"
     if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
         return (

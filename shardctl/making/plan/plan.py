@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,6 @@ class Units:
     def __len__(self) -> int:
         return len(self.file)
 
-    def faults_at(self, numbers: Numbers) -> list[Rejection | None]:
-        """Return why some units are not read; none at all if all of them are."""
-        faults = [self.faults.get(number) for number in numbers.tolist()] if self.faults else []
-        if self.repeats is None:
-            return faults
-        repeated = self.repeats.rejections(numbers)
-        if not faults:
-            return repeated
-        return [fault or other for fault, other in zip(faults, repeated, strict=True)]
-
     def readable(self) -> Numbers:
         """Return the numbers of the units that have no fault, in order."""
         able = np.ones(len(self), bool)
@@ -89,8 +80,6 @@ class UnitsInMaking:
         file, offset, size, first, records = (
             np.frombuffer(column, np.int64) for column in self._columns
         )
-        if bool((file[:-1] <= file[1:]).all()):
-            return Units(file, offset, size, first, records, self._faults)
         order = np.argsort(file, kind="stable")
         faults = {}
         if self._faults:
@@ -245,22 +234,19 @@ class Planner:
         for number in range(min(places, int(starts[-1]))):
             place = number * int(starts[-1]) // places
             split = int(np.searchsorted(starts, place, side="right")) - 1
-            firsts.append((split, self._within_reach(split, place - int(starts[split]), reach)))
+            place -= int(starts[split])
+            unit = int(np.searchsorted(self._ends[split], place, side="right"))
+            own = self._own[split][unit]
+            records, size = int(self._units.records[own]), int(self._units.size[own])
+            start = int(self._ends[split][unit]) - records
+            # as far in what is within reach as it is in all of the unit
+            near = records if size <= reach else max(1, records * reach // size)
+            firsts.append((split, start + (place - start) * near // records))
         parts = []
         for (split, first), (other, after) in zip(firsts, [*firsts[1:], (-1, 0)], strict=True):
             end = min(first + run, after if other == split else self.records[split])
             parts.append(self.rows(split, first, end))
         return _write_plan(folder, parts)
-
-    def _within_reach(self, split: int, place: int, reach: int) -> int:
-        """Return the place of a record of the same unit, as far in what is within reach as the
-        given one is in all of it."""
-        ends, unit = self._ends[split], int(np.searchsorted(self._ends[split], place, side="right"))
-        own = self._own[split][unit]
-        records, size = int(self._units.records[own]), int(self._units.size[own])
-        start = int(ends[unit]) - records
-        near = records if size <= reach else max(1, records * reach // size)
-        return start + (place - start) * near // records
 
     def write_each(self, folder: Path, places: Sequence[int]) -> Numbers:
         """Write the tables of a job that makes a shard of each of some records; `places` count
@@ -310,7 +296,12 @@ class Planner:
         skip = np.maximum(first - starts, 0)
         taken = np.minimum(ends, end) - starts - skip
         base = self._units.first[units]
-        faults = self._units.faults_at(units)
+        of_unit, repeats = self._units.faults, self._units.repeats
+        # why some units are not read; none at all if all of them are
+        faults = [of_unit.get(number) for number in units.tolist()] if of_unit else []
+        if repeats is not None:
+            repeated = repeats.rejections(units)
+            faults = [fault or other for fault, other in zip_longest(faults, repeated)]
         columns = [
             self._units.file[units].astype(np.int32),
             self._units.offset[units],

@@ -33,7 +33,7 @@ from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit import publish
 from shardctl.making.commit.generations import link_or_copy
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
-from shardctl.making.convert.table_writer import TableWriter, write_final_files
+from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files
@@ -178,7 +178,7 @@ class Repair:
             engine.close()
         dropped = bool(self.lost) and self.drop_lost and self._drop(job)
         if not dropped:
-            self._mend_tables(lambda: self._commit(job).write_tables()["files"])
+            self._mend_tables(lambda: self._write_tables(job)["files"])
         return dropped
 
     def _mend_written(self) -> None:
@@ -474,13 +474,14 @@ class Repair:
             else:
                 self.unrepaired.append(Unrepaired(name, self._differs()))
 
-    def _commit(self, job: DatasetJob) -> TableWriter:
-        state, manifest = self.state, self.manifest
+    def _write_tables(self, job: DatasetJob) -> dict[str, Any]:
+        state = self.state
         outcomes = Outcomes(self.dataset, job, self.intact, state)
-        of_update = (state.files, state.digest_beside, state.pruned) if state else ()
-        has_jpegs = manifest.jpeg is not None
-        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, has_jpegs)
-        return TableWriter(job, *given, *of_update)
+        manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
+        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
+        if state is None:
+            return join_markers(job, *given)
+        return join_markers(job, *given, state.files, state.digest_beside, state.pruned)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be
@@ -492,9 +493,8 @@ class Repair:
             if not (new / name).exists():
                 with naming_the_path(new / name):
                     link_or_copy(self.dataset.path(name), new / name)
-        self._commit(job).run(
-            lambda facts: self._manifest_without_lost(facts, job.layout, LocalFolder(new))
-        )
+        facts = self._write_tables(job)
+        write_manifest(job, self._manifest_without_lost(facts, job.layout, LocalFolder(new)))
         self.held.check()
         publish.publish(new, self.dataset.work)
         self.repaired += sorted(self.damaged)

@@ -125,19 +125,19 @@ def snapshot(
     unfit = next((name for name in NOT_HERE if name in options), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
-    on_store = is_url(dst)
-    if on_store and not wait:
+    stored = is_url(dst)
+    if stored and not wait:
         raise UsageError("wait=False needs a folder: a dataset on a store must be complete")
     moved_from = options.get("moved_from", ())
     request = ConvertRequest.of(
         source, dst, recipe, {**options, "update": bool(moved_from)}
     ).changed(update=False, moved_from=())
-    if on_store and request.options.keep_generations is not None:
+    if stored and request.options.keep_generations is not None:
         raise UsageError(
             "keep_generations= is for folders; on a store the dataset that was replaced last stays"
         )
-    there = dst if on_store else request.folder.root
-    shown = str(dst) if on_store else request.folder.text
+    there = dst if stored else request.folder.root
+    shown = str(dst) if stored else request.folder.text
     log = ProgressLog(shown, progress and listener is None)
     make = partial(
         _Snapshot,
@@ -149,11 +149,11 @@ def snapshot(
         log=log,
         listener=listener or log.listener(),
     )
-    if on_store:
-        from shardctl.making.convert.targets.store import on_store_without_jobs  # an extra
+    if stored:
+        from shardctl.making.convert.targets.store import on_store  # an extra
 
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-        with on_store_without_jobs(str(dst)) as store:
+        with on_store(str(dst)) as store:
             make(replace(request, folder=store.folder), target=store, store=store).settle()
     else:
         target = Target(LocalFolder(request.folder.root))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -27,14 +27,12 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB
 from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
-from shardctl.system.text import counted, printable
-
-Chosen = Flags
-"""Which shards of a job are meant: (shards,)."""
+from shardctl.system.text import printable
 
 
-def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContextManager[Target]:
-    """Return the place of a path or of a URL, for a dataset that is made from these sources.
+@contextmanager
+def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> Iterator[Target]:
+    """Yield the place of a path or of a URL, for a dataset that is made from these sources.
 
     Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.
     """
@@ -43,8 +41,11 @@ def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContext
     if is_url(dst):
         from shardctl.making.convert.targets.store import on_store  # an extra
 
-        return on_store(str(dst))
-    return nullcontext(Target(LocalFolder(check_destination(Path(dst), roots))))
+        with on_store(str(dst)) as place:
+            place.look_at_jobs()
+            yield place
+    else:
+        yield Target(LocalFolder(check_destination(Path(dst), roots)))
 
 
 class WriteLease(Protocol):
@@ -114,12 +115,10 @@ class Target:
         file_lease.await_parts(self._staging, waiting)
 
     def prepared(self, job: DatasetJob) -> DatasetJob:
-        """Return a job that is about to begin, with what its workers must know of this place."""
+        """Make the folder of a job that begins, and take away the jobs of before. Return the job
+        with what its workers must know of this place."""
+        staging.make_room(self._staging, job.folder)
         return job
-
-    def make_room(self, folder: Path) -> None:
-        """Make the folder of a job that begins, and take away the jobs of before."""
-        staging.make_room(self._staging, folder)
 
     def begun(self, job: DatasetJob) -> None:
         """Keep a job, whose files are complete in its folder, where all who build it find it."""
@@ -134,18 +133,12 @@ class Target:
                 "folder, and run the same command again"
             )
 
-    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
-        """Have the markers of those of the chosen shards that are finished in the folder of the
-        job."""
-
-    def fetch_rejects(self, job: DatasetJob) -> None:
-        """Have the rejects of all finished shards in the folder of the job."""
+    def fetch_done(self, job: DatasetJob, chosen: Flags) -> None:
+        """Have the markers of those of the chosen shards, (shards,), that are finished in the folder of the
+        job, and the rejects of all finished ones."""
 
     def fetch_dataset(self) -> None:
         """Have the tables of the dataset that is there in `folder`."""
-
-    def fetch_listed_rejects(self) -> None:
-        """Have rejects.jsonl of the dataset that is there in `folder`."""
 
     def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
         """Raise DatasetError if one of these shards of the dataset before is gone, or not as large
@@ -227,8 +220,8 @@ def refuse_lost_files(root: Path, manifest: Manifest) -> None:
         sizes = zip(table.names, table.sizes.tolist(), strict=True)
         lost += [name for name, size in sizes if there.get(name) != size]
     if lost:
-        shown, count = printable(str(root)), counted(len(lost), "file")
+        shown, more = printable(str(root)), f" ({len(lost):,} files in all)" * (len(lost) > 1)
         raise DatasetError(
-            f"{shown}: {count} missing or damaged, for instance {printable(lost[0])}; run "
+            f"{shown}: {printable(lost[0])} is missing or damaged{more}; run "
             f"`shardctl repair {shown}`"
         )

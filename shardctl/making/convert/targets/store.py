@@ -28,18 +28,12 @@ from shardctl.errors import (
 )
 from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (
-    BESIDE_SHARDS,
-    LEASE_KEY,
-    MANIFEST,
-    REJECTS,
-    STAGING,
-    is_shard_name,
-)
+from shardctl.format.names import BESIDE_SHARDS, LEASE_KEY, MANIFEST, STAGING, is_shard_name
 from shardctl.format.tables import ShardTable
 from shardctl.making.commit import staging
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.targets import Chosen, Target, WriteLease, kept_shards
+from shardctl.making.convert.targets import Target, WriteLease, kept_shards
+from shardctl.making.plan.listing import Flags
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.making.shards.marker import (
     done_folder,
@@ -86,21 +80,9 @@ a person's."""
 
 @contextmanager
 def on_store(url: str) -> Iterator[StoreTarget]:
-    """Yield the place at a URL, with what is known of its dataset and its jobs.
-
-    Raises StoreError, InstallError, UsageError.
-    """
-    with on_store_without_jobs(url) as place:
-        place.look_at_jobs()
-        yield place
-
-
-@contextmanager
-def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
-    """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are
-    large, are not fetched.
-
-    `lease` and `lease_beside_parts` fetch them. Raises as `on_store` does.
+    """Yield the place at a URL, with what is known of its dataset. Its jobs, whose plans are large,
+    are not fetched, for who may only wait for the dataset: `look_at_jobs` does that, and so do
+    `lease` and `lease_beside_parts`. Raises StoreError, InstallError, UsageError.
     """
     url = url.rstrip("/")
     with scratch_folder() as scratch:
@@ -334,20 +316,17 @@ class StoreTarget(Target):
         }
 
     def prepared(self, job: DatasetJob) -> DatasetJob:
-        """Return the job with the folder on the store that its shards are put into: one of its own,
-        whatever was there."""
+        """Take away the jobs of before, here and there. Return the job with the folder on the store
+        that its shards are put into: one of its own, whatever was there."""
+        for begun in filter(staging.is_job_name, self._store.children(STAGING)[0]):
+            self.discard(self.folder.root / STAGING / begun)
+        job.folder.mkdir(parents=True)
         name = job.folder.name[:12]
         if self._version is not None or name in self._store.children()[0]:
             # A name that no other dataset has had: a process that stood still may be about to
             # delete that one.
             name = f"{name}-{secrets.token_hex(4)}"
         return replace(job, url=self.url, base=f"{name}/")
-
-    def make_room(self, folder: Path) -> None:
-        """Take away the jobs of before, here and there, and make the folder of a job."""
-        for job in filter(staging.is_job_name, self._store.children(STAGING)[0]):
-            self.discard(self.folder.root / STAGING / job)
-        folder.mkdir(parents=True)
 
     def begun(self, job: DatasetJob) -> None:
         """Put the files of the job on the store, job.json last."""
@@ -378,45 +357,27 @@ class StoreTarget(Target):
                 fetch_file(self._store, entry, path)
         write_sign(job.folder, held.sign)
 
-    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
-        """Bring the markers of the chosen shards that have one: also those that were built on other
-        machines meanwhile."""
+    def fetch_done(self, job: DatasetJob, chosen: Flags) -> None:
+        """Bring the markers of the chosen shards that have one, and all rejects: also of those that
+        were built on other machines meanwhile."""
         for page in self._store.pages(done_folder(job.folder)):
             for entry in page:
                 (job.folder / DONE_FOLDER / entry.name.rpartition("/")[2]).touch()
-        there = [shard for shard in staging.marked_shards(job) if chosen[shard]]
-        self._fetch_to([job.marker_path(shard) for shard in there], job)
-
-    def fetch_rejects(self, job: DatasetJob) -> None:
-        """Bring the rejects of all shards."""
-        self._fetch_to(sorted((job.folder / DONE_FOLDER).glob("*.jsonl")), job)
-
-    def _fetch_to(self, paths: list[Path], job: DatasetJob) -> None:
-        """Bring the files of the folder of markers that have only been noted."""
+        paths = [job.marker_path(shard) for shard in staging.marked_shards(job) if chosen[shard]]
+        paths += sorted((job.folder / DONE_FOLDER).glob("*.jsonl"))
 
         def fetch(path: Path) -> None:
             found = self._store.get(f"{done_folder(job.folder)}{path.name}")
             write_atomically(path, found.to_pybytes())
 
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        with ThreadPoolExecutor(AT_ONCE) as threads:  # those that have only been noted
             list(threads.map(fetch, [path for path in paths if path.stat().st_size == 0]))
 
     def fetch_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        self._fetch_of_dataset(
-            lambda: {*BESIDE_SHARDS, *Manifest.load(self.folder).files} - {MANIFEST}
-        )
-
-    def fetch_listed_rejects(self) -> None:
-        """Bring the list, which may be long: the other tables are not needed with it."""
-        if not self._has_tables:
-            self._fetch_of_dataset(lambda: {REJECTS})
-
-    def _fetch_of_dataset(self, names: Callable[[], set[str]]) -> None:
-        """Bring the files of the dataset that is there that have these names."""
-        while (self.folder.root / MANIFEST).exists():
-            complete = self.fetch_files(sorted(names()))
+        while (there := self._there) is not None:
+            complete = self.fetch_files(sorted({*BESIDE_SHARDS, *there.files} - {MANIFEST}))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then
             # its files are deleted.
             if complete or not self._fetch_manifest():
