@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import compress, islice, starmap
+from itertools import compress, starmap
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -502,7 +502,7 @@ class ToldSplits:
         name that may be several.
         """
         sets: dict[str, Flags] = {}
-        said, are_lists = [], len(self.places) > 1
+        said, are_lists = list[str](), len(self.places) > 1
         for name, places in self.places.items():
             own = np.zeros(len(inputs), bool)
             for place in places:
@@ -511,31 +511,26 @@ class ToldSplits:
                 elif is_folder(place):
                     own |= inputs.in_folder(place)
                 else:
-                    rows, lost, few = _listed(place, inputs)
+                    rows, lost = _listed(place, inputs)
                     own[rows] = True
+                    words = re.split("[ ,\t\n]", "\n".join(lost[:100]))
+                    are_lists |= any(suffix_of(word) in SUFFIXES for word in words)
                     if lost:
-                        are_lists |= any(
-                            suffix_of(part) in SUFFIXES
-                            for each in few
-                            for part in re.split("[ ,\t]", each)
-                        )
                         said.append(
-                            f"{printable(place)}: {counted(lost, 'name')} of no input "
-                            f"({some(few)}); skipped"
+                            f"{printable(place)}: {counted(len(lost), 'name')} of no input "
+                            f"({some(lost[:100])}); skipped"
                         )
             same = next((other for other, its in sets.items() if np.array_equal(its, own)), None)
             if same is not None:
-                said.append(
-                    f"{self.shown}: {same} and {name} are the same "
-                    f"{counted(int(own.sum()), 'input')}: one split"
-                )
+                count = counted(int(own.sum()), "input")
+                said.append(f"{self.shown}: {same} and {name} are the same {count}: one split")
             elif own.any():
                 sets[name] = own
         return sets, said, bool(said) and are_lists
 
 
-def _listed(file: str, inputs: Inputs) -> tuple[Rows, int, list[str]]:
-    """Return the inputs that a list names, the number of names of none, and a few of these.
+def _listed(file: str, inputs: Inputs) -> tuple[Rows, list[str]]:
+    """Return the inputs that a list names, and the names of none.
 
     The names have the endings of images, or none of them has.
     """
@@ -543,20 +538,18 @@ def _listed(file: str, inputs: Inputs) -> tuple[Rows, int, list[str]]:
 
     with reading(file), open(local_copy(file), encoding="utf-8-sig", errors="replace") as opened:
         lines = filter(None, map(str.strip, opened))
-        chunks = [
-            pa.array(chunk, pa.large_string())
-            for chunk in iter(lambda: list(islice(lines, AT_ONCE)), [])
-        ]
-    names = pc.unique(pa.chunked_array(chunks, pa.large_string()))
-    if not len(names):
-        return np.zeros(0, np.int64), 0, []
-    finder = inputs.by_path if suffix_of(name_of(names[0].as_py())) in SUFFIXES else inputs.by_stem
+        chunks = iter(lambda: list(islice(lines, AT_ONCE)), [])
+        parts = [pa.array(chunk, pa.large_string()) for chunk in chunks]
+    names = pc.unique(pa.chunked_array(parts, pa.large_string()))
     above = parent_of(file)
+    if not len(names):
+        return np.zeros(0, np.int64), []
+    has_endings = suffix_of(name_of(names[0].as_py())) in SUFFIXES
+    finder = inputs.by_path if has_endings else inputs.by_stem
     rows = finder.find(
         names, printable(file), [(within(above), len(names))], [(resolved(above), names)]
     )
-    absent = np.flatnonzero(rows < 0)
-    return rows[rows >= 0], len(absent), names.take(pa.array(absent[:100])).to_pylist()
+    return rows[rows >= 0], names.filter(pa.array(rows < 0)).to_pylist()
 
 
 def split_of_list(file: str) -> str | None:
