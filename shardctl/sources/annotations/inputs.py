@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import compress, starmap
+from itertools import compress, islice, starmap
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
