@@ -289,15 +289,11 @@ def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
     main = np.arange(len(rows))
     if not files.any():
         return main
-    order = np.lexsort((main, files, ids, rows))
-    same = np.zeros(len(rows), bool)
-    one, two = order[:-1], order[1:]
-    same[1:] = (
-        (rows[one] == rows[two]) & (ids[one] == ids[two]) & (rows[two] >= 0) & (ids[two] != NO_ID)
-    )
-    first = order[np.flatnonzero(~same)][np.cumsum(~same) - 1]
-    main[order] = np.where(files[first] != files[order], first, order)
-    return main
+    pairs = np.stack([rows, ids], axis=1)
+    _, firsts, group = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    first = firsts[group.reshape(-1)]
+    is_known = (rows >= 0) & (ids != NO_ID)
+    return np.where(is_known & (files[first] != files), first, main)
 
 
 def _check_points(points: pa.Array, rows: Numbers, role: Objects, faults: Faults) -> None:
