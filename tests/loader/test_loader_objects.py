@@ -34,7 +34,7 @@ from shardctl.format.layout import ENCODED_IMAGE, image_tensor
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.rle import object_masks
-from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
+from shardctl.images.object_geometry import Motion, moved_objects
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -274,7 +274,7 @@ def test_moved_objects_are_those_of_a_conversion(
             )
             given = struct(samples[number])
             assert given is not None
-            as_converted = moved_objects(given, motion, ROLE, KeepRule.of(keep))
+            as_converted = moved_objects(given, motion, ROLE, keep)
             assert_same(objects, as_converted)
             count = len(as_converted["bbox"])
             assert filled["objects_length"][place] == count

@@ -20,7 +20,6 @@ from shardctl.format.roles import Sample
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import ImageEncoding, Opened, Pixels
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
-from shardctl.images.object_geometry import KeepRule
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
@@ -143,7 +142,7 @@ class SamplePipeline:
         self.first_frames, self.unmoved = 0, dict[str, str]()
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
         self._annotated = Annotated(
-            layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved
+            layout or known, recipe.keep_objects, of_records, recipe.unmoved
         )
         self._is_annotated = bool(self._annotated)
         of_fields = layout or known
