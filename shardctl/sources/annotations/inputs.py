@@ -106,14 +106,14 @@ class Inputs:
         """Return which inputs are in a folder or below, (n,)."""
         import pyarrow.compute as pc  # 40 ms to import, and most conversions do not ask
 
-        there, paths, roots = resolved(folder), self.table["path"], self.table["root"].to_numpy()
+        there, roots = resolved(folder), self.table["root"].to_numpy()
         found = np.zeros(len(self), bool)
         for number, base in enumerate(self.bases):
             below = "" if path_below(base, there) is not None else path_below(there, base)
             if below is not None:
-                found |= (roots == number) & np.asarray(
-                    pc.starts_with(paths, f"{below}/" if below else "")
-                )
+                start = f"{below}/" if below else ""
+                is_below = np.asarray(pc.starts_with(self.table["path"], start))
+                found |= (roots == number) & is_below
         return found
 
     @cached_property
@@ -189,9 +189,8 @@ class Finder:
             unplaced = [placed[number - place] for number in left.tolist()]
             rows[left] = self._loose(unplaced, left, start is not None, differ)
             place += len(placed)
-        is_other = np.zeros(len(rows), bool)
+        is_other, unsure = np.zeros(len(rows), bool), (rows >= 0) & ~(is_exact & is_told)
         for begin in range(0, len(rows), AT_ONCE):
-            unsure = (rows >= 0) & ~(is_exact & is_told)
             here = begin + np.flatnonzero(unsure[begin : begin + AT_ONCE])
             is_other[here] = differ(here, rows[here])
         if is_other.any() and (is_other == (rows >= 0)).all():
@@ -397,24 +396,16 @@ def _are_of_other_splits(home: str, file: str, name: str, source: str, path: str
     """Return whether the last word of a split of a file in `home` and the folders that it says
     differs from that of the folders of an input. Above these only the nearest folder counts, and
     what both lie in does not: there are users called dev."""
-    outer, above = _apart(home.split("/"), source.split("/"))
+    outer, above = home.split("/"), source.split("/")
+    same = len(os.path.commonprefix([outer, above]))
     said, there = name.split("/"), path.split("/")
     if name[:1] == "/" or ":/" in name:
-        same = len(said) - len(_apart(said[::-1], there[::-1])[0])
-        said = [*_nearest(said[: len(said) - same]), *said[len(said) - same :]]
+        own = len(said) - len(os.path.commonprefix([said[::-1], there[::-1]]))
+        said = [*_nearest(said[:own]), *said[own:]]
     word = split_word(file)
-    one = roles_of([*_nearest(outer), word.word if word else "", *said])
-    other = roles_of([*_nearest(above), *there])
+    one = roles_of([*_nearest(outer[same:]), word.word if word else "", *said])
+    other = roles_of([*_nearest(above[same:]), *there])
     return bool(one and other) and one.isdisjoint(other)
-
-
-def _apart(one: list[str], other: list[str]) -> tuple[list[str], list[str]]:
-    """Return two lists without what both begin with."""
-    same = next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
-    )
-    return one[same:], other[same:]
 
 
 def _nearest(folders: list[str]) -> list[str]:
