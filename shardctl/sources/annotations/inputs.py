@@ -397,10 +397,10 @@ def _are_of_other_splits(home: str, file: str, name: str, source: str, path: str
     differs from that of the folders of an input. Above these only the nearest folder counts, and
     what both lie in does not: there are users called dev."""
     outer, above = home.split("/"), source.split("/")
-    same = len(os.path.commonprefix([outer, above]))
+    same = len(os.path.commonprefix([outer, above]))  # noqa: RUF071 - of lists
     said, there = name.split("/"), path.split("/")
     if name[:1] == "/" or ":/" in name:
-        own = len(said) - len(os.path.commonprefix([said[::-1], there[::-1]]))
+        own = len(said) - len(os.path.commonprefix([said[::-1], there[::-1]]))  # noqa: RUF071 - of lists
         said = [*_nearest(said[:own]), *said[own:]]
     word = split_word(file)
     one = roles_of([*_nearest(outer[same:]), word.word if word else "", *said])
