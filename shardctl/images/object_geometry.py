@@ -354,7 +354,7 @@ def cut_to(
     masked = areas > 0
     visible = np.divide(areas if cut is polygons else cut.areas(), areas, out=visible, where=masked)
     if turned:
-        after = np.where(masked[:, None], _around(cut, after), after)
+        after = np.where(masked[:, None], cut.around(after), after)
     leaves = masked & ((visible < 1 - _ROUNDING) | _ends_before(within))
     if leaves.any():
         of_each = (np.broadcast_to(limit, (len(before), 2))[leaves] for limit in (low, high))
@@ -398,7 +398,7 @@ def moved_places(
         whole = before if whole is boxes else leg.boxes(whole)
         growth = growth * leg.growth(boxes, before, polygons, moved)
         if moved is not None and not leg.keeps_boxes:
-            before = _around(moved, before)
+            before = moved.around(before)
         within, boxes, share, masked, polygons = cut_to(
             before, moved, low, high, not leg.keeps_boxes
         )
@@ -577,16 +577,6 @@ def _moved_polygons(polygons: Polygons, leg: Motion | Moves) -> Polygons:
     lost = np.bincount(polygons.of_points[~finite], minlength=len(polygons.lengths)) > 0
     lengths = np.where(lost, 0, polygons.lengths)
     return Polygons(points[~lost[polygons.of_points]], lengths, polygons.counts)
-
-
-def _around(polygons: Polygons, boxes: Floats) -> Floats:
-    """Return the boxes around the polygons of objects, those of `boxes` where an object has
-    none."""
-    found = [
-        tuple(box) if around is None else around
-        for around, box in zip(polygons.boxes(), boxes, strict=True)
-    ]
-    return np.array(found, np.float64)
 
 
 def _ratio(some: Floats, others: Floats, otherwise: Floats) -> Floats:
