@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 from PIL import Image, ImageFilter
 
 Levels = npt.NDArray[np.int64]
@@ -156,7 +157,16 @@ FRACTION = 1 << SHIFT
 def saturation(image: Image.Image, factor: float) -> Image.Image:
     """Blend with the grey image: 0 gives a grey image, 1 the image itself, 2 doubles the
     differences from grey."""
-    return Image.blend(grayscale(image), image, factor)
+    return _blend(grayscale(image), image, factor)
+
+
+def _blend(start: Image.Image, end: Image.Image, factor: float) -> Image.Image:
+    """Return `start + factor * (end - start)`. Recorded digests have it without the metadata of
+    the image where Pillow is Pillow-SIMD."""
+    made = Image.blend(start, end, factor)
+    if ".post" in PIL.__version__:
+        made.info = {}
+    return made
 
 
 def grayscale(image: Image.Image) -> Image.Image:
@@ -249,7 +259,7 @@ Values = npt.NDArray[np.float32]
 
 def sharpness(image: Image.Image, factor: float) -> Image.Image:
     """Blend with a smoothed image: 0 gives that image, 1 the image itself, 2 a sharpened one."""
-    return Image.blend(image.filter(ImageFilter.SMOOTH), image, factor)
+    return _blend(image.filter(ImageFilter.SMOOTH), image, factor)
 
 
 def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = None) -> Image.Image:

@@ -22,7 +22,7 @@ from shardctl.sources.export_description import (
     may_be_of_export,
 )
 from shardctl.sources.files import exists, read_small, version_of
-from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
+from shardctl.sources.format_table import INPUT_FORMATS, Sidecar
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.formats.beside import MOST_BYTES, is_beside, json_in
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
@@ -61,7 +61,7 @@ _EXCLUSIONS = _by_ending(
     (endings, rule) for row in INPUT_FORMATS for endings, rule in [row.excluded] if endings
 )
 _FOLDERS = _by_ending(
-    (row.folder.endings, (re.compile(row.folder.path), row.folder.file))
+    (row.folder[0], (re.compile(row.folder[1]), row.folder[2]))
     for row in INPUT_FORMATS
     if row.folder is not None
 )
@@ -72,7 +72,7 @@ _FAILURES = ".parquet"
 _SUFFIXES = frozenset((*_SIDECARS, *_EXCLUSIONS, _FAILURES))
 """The endings of files that may describe or repeat others."""
 
-_NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.numbered for ending in row.endings)
+_NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.of_tfds for ending in row.endings)
 """How the endings of numbered files begin."""
 
 _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
@@ -138,7 +138,7 @@ def inputs_among(
             continue
         name = file.path.rpartition("/")[2]
         if (sidecar := _sidecar_of(name, file)) is not None:
-            if sidecar.use is not Use.NOTHING:
+            if sidecar.use != "nothing":
                 beside.append(file)
             if sidecar.missing and (sentence := import_attribute(sidecar.missing)(file)):
                 lost.append(f"{MISSING}{sentence}")
@@ -201,7 +201,7 @@ def _sidecar_of(name: str, file: FoundFile) -> Sidecar | None:
         return None
     for sidecar, pattern in _SIDECARS[file.suffix]:
         match = pattern.fullmatch(name)
-        if match is None or (file.fault is not None and sidecar.use is Use.DESCRIBES):
+        if match is None or (file.fault is not None and sidecar.use == "describes"):
             continue
         # Match.expand takes 5 µs: it parses the name each time
         group = match[1] if match.lastindex else ""

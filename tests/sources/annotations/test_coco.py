@@ -1,19 +1,16 @@
 from __future__ import annotations
-
 import json
-from itertools import groupby
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from making import box, coco_file, converted, photo, photos, rejects, samples
-
 import shardctl
-from shardctl.errors import DatasetError, InputError, UsageError
+from itertools import groupby
+from making import (box, coco_file, converted, photo, photos, rejects, samples)
+from pathlib import Path
+from shardctl.errors import (DatasetError, InputError, UsageError)
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations import json_parts
 from shardctl.sources.annotations.coco import mirrored_points
+from typing import Any
 
 
 @pytest.fixture
@@ -316,6 +313,7 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path, source):
             box(1, id=6, area=10**400),
             "annotation 1 of annotations (id 6) has something else than finite numbers as its area",
         ),
+        (box(1, iscrowd="0"), "has an iscrowd that is neither 0 nor 1"),
         (box(1, area="12"), "has an area that is not a number"),
         (box(1, area=[3]), "has an area that is not a number"),
         (box(1, area=False), "has an area that is not a number"),
