@@ -2,29 +2,41 @@
 sample or filled up."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
-from collections.abc import (Callable, Collection, Sequence)
-from dataclasses import (dataclass, replace)
-from shardctl.errors import (DatasetError, Rejection, UsageError)
-from shardctl.format.arrays import (Array, Bools, DType, Indices, Shape, leaf_of)
+
+from shardctl.errors import DatasetError, Rejection, UsageError
+from shardctl.format.arrays import Array, Bools, DType, Indices, Shape, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
-from shardctl.images.geometry import (Patch, Size, View)
-from shardctl.images.object_geometry import (Keep, Motion, MovedMasks, Moves, VisibleSpans, moved_keypoints, moved_places, visible_columns)
-from shardctl.images.polygons import (Polygons, stretches)
-from shardctl.loader.blocks.column import (Column, is_missing, numbers_of)
-from shardctl.loader.blocks.convert import (Misfit, Views)
+from shardctl.images.geometry import Patch, Size, View
+from shardctl.images.object_geometry import (
+    Keep,
+    Motion,
+    MovedMasks,
+    Moves,
+    VisibleSpans,
+    moved_keypoints,
+    moved_places,
+    visible_columns,
+)
+from shardctl.images.polygons import Polygons, stretches
+from shardctl.loader.blocks.column import Column, is_missing, numbers_of
+from shardctl.loader.blocks.convert import Misfit, Views
 from shardctl.loader.blocks.gather import Located
-from shardctl.loader.blocks.locate import (BlockSources, Samples)
-from shardctl.loader.blocks.memory import (Batch, BatchMemory)
-from shardctl.loader.blocks.pictures import (encoded_images, limit_of, most_pixels, why_undecoded)
+from shardctl.loader.blocks.locate import BlockSources, Samples
+from shardctl.loader.blocks.memory import Batch, BatchMemory
+from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
-from typing import Any
 
 
 def moves_of(

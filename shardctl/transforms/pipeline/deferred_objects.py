@@ -1,33 +1,50 @@
 """What is marked in an image, moved along with it through the steps of a recipe."""
 
 from __future__ import annotations
+
 import math
-import numpy as np
-import pyarrow as pa
 import sys
-from collections.abc import (Callable, Collection, Iterator, Mapping, Sequence)
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
-from shardctl.format.roles import (Mask, Objects, Roles, Sample)
+from shardctl.format.roles import Mask, Objects, Roles, Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import (Opened, mask_png, open_image)
-from shardctl.images.codecs.resampling import (patch_mover, resampled_mask)
+from shardctl.images.codecs.image import Opened, mask_png, open_image
+from shardctl.images.codecs.resampling import patch_mover, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import (Size, Stage)
-from shardctl.images.object_geometry import (Keep, Motion, MovedMasks, VisibleSpans, moved_objects, moved_together, visible_columns)
-from shardctl.sources.annotations.base import (AnnotationRule, BAD)
-from shardctl.sources.annotations.finishing import (fitted, mask_values, orientation_of, turned_objects, upright_mask)
+from shardctl.images.geometry import Size, Stage
+from shardctl.images.object_geometry import (
+    Keep,
+    Motion,
+    MovedMasks,
+    VisibleSpans,
+    moved_objects,
+    moved_together,
+    visible_columns,
+)
+from shardctl.sources.annotations.base import BAD, AnnotationRule
+from shardctl.sources.annotations.finishing import (
+    fitted,
+    mask_values,
+    orientation_of,
+    turned_objects,
+    upright_mask,
+)
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.label_table import some
-from shardctl.system.text import (counted, printable)
-from shardctl.transforms.values import (UnfitValue, describe, plain_value, value_size)
-from types import MappingProxyType
-from typing import Any
+from shardctl.system.text import counted, printable
+from shardctl.transforms.values import UnfitValue, describe, plain_value, value_size
 
 Members = dict[str, Any]
 """The objects of an image, a list for each member; or one of them, or a mask."""

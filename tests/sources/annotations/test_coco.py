@@ -1,16 +1,19 @@
 from __future__ import annotations
+
 import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from making import box, coco_file, converted, photo, photos, rejects, samples
+
 import shardctl
-from itertools import groupby
-from making import (box, coco_file, converted, photo, photos, rejects, samples)
-from pathlib import Path
-from shardctl.errors import (DatasetError, InputError, UsageError)
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations import json_parts
 from shardctl.sources.annotations.coco import mirrored_points
-from typing import Any
 
 
 @pytest.fixture
