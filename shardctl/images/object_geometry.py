@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.format.roles import Objects
-from shardctl.images.defaults import CENTRE, KEPT_SHARE
+from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import (
     Box,
     Counts,
@@ -216,35 +216,28 @@ def _corners(boxes: Floats) -> Floats:
     return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
 
 
-@dataclass(frozen=True)
-class KeepRule:
-    """Which objects are kept when an image is cut: those of which at least `share` of the area is
-    visible, or with CENTRE those whose centre is."""
+Keep = float | str
+"""Which objects are kept when an image is cut: those of which at least this share of the area is
+visible, or with CENTRE those whose centre is."""
 
-    share: float | None = KEPT_SHARE
 
-    @classmethod
-    def of(cls, rule: float | str) -> KeepRule:
-        """Read a number from 0 to 1, or `center`."""
-        return cls(None if rule == CENTRE else float(rule))
+def _are_kept(rule: Keep, before: Floats, after: Floats, visible: Floats, masked: Flags) -> Flags:
+    """Return which of n objects are kept: (n,).
 
-    def keeps(self, before: Floats, after: Floats, visible: Floats, masked: Flags) -> Flags:
-        """Return which of n objects are kept: (n,).
-
-        `before` (n, 4) are their moved boxes (left, top, right, bottom), `after` what is visible of
-        them, `visible` (n,) the visible share of their area. Those that are `masked` (n,) are seen
-        where their mask is, whatever their box says.
-        """
-        inside = (after[:, 2:] > after[:, :2]).all(axis=1)
-        # A box without an area has no share of it: it is kept where it lies in the image.
-        flat = ~(before[:, 2:] > before[:, :2]).all(axis=1) & ~masked
-        inside = (inside | masked) & (visible > 0)
-        centre = (before[:, :2] + before[:, 2:]) / 2
-        at_the_end = (centre == after[:, 2:]) & (before[:, :2] == before[:, 2:])
-        centred = ((centre >= after[:, :2]) & ((centre < after[:, 2:]) | at_the_end)).all(axis=1)
-        if self.share is None:
-            return np.asarray((inside | flat) & centred)
-        return np.where(flat, centred, inside & (visible >= self.share - _ROUNDING))
+    `before` (n, 4) are their moved boxes (left, top, right, bottom), `after` what is visible of
+    them, `visible` (n,) the visible share of their area. Those that are `masked` (n,) are seen
+    where their mask is, whatever their box says.
+    """
+    inside = (after[:, 2:] > after[:, :2]).all(axis=1)
+    # A box without an area has no share of it: it is kept where it lies in the image.
+    flat = ~(before[:, 2:] > before[:, :2]).all(axis=1) & ~masked
+    inside = (inside | masked) & (visible > 0)
+    centre = (before[:, :2] + before[:, 2:]) / 2
+    at_the_end = (centre == after[:, 2:]) & (before[:, :2] == before[:, 2:])
+    centred = ((centre >= after[:, :2]) & ((centre < after[:, 2:]) | at_the_end)).all(axis=1)
+    if rule == CENTRE:
+        return np.asarray((inside | flat) & centred)
+    return np.where(flat, centred, inside & (visible >= float(rule) - _ROUNDING))
 
 
 VisibleSpans = tuple[Counts, Counts]
@@ -361,7 +354,7 @@ def cut_to(
     masked = areas > 0
     visible = np.divide(areas if cut is polygons else cut.areas(), areas, out=visible, where=masked)
     if turned:
-        after = np.where(masked[:, None], _around(cut, after), after)
+        after = np.where(masked[:, None], cut.around(after), after)
     leaves = masked & ((visible < 1 - _ROUNDING) | _ends_before(within))
     if leaves.any():
         of_each = (np.broadcast_to(limit, (len(before), 2))[leaves] for limit in (low, high))
@@ -381,7 +374,7 @@ def moved_places(
     xywh: Floats,
     polygons: Polygons | None,
     legs: Sequence[Motion | Moves],
-    rule: KeepRule,
+    rule: Keep,
     masks: MovedMasks | None = None,
     turned: bool = False,
 ) -> MovedPlaces:
@@ -405,7 +398,7 @@ def moved_places(
         whole = before if whole is boxes else leg.boxes(whole)
         growth = growth * leg.growth(boxes, before, polygons, moved)
         if moved is not None and not leg.keeps_boxes:
-            before = _around(moved, before)
+            before = moved.around(before)
         within, boxes, share, masked, polygons = cut_to(
             before, moved, low, high, not leg.keeps_boxes
         )
@@ -416,7 +409,7 @@ def moved_places(
         if masks is not None:
             there, masked = there | masks.there, masked | masks.there
             seen = np.where(masks.there, masks.share, visible)
-        kept &= there & rule.keeps(whole, within, seen, masked)
+        kept &= there & _are_kept(rule, whole, within, seen, masked)
     times = growth * visible
     if masks is not None:
         boxes, times = masks.measured(boxes, growth, visible, turned)
@@ -431,7 +424,7 @@ def moved_objects(
     objects: Mapping[str, Any],
     motion: Motion,
     role: Objects,
-    rule: KeepRule,
+    rule: Keep,
     masks: MovedMasks | None = None,
 ) -> dict[str, Any]:
     """Return the objects of a sample after a motion: a struct of lists with an item for each object
@@ -452,7 +445,7 @@ Moving = tuple[Mapping[str, Any], Motion]
 """The objects of a sample, and their motion."""
 
 
-def moved_together(given: Sequence[Moving], role: Objects, rule: KeepRule) -> list[dict[str, Any]]:
+def moved_together(given: Sequence[Moving], role: Objects, rule: Keep) -> list[dict[str, Any]]:
     """Return the objects of several samples, each after its own motion, as `moved_objects` gives
     them one by one.
 
@@ -584,16 +577,6 @@ def _moved_polygons(polygons: Polygons, leg: Motion | Moves) -> Polygons:
     lost = np.bincount(polygons.of_points[~finite], minlength=len(polygons.lengths)) > 0
     lengths = np.where(lost, 0, polygons.lengths)
     return Polygons(points[~lost[polygons.of_points]], lengths, polygons.counts)
-
-
-def _around(polygons: Polygons, boxes: Floats) -> Floats:
-    """Return the boxes around the polygons of objects, those of `boxes` where an object has
-    none."""
-    found = [
-        tuple(box) if around is None else around
-        for around, box in zip(polygons.boxes(), boxes, strict=True)
-    ]
-    return np.array(found, np.float64)
 
 
 def _ratio(some: Floats, others: Floats, otherwise: Floats) -> Floats:

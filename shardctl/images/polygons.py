@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.images.geometry import Box, Counts, Flags, Floats, bounds
+from shardctl.images.geometry import Counts, Flags, Floats
 
 _FEWEST = 3
 """Points of a polygon; what is left with fewer when it was cut off is not one."""
+
+_NOTHING = (np.inf, np.inf, -np.inf, -np.inf)
+"""The box around nothing."""
 
 _BESIDE = 1e-6
 """Pixels from a corner at which a polygon is looked for: one may begin at the corner, and be on its
@@ -59,13 +62,13 @@ class Polygons:
         arrays = [flat[part] for part in stretches(2 * self.lengths)]
         return [arrays[part] for part in stretches(self.counts)]
 
-    def boxes(self) -> list[Box | None]:
-        """Return the smallest box around the polygons of each object, None for one that has
-        none."""
-        of_objects = stretches(np.bincount(self.owners, self.lengths, len(self.counts)).astype(int))
-        return [
-            bounds(self.points[part]) if part.stop > part.start else None for part in of_objects
-        ]
+    def around(self, otherwise: Floats) -> Floats:
+        """Return the smallest box around the polygons of each object, (T, 4): that of `otherwise`
+        for one that has none."""
+        owners, found = self.owners[self.of_points], np.full((len(self.counts), 4), _NOTHING)
+        np.minimum.at(found[:, :2], owners, self.points)
+        np.maximum.at(found[:, 2:], owners, self.points)
+        return np.where(np.isfinite(found), found, otherwise)
 
     def cut(self, low: Floats, high: Floats) -> Polygons:
         """Return what lies between `low` and `high`, (x, y) for all or (T, 2) for each object. A
@@ -137,7 +140,7 @@ class Polygons:
         seen = (
             (enter < leave) & ~aside.any(axis=1) & ((middle > low_) & (middle < high_)).all(axis=1)
         )
-        found = np.full((len(self.counts), 4), (np.inf, np.inf, -np.inf, -np.inf))
+        found = np.full((len(self.counts), 4), _NOTHING)
         for at in (enter, leave):
             places = np.clip(self.points + way * at[:, None], low_, high_)[seen]
             np.minimum.at(found[:, :2], owners[seen], places)
@@ -171,8 +174,6 @@ class Polygons:
     def without_slivers(self) -> Polygons:
         """Return only what has at least three points."""
         stay = self.lengths >= _FEWEST
-        if stay.all():
-            return self
         counts = np.bincount(self.owners[stay], minlength=len(self.counts))
         return Polygons(self.points[stay[self.of_points]], self.lengths[stay], counts)
 

@@ -76,7 +76,9 @@ def _kind(data: bytes | str) -> Kind | None:
     if isinstance(data, bytes) and _opens(data):
         return "image"
     start = data[:MOST_BYTES]
-    if _is_annotation(start.encode("utf-8", "replace") if isinstance(start, str) else start):
+    begin = start.encode("utf-8", "replace") if isinstance(start, str) else start
+    # the labels of YOLO, or an annotation of VOC
+    if _YOLO.fullmatch(begin) or (b"<annotation" in begin and b"<bndbox" in begin):
         return "annotation"
     return "other" if isinstance(start, bytes) else _kind_of_text(start)
 
@@ -91,23 +93,14 @@ def _opens(data: bytes) -> bool:
     return True
 
 
-def _is_annotation(data: bytes) -> bool:
-    """Return whether a text is the labels of YOLO, or an annotation of VOC."""
-    return bool(_YOLO.fullmatch(data)) or (b"<annotation" in data and b"<bndbox" in data)
-
-
 def _kind_of_text(text: str) -> Kind | None:
     """Return what a text is; None where it does not say, as -1 in the place of coordinates."""
     words = [word for word in _SEPARATED.split(text) if word]
-    if not words or (len(words) == 1 and _NUMBER.fullmatch(words[0])):
+    are_numbers = all(map(_NUMBER.fullmatch, words))
+    if are_numbers and len(words) <= 1:
         return None
     is_path = text.partition("?")[0].strip().lower().endswith(_IMAGE_ENDINGS)
-    found = (
-        is_path
-        or all(map(_NUMBER.fullmatch, words))
-        or _BRACKETED.match(text)
-        or _FILE.fullmatch(text)
-    )
+    found = is_path or are_numbers or _BRACKETED.match(text) or _FILE.fullmatch(text)
     return "numbers" if found else "other"
 
 
@@ -129,22 +122,10 @@ MASK_NAMES = frozenset(("mask", "masks"))
 NUMBER_NAMES = tuple(
     frozenset(names.split())
     for names in (
-        *(
-            "xmin ymin xmax ymax",
-            "minx miny maxx maxy",
-            "x1 y1 x2 y2",
-            "x0 y0 x1 y1",
-            "left top right bottom",
-        ),
-        *(
-            "left top width height",
-            "x y w h",
-            "x y width height",
-            "x1 y1 width height",
-            "xcenter ycenter width height",
-        ),
-        "cx cy w h",
-    )
+        "xmin ymin xmax ymax,minx miny maxx maxy,x1 y1 x2 y2,x0 y0 x1 y1,left top right bottom,"
+        "left top width height,x y w h,x y width height,x1 y1 width height,"
+        "xcenter ycenter width height,cx cy w h"
+    ).split(",")
 )
 """Names of numbers, or of lists of them, that together are boxes: in records of TensorFlow with the
 same path before them."""
@@ -192,13 +173,8 @@ def known_places(fields: Iterable[pa.Field], within: str = "") -> list[str]:
         if _is_number(_leaf(f.type)[0]):
             path, _, name = f.name.rpartition("/")
             numbers.setdefault(path, {})[_plain(name)] = f.name
-    boxes = {
-        same[name]
-        for same in numbers.values()
-        for names in NUMBER_NAMES
-        if names <= same.keys()
-        for name in names
-    }
+    pairs = ((same, names) for same in numbers.values() for names in NUMBER_NAMES)
+    boxes = {same[name] for same, names in pairs if names <= same.keys() for name in names}
     for f in listed:
         leaf, _ = _leaf(f.type)
         if f.name in boxes or _is_place(f):
@@ -222,11 +198,9 @@ def has_values_to_see(type_: pa.DataType) -> bool:
     """Return whether values are texts or bytes, or have some in lists and structs: only their
     values tell what they are."""
     leaf, _ = _leaf(type_)
-    return (
-        any(has_values_to_see(f.type) for f in leaf)
-        if pa.types.is_struct(leaf)
-        else _is_text(leaf) or _is_bytes(leaf)
-    )
+    if pa.types.is_struct(leaf):
+        return any(has_values_to_see(f.type) for f in leaf)
+    return _is_text(leaf) or _is_bytes(leaf)
 
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
@@ -251,10 +225,10 @@ def said_of_unknown(step: str, names: Sequence[str], option: str) -> str:
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
     """Return what can be done about columns of records and of labels files that a step of a recipe
     does not move."""
-    ways = ["those of records with --fields, which names those to keep"] if of_records else []
-    ways += (
-        [f"those of a labels file with --drop-columns {','.join(of_labels)}"] if of_labels else []
-    )
+    ways = [
+        *(["those of records with --fields, which names those to keep"] if of_records else []),
+        *([f"those of labels with --drop-columns {','.join(of_labels)}"] if of_labels else []),
+    ]
     unmoved = ",".join([*of_records, *of_labels])
     return f"Leave out {step}; or keep them with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
 
@@ -295,13 +269,9 @@ def _is_place(field: pa.Field) -> bool:
 def _is_shown(field: pa.Field, kinds: Collection[Kind]) -> bool:
     """Return whether the first values of a column are images or annotations, or it has the name of
     places and texts of them."""
-    if "image" in kinds or "annotation" in kinds:
-        return True
-    return (
-        _is_text(_leaf(field.type)[0])
-        and bool(_names(field) & PLACE_NAMES)
-        and ("numbers" in kinds or not kinds)
-    )
+    is_place = _is_text(_leaf(field.type)[0]) and bool(_names(field) & PLACE_NAMES)
+    may_be = "numbers" in kinds or not kinds
+    return "image" in kinds or "annotation" in kinds or (is_place and may_be)
 
 
 def _may_be_places(type_: pa.DataType) -> bool:
@@ -343,8 +313,6 @@ def _is_text(type_: pa.DataType) -> bool:
 def _leaf(type_: pa.DataType) -> tuple[pa.DataType, int]:
     """Return the type of the values in lists and tensors, and in how many lists they are."""
     leaf, depth = leaf_of(type_)
-    return (
-        (leaf.value_type, depth + len(leaf.shape))
-        if isinstance(leaf, pa.FixedShapeTensorType)
-        else (leaf, depth)
-    )
+    if isinstance(leaf, pa.FixedShapeTensorType):
+        return leaf.value_type, depth + len(leaf.shape)
+    return leaf, depth

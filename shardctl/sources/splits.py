@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from shardctl.errors import UsageError
 
@@ -59,28 +60,17 @@ class SplitWord:
 def split_word(name: str) -> SplitWord | None:
     """Return the split word in a name, None if there is none."""
     joined = re.sub(r"(?i)(?<![a-z])(hold|held)[-_ ]out(?![a-z])", r"\1out", name)
-    parts = [part for found in _PART.findall(joined) for part in _split_joined(found.lower())]
-    place = next((place for place in range(len(parts)) if _is_word(parts, place)), None)
-    if place is None:
-        return None
-    word, after = parts[place], parts[place + 1 :]
-    alone = joined.lower().startswith(word) and all(map(_is_short, parts[1:]))
-    return SplitWord(word, _PLACES[word][0], alone, (*parts[:place], *after))
-
-
-def _split_joined(part: str) -> tuple[str, ...]:
-    found = _JOINED.fullmatch(part)
-    return (found[1] or found[2], "set") if found else (part,)
-
-
-def _is_word(parts: list[str], place: int) -> bool:
-    return parts[place] in _PLACES and not (
-        parts[place] == "valid" and _OF_TIME.intersection(parts[place + 1 : place + 2])
-    )
-
-
-def _is_short(part: str) -> bool:
-    return part.isdigit() or len(part) <= 2
+    parts = list[str]()
+    for part in map(str.lower, _PART.findall(joined)):
+        found = _JOINED.fullmatch(part)
+        parts += (found[1] or found[2], "set") if found else (part,)
+    for place, (word, after) in enumerate(pairwise([*parts, ""])):
+        if word in _PLACES and not (word == "valid" and after in _OF_TIME):
+            is_short = all(part.isdigit() or len(part) <= 2 for part in parts[1:])
+            alone = is_short and joined.lower().startswith(word)
+            rest = (*parts[:place], *parts[place + 1 :])
+            return SplitWord(word, _PLACES[word][0], alone, rest)
+    return None
 
 
 _OF_TWO = {"trainval": {0, 1}, "eval": {1, 2}, "evaluation": {1, 2}}

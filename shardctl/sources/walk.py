@@ -190,7 +190,14 @@ def _walk_folder(
                 notice(notice_of_loop(folder))
                 continue
             ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
-            names, utf8 = _names_in(folder, descriptor)
+            try:
+                names = os.listdir(descriptor)
+            except OSError as error:
+                raise _unlisted(folder, error) from error
+            utf8 = are_utf8([folder.path]) and are_utf8(names)
+            # in the order of their bytes: UTF-8 sorts as its characters do, and comparing strings
+            # as they are takes a third of the time
+            names.sort(key=None if utf8 else os.fsencode)
             in_folder, new = folder.path, tuple.__new__
             below = f"{in_folder}/" if in_folder else ""
             within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
@@ -208,19 +215,9 @@ def _walk_folder(
                 if stat.S_ISREG(status.st_mode):
                     path, size, mtime_ns = below + name, status.st_size, status.st_mtime_ns
                     # As in FoundFile.of, which would take a tenth of the time of a file.
-                    found = new(
-                        FoundFile,
-                        (
-                            number,
-                            path,
-                            within + name,
-                            in_folder,
-                            suffix_of(name),
-                            size,
-                            mtime_ns,
-                            None,
-                        ),
-                    )
+                    opened, suffix = within + name, suffix_of(name)
+                    made = (number, path, opened, in_folder, suffix, size, mtime_ns, None)
+                    found = new(FoundFile, made)
                     yield found if utf8 or are_utf8([path]) else _not_utf8(found)
                 elif stat.S_ISDIR(status.st_mode):
                     folders.append(Folder(below + name, within + name, ancestors))
@@ -241,9 +238,8 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
             FoundFile, (number, name_of(url), url, "", suffix_of(name_of(url)), size, version, None)
         )
         return
-    keys = keys_of(url)
-    start = len(what.key) + 1 if what.key else 0
-    stack = [(f"{what.key}/" if what.key else "", *under(keys, f"{what.key}/" if what.key else ""))]
+    keys, top = keys_of(url), f"{what.key}/" if what.key else ""
+    start, stack = len(top), [(top, *under(keys, top))]
     while stack:
         prefix, first, end = stack.pop()
         folder = prefix[start:-1]
@@ -299,19 +295,6 @@ def _in_folder(
             folders.append((below[len(prefix) : -1], below, row + place, last))
             place = last - row
         row += place
-
-
-def _names_in(folder: Folder, descriptor: int) -> tuple[list[str], bool]:
-    """Return the names in a folder in the order of their bytes, and whether all of them and its own
-    path are UTF-8."""
-    try:
-        names = os.listdir(descriptor)
-    except OSError as error:
-        raise _unlisted(folder, error) from error
-    utf8 = are_utf8([folder.path]) and are_utf8(names)
-    # UTF-8 sorts as its characters do, and comparing strings as they are takes a third of the time.
-    names.sort(key=None if utf8 else os.fsencode)
-    return names, utf8
 
 
 def _unlisted(folder: Folder, error: OSError) -> InputError:

@@ -18,7 +18,7 @@ from shardctl.format.roles import Objects
 from shardctl.images.codecs.resampling import resampled, resampled_mask
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
-from shardctl.images.object_geometry import KeepRule, Motion, moved_objects, moved_together
+from shardctl.images.object_geometry import Motion, moved_objects, moved_together
 from shardctl.images.polygons import Polygons
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image.warp import affine, perspective, rotation
@@ -73,7 +73,7 @@ def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(motion, box, int
         "segmentation": [[outline]],
         "keypoints": [[[left + width / 2, top + height / 2, 2.0]]],
     }
-    moved = moved_objects(objects, Motion.of(size, picture.stages), Objects(), KeepRule(0.0))
+    moved = moved_objects(objects, Motion.of(size, picture.stages), Objects(), 0.0)
     near = 0.1 if interpolation == "bilinear" else 0.51
     (bx, by, bw, bh), (px, py, _) = moved["bbox"][0], moved["keypoints"][0][0]
     assert math.dist((bx + bw / 2, by + bh / 2), expected) < near
@@ -108,7 +108,7 @@ def test_views_move_boxes_as_pixels(part, flip, vflip, size):
         {"bbox": [box], "category": [0]},
         Motion.of((131, 97), [view]),
         Objects(),
-        KeepRule.of("center"),
+        "center",
     )
     x, y, w, h = moved["bbox"][0]
     assert (
@@ -129,21 +129,14 @@ def test_which_objects_a_crop_keeps(rule, kept):
     }
     view = View.whole((100, 80)).cropped(0, 0, 50, 40)
     assert (
-        len(
-            moved_objects(objects, Motion.of((100, 80), [view]), Objects(), KeepRule.of(rule))[
-                "bbox"
-            ]
-        )
-        == kept
+        len(moved_objects(objects, Motion.of((100, 80), [view]), Objects(), rule)["bbox"]) == kept
     )
 
 
 def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is():
     motion = Motion.of((20, 10), [View.whole((20, 10)).cropped(5, 0, 10, 10), Pad(3, 4, (30, 30))])
     assert motion.seen == (3, 4, 13, 14)
-    moved = moved_objects(
-        {"bbox": [[0, 0, 20, 10]], "category": [1]}, motion, Objects(), KeepRule(0.1)
-    )
+    moved = moved_objects({"bbox": [[0, 0, 20, 10]], "category": [1]}, motion, Objects(), 0.1)
     assert moved["bbox"] == [[3, 4, 10, 10]]
 
 
@@ -382,7 +375,7 @@ def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolati
         "area": [30000.0],
         "segmentation": [[[0, 0, 200, 0, 200, 150, 0, 150]]],
     }
-    moved = moved_objects(objects, Motion.of((200, 150), picture.stages), Objects(), KeepRule(0.0))
+    moved = moved_objects(objects, Motion.of((200, 150), picture.stages), Objects(), 0.0)
     assert area(moved["segmentation"][0][0]) == pytest.approx(seen.sum(), rel=0.02)
     assert moved["area"][0] == pytest.approx(seen.sum(), rel=0.02)
     (top, left), (bottom, right) = np.argwhere(seen).min(axis=0), np.argwhere(seen).max(axis=0) + 1
@@ -393,7 +386,7 @@ def test_what_a_warp_makes_a_line_of_is_no_longer_marked():
     flat = Warp.of(View.whole((20, 10)), np.array([[1.0, 0, 0], [0, 0, 5], [0, 0, 1]]), (20, 10))
     motion = Motion.of((20, 10), [flat])
     objects = {"bbox": [[0, 0, 20, 10], [0, 0, 0, 0]], "category": [0, 1]}
-    assert moved_objects(objects, motion, Objects(), KeepRule(0.0)) == {"bbox": [], "category": []}
+    assert moved_objects(objects, motion, Objects(), 0.0) == {"bbox": [], "category": []}
 
 
 def test_a_mask_is_there_where_the_horizon_lies_before_the_image():
@@ -460,10 +453,8 @@ def test_objects_of_many_images_are_moved_as_those_of_each(samples, absent, keep
         stages = picture_of(Image.new("RGB", (101, 83)), *steps, seed=seed).stages
         lists = {name: [each[name] for each in objects] for name in members}
         given_ones.append((lists, Motion.of((101, 83), stages)))
-    together = moved_together(given_ones, role, KeepRule.of(keep))
-    alone = [
-        moved_objects(objects, motion, role, KeepRule.of(keep)) for objects, motion in given_ones
-    ]
+    together = moved_together(given_ones, role, keep)
+    alone = [moved_objects(objects, motion, role, keep) for objects, motion in given_ones]
     assert repr(together) == repr(alone)
 
 
@@ -473,6 +464,6 @@ def test_the_area_of_a_box_without_one_stays_as_it_was_given():
         {"bbox": [[3, 3, 0, 0], [1, 1, 2, 2]], "area": [0.5, 3.0]},
         mirrored,
         Objects(),
-        KeepRule(0.1),
+        0.1,
     )
     assert moved == {"bbox": [[7, 3, 0, 0], [7, 1, 2, 2]], "area": [0.5, 3.0]}

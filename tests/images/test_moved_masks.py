@@ -23,7 +23,7 @@ from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.codecs.rle import inside, object_masks
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import View, apply
-from shardctl.images.object_geometry import KeepRule, Motion
+from shardctl.images.object_geometry import Motion
 from shardctl.transforms.pipeline.deferred_objects import Annotated
 
 SIZE = (80, 70)
@@ -45,7 +45,7 @@ leave."""
 def annotated(keep: float | str = 0.0) -> Annotated:
     return Annotated(
         Layout("images", pa.schema([("objects", MEMBERS)]), Roles({"objects": Objects()})),
-        KeepRule.of(keep),
+        keep,
     )
 
 

@@ -18,7 +18,7 @@ import shardctl
 from shardctl.errors import UsageError
 from shardctl.format.roles import Objects
 from shardctl.images import pixels
-from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
+from shardctl.images.object_geometry import Motion, moved_objects
 from shardctl.images.pixels import adjust
 from shardctl.transforms.base import EVERYTHING, ImageTransform
 from shardctl.transforms.settings import SettingError
@@ -198,9 +198,7 @@ def test_boxes_follow_what_the_policies_move():
         made = picture_of(image, {"name": "rand_augment", "num_ops": 3, "magnitude": 6}, seed=seed)
         pixels = values(made.image)
         motion = Motion.of(size, made.stages)
-        moved = moved_objects(
-            {"bbox": [list(box)], "category": [0]}, motion, Objects(), KeepRule(0.0)
-        )
+        moved = moved_objects({"bbox": [list(box)], "category": [0]}, motion, Objects(), 0.0)
         corner = pixels[48, 0].sum(), pixels[43, 55].sum()
         if motion.is_still or corner[0] >= corner[1] or pixels[0, 0].sum():
             continue  # nothing has moved, or the values were inverted or are grey

@@ -46,29 +46,19 @@ def require_one() -> str:
     """Return the name and version of the imaging package that is in effect, having tried it. Raises
     InstallError."""
     # only Pillow-SIMD counts its releases so
-    name = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
+    package = "Pillow-SIMD" if ".post" in PIL.__version__ else "Pillow"
+    name, reason = f"{package} {PIL.__version__}", "it decodes to wrong pixels"
     try:
-        works = _works()
-    except Exception as error:
-        raise InstallError(_broken(name, str(error) or type(error).__name__)) from error
-    if not works:
-        raise InstallError(_broken(name, "it decodes to wrong pixels"))
-    return name
-
-
-def _works() -> bool:
-    """Return whether a small JPEG is decoded and resized well. Only this format's plugin is loaded:
-    half a millisecond."""
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(_GREY_JPEG)) as picture:
-        resized = picture.resize((4, 4), Image.Resampling.BILINEAR)
-    return resized.tobytes() == bytes([128]) * 16
-
-
-def _broken(name: str, reason: str) -> str:
-    package = name.split()[0].lower()
-    return (
+        # only this format's plugin is loaded: half a millisecond
+        with JpegImagePlugin.JpegImageFile(io.BytesIO(_GREY_JPEG)) as picture:
+            resized = picture.resize((4, 4), Image.Resampling.BILINEAR)
+        if resized.tobytes() == bytes([128]) * 16:
+            return name
+    except Exception as error:  # noqa: BLE001 - whatever it is, it does not work
+        reason = str(error) or type(error).__name__
+    raise InstallError(
         f"{name} does not work ({reason}); repair it with: pip install --force-reinstall "
-        f"--no-deps --no-cache-dir {package}"
+        f"--no-deps --no-cache-dir {package.lower()}"
     )
 
 

@@ -126,29 +126,20 @@ def contact_sheet(
             draw.line((left, top, left + side, top + side), fill=_MISSING)
             draw.line((left, top + side, left + side, top), fill=_MISSING)
         else:
-            picture = Image.fromarray(np.ascontiguousarray(pixels))
-            sheet.paste(
-                picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2)
-            )
+            (high, wide), picture = pixels.shape[:2], np.ascontiguousarray(pixels)
+            place = left + (side - wide) // 2, top + (side - high) // 2
+            sheet.paste(Image.fromarray(picture), place)
         for line, text in enumerate(caption):
-            shown = _fitting(text, side, font, keep_end=line == len(caption) - 1)
+            shown = text.encode("latin-1", "replace").decode("latin-1")  # all that the font knows
+            while shown and font.getlength(shown) > side:
+                # of a key the end is shown: keys begin alike
+                shown = shown[1:] if line == len(caption) - 1 else shown[:-1]
             draw.text((left, top + side + 2 + line * _LINE), shown, fill=_INK, font=font)
     target = io.BytesIO()
     made_by = PngInfo()
     made_by.add_text("Software", "shardctl")
     sheet.save(target, "PNG", pnginfo=made_by)
     return target.getvalue()
-
-
-def _fitting(
-    caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, keep_end: bool
-) -> str:
-    """Return as much of a line as fits. Of a key that is the end: keys begin alike. The font knows
-    only Latin."""
-    shown = caption.encode("latin-1", "replace").decode("latin-1")
-    while shown and font.getlength(shown) > width:
-        shown = shown[1:] if keep_end else shown[:-1]
-    return shown
 
 
 Marked = Mapping[str, Any]

@@ -153,15 +153,15 @@ class Opened:
         if self.is_usual:
             # Without Pillow's own look at the header, and with all data at once: 19 instead of 50
             # microseconds for 32 x 32 pixels. The decoder is the same.
-            times = min(
-                have // need for have, need in zip(self.size, least or self.size, strict=True)
-            )
-            scale = next(scale for scale in (8, 4, 2, 1) if times >= scale or scale == 1)
-            usual = Image.new(
-                self.mode, (-(-self.size[0] // scale), -(-self.size[1] // scale)), None
-            )
-            with suppress(ValueError, OSError):  # what is below has words for it
+            (width, height), (need_x, need_y) = self.size, least or self.size
+            times = min(width // need_x, height // need_y)
+            scale = 8 if times >= 8 else 4 if times >= 4 else 2 if times >= 2 else 1
+            usual = Image.new(self.mode, (-(-width // scale), -(-height // scale)), None)
+            try:
                 usual.frombytes(self.data, "jpeg", (self.mode, "", scale, 0))
+            except (ValueError, OSError):
+                pass  # what is below has words for it
+            else:
                 return usual
         image, self._unread = self._unread, None
         # the libjpeg of most builds of Pillow cannot read it
@@ -212,13 +212,8 @@ def open_image(
             raise TooManyPixels(jpeg.size, max_pixels)
         mode = "L" if jpeg.components == 1 else "RGB"
         return Opened(data, "JPEG", mode, jpeg.size, 1, keep_truncated, jpeg, True, None)
-    try:
-        with _TRUNCATED.set_to(keep_truncated):
-            image = _open_or_reject(data)
-    except _OUR_ERRORS:
-        raise
-    except Exception as error:
-        raise _broken(error) from error
+    with _decoding(""), _TRUNCATED.set_to(keep_truncated):
+        image = _open_or_reject(data)
     width, height = image.size
     if width * height > max_pixels:
         raise TooManyPixels((width, height), max_pixels)
@@ -305,7 +300,7 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
 
     Raises Rejection (stage `decode`).
     """
-    with _decoding(opened):
+    with _decoding(opened.format):
         return to_rgb(turned(_keyed(opened.load(least), opened), opened.orientation), opened.gray16)
 
 
@@ -332,7 +327,7 @@ def check(opened: Opened) -> None:
     """
     if opened.format in _JPEG and decodes_whole(opened.data):
         return
-    with _decoding(opened):
+    with _decoding(opened.format):
         opened.load(least=(1, 1))
 
 
@@ -345,11 +340,9 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = Fal
 def seen(values: Values, view: View) -> Values:
     """Return what a view shows of pixels, by the filter that `render` uses, or of a mask, by the
     nearest pixel."""
-    return (
-        resampled_mask(values, view, 0)
-        if values.ndim == 2
-        else np.asarray(resampled(Image.fromarray(values), view))
-    )
+    if values.ndim == 2:
+        return resampled_mask(values, view, 0)
+    return np.asarray(resampled(Image.fromarray(values), view))
 
 
 def decode_mask(
@@ -362,7 +355,7 @@ def decode_mask(
     `decode`), also for an image that has not one number of up to 16 bits for each pixel.
     """
     opened = open_image(data, max_pixels, keep_truncated)
-    with _decoding(opened):
+    with _decoding(opened.format):
         stored = opened.load(None)
         values: Values = np.asarray(turned(stored, opened.orientation))
     # Some versions of Pillow give 16 bits as 32, and say so by the mode alone.
@@ -383,7 +376,7 @@ def decode_mask(
 def frame_count(data: bytes) -> int:
     """Return how many frames or pages an image file has. Raises Rejection."""
     opened = open_image(data, sys.maxsize)
-    with _decoding(opened):
+    with _decoding(opened.format):
         return int(getattr(_open(data), "n_frames", 1)) if opened.has_frames else 1
 
 
@@ -398,7 +391,7 @@ def frames_of(data: bytes, wanted: Sequence[int], max_pixels: int) -> Iterator[b
     for number in wanted:
         made: bytes | Rejection = data
         try:
-            with _decoding(opened):
+            with _decoding(opened.format):
                 if image is not None:
                     image.seek(number)
                     if math.prod(image.size) > max_pixels:
@@ -426,7 +419,7 @@ def without_turn(data: bytes) -> bytes | None:
     opened = open_image(data, sys.maxsize, pixels_only=True)
     if opened.is_usual or (orientation := _orientation(image := _open(data), data)) == 1:
         return None
-    with _decoding(opened):
+    with _decoding(opened.format):
         pixels = opened.load()  # a TIFF is upright then
         target, form = io.BytesIO(), "JPEG" if opened.format in _JPEG else opened.format
         kept: dict[str, Any] = {
@@ -603,11 +596,10 @@ class ImageEncoding:
     def parse(cls, text: str) -> ImageEncoding:
         """Read the name of a storage choice. Raises UsageError."""
         name, _, quality = text.partition(":")
-        if name in ("source", "png", "raw", "none") and text == name:
-            return cls(name)
-        if name in ("jpeg", "webp") and text == name:
-            return cls(name, {"jpeg": 90, "webp": 80}[name])
-        if name in ("jpeg", "webp") and quality.isdecimal() and 1 <= int(quality) <= 100:
+        usual = {"jpeg": 90, "webp": 80}
+        if text in ("source", "png", "raw", "none", *usual):
+            return cls(text, usual.get(text))
+        if name in usual and quality.isdecimal() and 1 <= int(quality) <= 100:
             return cls(name, int(quality))
         raise UsageError(
             f"store {text!r} is not known; use source, jpeg:QUALITY, png, webp:QUALITY, raw or "
@@ -624,12 +616,10 @@ class ImageEncoding:
 
     def encode(self, pixels: Pixels | Image.Image) -> bytes:
         """Encode pixels. Raises Rejection (stage `encode`)."""
-        target = io.BytesIO()
         image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
+        target, options = io.BytesIO(), {"quality": self.quality} if self.quality else {}
         try:
-            image.save(
-                target, self.name.upper(), **({"quality": self.quality} if self.quality else {})
-            )
+            image.save(target, self.name.upper(), **options)
         except (OSError, ValueError, KeyError) as error:
             raise Rejection(
                 "encode", "not-encoded", f"cannot be stored as {self}: {error}"
@@ -652,26 +642,21 @@ def _broken(error: Exception) -> Rejection:
     if not is_of_bytes(error):
         raise error
     text = str(error).strip() or type(error).__name__
-    kind = "truncated" if "truncated" in text.lower() or "premature" in text.lower() else "damaged"
-    advice = (
-        "fetch it again, or accept it with --truncated keep"
-        if kind == "truncated"
-        else "see whether another program opens it"
-    )
+    kind, advice = "damaged", "see whether another program opens it"
+    if "truncated" in text.lower() or "premature" in text.lower():
+        kind, advice = "truncated", "fetch it again, or accept it with --truncated keep"
     return Rejection("decode", kind, f"the image data is {kind} ({text}); {advice}")
 
 
 @contextmanager
-def _decoding(opened: Opened) -> Iterator[None]:
-    """Turn what goes wrong while an image is decoded into a Rejection."""
+def _decoding(form: str) -> Iterator[None]:
+    """Turn what goes wrong while an image of a format is decoded into a Rejection."""
     try:
         yield
     except _OUR_ERRORS:
         raise
     except Exception as error:
-        raise (
-            _not_built(opened.format) if lacks_library(opened.format) else _broken(error)
-        ) from error
+        raise (_not_built(form) if lacks_library(form) else _broken(error)) from error
 
 
 def _not_built(name: str) -> Rejection:

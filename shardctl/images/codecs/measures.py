@@ -18,7 +18,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from shardctl.images.codecs.image import Opened, png_metadata
-from shardctl.images.geometry import Flags, Values
+from shardctl.images.geometry import Values
 
 MEASURED_SIDE = 256
 """Short side, in pixels, at which sharpness and contrast are measured: they depend on the size of
@@ -85,7 +85,8 @@ def phash(picture: Image.Image) -> int | None:
     if grey.std() < LEAST_CONTRAST:
         return None
     frequencies = _COSINES @ grey.astype(np.int64) @ _COSINES.T
-    return _packed(frequencies > np.median(frequencies))
+    bits = np.packbits(frequencies > np.median(frequencies))
+    return int.from_bytes(bits.tobytes(), "big")  # the first one is its highest bit
 
 
 def taken_at(opened: Opened) -> datetime | None:
@@ -129,8 +130,3 @@ def _grey(picture: Image.Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Return grey values at a size (width, height): (height, width) uint8."""
     grey = picture.convert("L")
     return np.asarray(grey if grey.size == size else grey.resize(size, Image.Resampling.BILINEAR))
-
-
-def _packed(bits: Flags) -> int:
-    """Return 8 x 8 bits as a number, the first one as its highest bit."""
-    return int.from_bytes(np.packbits(bits).tobytes(), "big")

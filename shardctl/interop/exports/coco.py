@@ -42,7 +42,7 @@ from shardctl.interop.exports.annotated_images import (
 from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work
 from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import Source
-from shardctl.sources.annotations.coco.file import mirrored_points
+from shardctl.sources.annotations.coco import mirrored_points
 from shardctl.sources.annotations.objects import ITEMS
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.text import counted

@@ -19,7 +19,7 @@ from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
 from shardctl.images.geometry import Patch, Size, View
 from shardctl.images.object_geometry import (
-    KeepRule,
+    Keep,
     Motion,
     MovedMasks,
     Moves,
@@ -199,7 +199,7 @@ class Marked:
         renumbered = np.append(table, -1)[categories]
         return replace(self, members={**self.members, CATEGORY: renumbered})
 
-    def moved(self, moves: Moves, rule: KeepRule, role: Objects) -> Marked:
+    def moved(self, moves: Moves, rule: Keep, role: Objects) -> Marked:
         """Return the objects where the images of their samples were put, without those of which too
         little can be seen.
 
@@ -478,7 +478,7 @@ class ObjectReader:
                 before = int(found.counts.sum())
                 sizes = self._sizes(self._image, sources)
                 moves = moves_of(transforms, wanted, self._image, sizes)
-                found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
+                found = found.moved(moves, transforms.keep_objects, column.objects)
                 gone = before - int(found.counts.sum())
                 self.cut += gone  # no call comes in between, in which another thread could add
         except Misfit as malformed:

@@ -55,20 +55,17 @@ class AnnotationRule:
         Word(*FRAMES).check("annotation_frame", self.frame)
         if self.task is not None:
             Word(*TASKS).check("task", self.task)
-        if self.task is not None and not any(source.format == "yolo" for source in sources):
-            raise UsageError(
-                "--yolo-task is for YOLO labels, and you gave none; add --labels yolo:PATH"
-            )
+            if not any(source.format == "yolo" for source in sources):
+                raise UsageError("--yolo-task is for YOLO labels; add --labels yolo:PATH")
 
     def record(self) -> dict[str, str]:
         """Return what differs from the defaults, as plain data."""
-        rule = {"boxes": self.boxes, "annotation_frame": self.frame, "task": self.task}
-        plain = {"boxes": "keep", "annotation_frame": "auto", "task": None}
-        return {
-            name: value
-            for name, value in rule.items()
-            if value is not None and value != plain[name]
-        }
+        rule = (
+            ("boxes", self.boxes, "keep"),
+            ("annotation_frame", self.frame, "auto"),
+            ("task", self.task, None),
+        )
+        return {name: value for name, value, plain in rule if value is not None and value != plain}
 
 
 Faults = dict[int, Rejection]

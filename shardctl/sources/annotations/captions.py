@@ -27,13 +27,12 @@ from shardctl.sources.annotations.per_image import (
     Digest,
     files_in,
     match_files,
-    read_small,
+    read_each,
     refuse_no_match,
-    rejecting,
     said_of_others,
     walked,
 )
-from shardctl.sources.files import fetch_all, is_folder, local_copy, resolved
+from shardctl.sources.files import is_folder, local_copy, resolved
 from shardctl.sources.label_table import FILE_COLUMNS, some
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import ordinary, sha256_of
@@ -73,15 +72,13 @@ of what was read, and notices."""
 def _of_files(path: str, inputs: Inputs, faults: Faults) -> Found:
     matched, lost = _matched(path, inputs)
     digest, others, captions, several = Digest(), Others(), dict[int, list[str]](), False
-    fetch_all(file.opened for file in matched)
-    for file in matched:
-        captions[file.row] = []
-        with rejecting(file, faults):
-            data = read_small(file.opened)
-            digest.add(str(file.row), data)
-            found = parse(data, suffix_of(name_of(file.opened)), others)
-            several |= isinstance(found, list)
-            captions[file.row] = [found] if isinstance(found, str) else found or []
+
+    def parsed(file: Beside, data: bytes) -> str | list[str] | None:
+        return parse(data, suffix_of(name_of(file.opened)), others)
+
+    for row, found in read_each(matched, digest, faults, parsed):
+        several |= isinstance(found, list)
+        captions[row] = [found] if isinstance(found, str) else found or []
     notices = [
         *said_of_others(lost, 0, inputs, "caption", ""),
         *said_of_others_in("JSON files", others),

@@ -203,10 +203,9 @@ def fitted(objects: Fields, size: Size, rule: str) -> Fields:
     """
     if rule == "keep" or not objects["bbox"]:
         return objects
-    boxes = given = np.asarray(objects["bbox"], np.float64)
+    boxes = np.asarray(objects["bbox"], np.float64)
     low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
-    edge = np.asarray(size, np.float64)
-    result = {**objects}
+    edges, edge, result = np.hstack([low, high]), np.asarray(size, np.float64), {**objects}
     if rule == "drop":
         kept = (
             (low >= -OUTSIDE_PIXELS) & (high <= edge + OUTSIDE_PIXELS) & (boxes[:, 2:] > 0)
@@ -215,22 +214,17 @@ def fitted(objects: Fields, size: Size, rule: str) -> Fields:
         over = np.asarray(((low < 0) | (high > edge)).any(axis=1))
         low, high = np.clip(low, 0, edge), np.clip(high, 0, edge)
         # others keep each digit
-        boxes = np.where(over[:, None], np.concatenate([low, high - low], axis=1), boxes)
+        boxes = np.where(over[:, None], np.hstack([low, high - low]), boxes)
         kept = (boxes[:, 2:] > 0).all(axis=1)
         if over.any():
-            corners = np.concatenate([given[:, :2], given[:, :2] + given[:, 2:]], axis=1)
             polygons = Polygons.of(objects["segmentation"]) if "segmentation" in objects else None
-            left = cut_to(corners, polygons, np.zeros(2), edge)[2]
+            left = cut_to(edges, polygons, np.zeros(2), edge)[2]
             # an RLE is of the image alone
             left[[runs is not None for runs in objects.get("rle", [None] * len(left))]] = 1.0
             kept &= (left > 0) | ~over
             if "area" in objects:
-                result["area"] = [
-                    area if area is None or not cut else area * share
-                    for area, share, cut in zip(
-                        objects["area"], left.tolist(), over.tolist(), strict=True
-                    )
-                ]
+                pairs = zip(objects["area"], np.where(over, left, 1.0).tolist(), strict=True)
+                result["area"] = [None if area is None else area * share for area, share in pairs]
     result["bbox"] = boxes.tolist()
     if kept.all():
         return result

@@ -103,17 +103,16 @@ def take_objects(
     `category` is the member that has the categories; `said` are the names that the file says of
     their numbers. Raises InputError if all boxes are shares of the size of their image.
     """
-    column = _renamed(column, category, "category")
-    type_ = column.type
+    types = {f.name: f.type for f in column.type}
+    types["category"] = types.pop(category)
     names = None
-    if not pa.types.is_integer(type_.field("category").type.value_type):
+    if not pa.types.is_integer(types["category"].value_type):
         import pyarrow.compute as pc  # 40 ms to import, and most conversions have no such file
 
-        flat = pc.list_flatten(pc.struct_field(column, "category"))
+        flat = pc.list_flatten(pc.struct_field(column, category))
         names = in_order(name for name in pc.unique(flat).to_pylist() if name is not None)
-    there_are = {f.name: f.type for f in type_}
-    members = [name for name in READ if name in there_are and _fits(name, there_are[name])]
-    left_out = [f.name for f in type_ if f.name not in members]
+    members = [name for name in READ if name in types and _fits(name, types[name])]
+    left_out = [name for name in types if name not in members]
     there = np.flatnonzero(side_rows >= 0)
     taken = column.take(pa.array(side_rows[there]))
     objects: list[dict[str, Any] | None] = []
@@ -122,6 +121,8 @@ def take_objects(
     degenerate = shares = with_boxes = 0
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
         try:
+            if value is not None:
+                value["category"] = value.pop(category)
             taken_over = None if value is None else _objects(value, members, names, said)
         except ValueError as error:
             faults[row] = fault(f"{shown}: {error}")
@@ -146,23 +147,6 @@ def take_objects(
     notices += said_of_others_in(shown, others)
     fields, roles = (objects_field(members),), {OBJECTS: Objects(tuple(names) if names else said)}
     return Annotations(table, rows, fields, (), {**roles}, faults=faults, notices=tuple(notices))
-
-
-def _renamed(column: pa.ChunkedArray, name: str, new: str) -> pa.ChunkedArray:
-    """Return a column of structs whose member `name` is called `new`; a member that was called so
-    before is left out."""
-    if name == new:
-        return column
-    kept = [f.with_name(new) if f.name == name else f for f in column.type if f.name != new]
-    chunks = [
-        pa.StructArray.from_arrays(
-            [chunk.field(name if f.name == new else f.name) for f in kept],
-            fields=kept,
-            mask=chunk.is_null(),
-        )
-        for chunk in column.chunks
-    ]
-    return pa.chunked_array(chunks, pa.struct(kept))
 
 
 def _fits(name: str, type_: pa.DataType) -> bool:

@@ -106,14 +106,14 @@ class Inputs:
         """Return which inputs are in a folder or below, (n,)."""
         import pyarrow.compute as pc  # 40 ms to import, and most conversions do not ask
 
-        there, paths, roots = resolved(folder), self.table["path"], self.table["root"].to_numpy()
+        there, roots = resolved(folder), self.table["root"].to_numpy()
         found = np.zeros(len(self), bool)
         for number, base in enumerate(self.bases):
             below = "" if path_below(base, there) is not None else path_below(there, base)
             if below is not None:
-                found |= (roots == number) & np.asarray(
-                    pc.starts_with(paths, f"{below}/" if below else "")
-                )
+                start = f"{below}/" if below else ""
+                is_below = np.asarray(pc.starts_with(self.table["path"], start))
+                found |= (roots == number) & is_below
         return found
 
     @cached_property
@@ -189,9 +189,8 @@ class Finder:
             unplaced = [placed[number - place] for number in left.tolist()]
             rows[left] = self._loose(unplaced, left, start is not None, differ)
             place += len(placed)
-        is_other = np.zeros(len(rows), bool)
+        is_other, unsure = np.zeros(len(rows), bool), (rows >= 0) & ~(is_exact & is_told)
         for begin in range(0, len(rows), AT_ONCE):
-            unsure = (rows >= 0) & ~(is_exact & is_told)
             here = begin + np.flatnonzero(unsure[begin : begin + AT_ONCE])
             is_other[here] = differ(here, rows[here])
         if is_other.any() and (is_other == (rows >= 0)).all():
@@ -397,24 +396,16 @@ def _are_of_other_splits(home: str, file: str, name: str, source: str, path: str
     """Return whether the last word of a split of a file in `home` and the folders that it says
     differs from that of the folders of an input. Above these only the nearest folder counts, and
     what both lie in does not: there are users called dev."""
-    outer, above = _apart(home.split("/"), source.split("/"))
+    outer, above = home.split("/"), source.split("/")
+    same = len(os.path.commonprefix([outer, above]))  # noqa: RUF071 - of lists
     said, there = name.split("/"), path.split("/")
     if name[:1] == "/" or ":/" in name:
-        same = len(said) - len(_apart(said[::-1], there[::-1])[0])
-        said = [*_nearest(said[: len(said) - same]), *said[len(said) - same :]]
+        own = len(said) - len(os.path.commonprefix([said[::-1], there[::-1]]))  # noqa: RUF071 - of lists
+        said = [*_nearest(said[:own]), *said[own:]]
     word = split_word(file)
-    one = roles_of([*_nearest(outer), word.word if word else "", *said])
-    other = roles_of([*_nearest(above), *there])
+    one = roles_of([*_nearest(outer[same:]), word.word if word else "", *said])
+    other = roles_of([*_nearest(above[same:]), *there])
     return bool(one and other) and one.isdisjoint(other)
-
-
-def _apart(one: list[str], other: list[str]) -> tuple[list[str], list[str]]:
-    """Return two lists without what both begin with."""
-    same = next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
-    )
-    return one[same:], other[same:]
 
 
 def _nearest(folders: list[str]) -> list[str]:
@@ -502,7 +493,7 @@ class ToldSplits:
         name that may be several.
         """
         sets: dict[str, Flags] = {}
-        said, are_lists = [], len(self.places) > 1
+        said, are_lists = list[str](), len(self.places) > 1
         for name, places in self.places.items():
             own = np.zeros(len(inputs), bool)
             for place in places:
@@ -511,31 +502,26 @@ class ToldSplits:
                 elif is_folder(place):
                     own |= inputs.in_folder(place)
                 else:
-                    rows, lost, few = _listed(place, inputs)
+                    rows, lost = _listed(place, inputs)
                     own[rows] = True
+                    words = re.split("[ ,\t\n]", "\n".join(lost[:100]))
+                    are_lists |= any(suffix_of(word) in SUFFIXES for word in words)
                     if lost:
-                        are_lists |= any(
-                            suffix_of(part) in SUFFIXES
-                            for each in few
-                            for part in re.split("[ ,\t]", each)
-                        )
                         said.append(
-                            f"{printable(place)}: {counted(lost, 'name')} of no input "
-                            f"({some(few)}); skipped"
+                            f"{printable(place)}: {counted(len(lost), 'name')} of no input "
+                            f"({some(lost[:100])}); skipped"
                         )
             same = next((other for other, its in sets.items() if np.array_equal(its, own)), None)
             if same is not None:
-                said.append(
-                    f"{self.shown}: {same} and {name} are the same "
-                    f"{counted(int(own.sum()), 'input')}: one split"
-                )
+                count = counted(int(own.sum()), "input")
+                said.append(f"{self.shown}: {same} and {name} are the same {count}: one split")
             elif own.any():
                 sets[name] = own
         return sets, said, bool(said) and are_lists
 
 
-def _listed(file: str, inputs: Inputs) -> tuple[Rows, int, list[str]]:
-    """Return the inputs that a list names, the number of names of none, and a few of these.
+def _listed(file: str, inputs: Inputs) -> tuple[Rows, list[str]]:
+    """Return the inputs that a list names, and the names of none.
 
     The names have the endings of images, or none of them has.
     """
@@ -543,20 +529,18 @@ def _listed(file: str, inputs: Inputs) -> tuple[Rows, int, list[str]]:
 
     with reading(file), open(local_copy(file), encoding="utf-8-sig", errors="replace") as opened:
         lines = filter(None, map(str.strip, opened))
-        chunks = [
-            pa.array(chunk, pa.large_string())
-            for chunk in iter(lambda: list(islice(lines, AT_ONCE)), [])
-        ]
-    names = pc.unique(pa.chunked_array(chunks, pa.large_string()))
-    if not len(names):
-        return np.zeros(0, np.int64), 0, []
-    finder = inputs.by_path if suffix_of(name_of(names[0].as_py())) in SUFFIXES else inputs.by_stem
+        chunks = iter(lambda: list(islice(lines, AT_ONCE)), [])
+        parts = [pa.array(chunk, pa.large_string()) for chunk in chunks]
+    names = pc.unique(pa.chunked_array(parts, pa.large_string()))
     above = parent_of(file)
+    if not len(names):
+        return np.zeros(0, np.int64), []
+    has_endings = suffix_of(name_of(names[0].as_py())) in SUFFIXES
+    finder = inputs.by_path if has_endings else inputs.by_stem
     rows = finder.find(
         names, printable(file), [(within(above), len(names))], [(resolved(above), names)]
     )
-    absent = np.flatnonzero(rows < 0)
-    return rows[rows >= 0], len(absent), names.take(pa.array(absent[:100])).to_pylist()
+    return rows[rows >= 0], names.filter(pa.array(rows < 0)).to_pylist()
 
 
 def split_of_list(file: str) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -200,18 +200,26 @@ class Digest:
         return self._sha256.hexdigest()
 
 
-@contextmanager
-def rejecting(file: Beside, faults: Faults) -> Iterator[None]:
-    """Make what is wrong with a file a fault of its input."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        faults[file.row] = fault(f"{file.shown}: {reason}")
+Made = TypeVar("Made")
 
 
-Parse = Callable[[Beside, bytes], tuple[Marked, tuple[int, int] | None]]
-"""Returns the objects of an image and its size, if the file says it. Raises ValueError."""
+def read_each(
+    files: Iterable[Beside], digest: Digest, faults: Faults, parse: Callable[[Beside, bytes], Made]
+) -> Iterator[tuple[int, Made | None]]:
+    """Yield the input of each file, in their order, with what `parse` makes of its bytes: None for
+    one that is wrong, which becomes a fault of its input. `parse` raises ValueError."""
+    ordered = sorted(files, key=attrgetter("row"))
+    fetch_all(file.opened for file in ordered)
+    for file in ordered:
+        made = None
+        try:
+            data = read_small(file.opened)
+            digest.add(str(file.row), data)
+            made = parse(file, data)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            faults[file.row] = fault(f"{file.shown}: {reason}")
+        yield file.row, made
 
 
 def read_objects(
@@ -219,19 +227,13 @@ def read_objects(
     rows: Iterable[int],
     files: Sequence[Beside],
     digest: Digest,
-    parse: Parse,
+    parse: Callable[[Beside, bytes], tuple[Marked, tuple[int, int] | None]],
 ) -> Faults:
     """Write the objects of some inputs, none for one without a file; return what is wrong with
-    files."""
-    by_row, faults = {file.row: file for file in files}, Faults()
-    fetch_all(file.opened for file in files)
+    files. `parse` returns the objects of an image and its size, if the file says it."""
+    faults, there = Faults(), {file.row for file in files}
+    read = read_each(files, digest, faults, parse)
     for row in rows:
-        objects: Marked = {"category": [], "bbox": []}
-        size, file = None, by_row.get(row)
-        if file is not None:
-            with rejecting(file, faults):
-                data = read_small(file.opened)
-                digest.add(str(row), data)
-                objects, size = parse(file, data)
-        writer.add(objects, size)
+        made = next(read)[1] if row in there else None
+        writer.add(*(made or ({"category": [], "bbox": []}, None)))
     return faults

@@ -293,9 +293,8 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     try:
         # All values are the texts that they are: a class may be called no, or 012. Only << is more.
         resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
-        said = type("Texts", (yaml.SafeLoader,), {"yaml_implicit_resolvers": resolvers})(
-            data
-        ).get_single_data()
+        loader = type("Texts", (yaml.SafeLoader,), {"yaml_implicit_resolvers": resolvers})
+        said = loader(data).get_single_data()
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{shown}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(said, dict):
@@ -370,11 +369,8 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
         if set(given) != set(map(str, range(len(given)))):
             raise InputError(f"{shown}: names must be numbered 0 to {len(given) - 1} without gaps")
         given = [given[str(number)] for number in range(len(given))]
-    names = (
-        [composed(name) for name in given if isinstance(name, str)]
-        if isinstance(given, list)
-        else []
-    )
+    given = given if isinstance(given, list) else []
+    names = [composed(name) for name in given if isinstance(name, str)]
     if not names or len({"", *names}) <= len(given):
         raise InputError(f"{shown}: names are a list of different names, or numbers with names")
     return tuple(names)

@@ -24,7 +24,7 @@ from shardctl.images.codecs.resampling import patch_mover, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, Stage
 from shardctl.images.object_geometry import (
-    KeepRule,
+    Keep,
     Motion,
     MovedMasks,
     VisibleSpans,
@@ -89,7 +89,7 @@ class Annotated:
     def __init__(
         self,
         layout: Layout | None,
-        rule: KeepRule,
+        rule: Keep,
         of_records: Mapping[str, AnnotationRule] = MappingProxyType({}),
         unmoved: Collection[str] = (),
     ) -> None:

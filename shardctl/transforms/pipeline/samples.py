@@ -20,7 +20,6 @@ from shardctl.format.roles import Sample
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import ImageEncoding, Opened, Pixels
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
-from shardctl.images.object_geometry import KeepRule
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
@@ -38,13 +37,7 @@ from shardctl.transforms.pipeline.functions import (
     unshared,
 )
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.values import (
-    UnfitValue,
-    array_of,
-    describe,
-    for_column,
-    row_size,
-)
+from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, row_size
 
 
 @dataclass
@@ -94,7 +87,7 @@ class SamplePipeline:
         self._steps = steps[len(self._lazy) :]
         self._random = any(step.random for step in steps)
         self._annotated = Annotated(
-            layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved
+            layout or known, recipe.keep_objects, of_records, recipe.unmoved
         )
         self._is_annotated = bool(self._annotated)
         of_fields = layout or known

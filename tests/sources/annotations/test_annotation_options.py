@@ -48,7 +48,10 @@ def test_impossible_sources_are_refused(labels, says):
     [
         ({"boxes_outside": "cut"}, "boxes_outside must be keep, clip or drop"),
         ({"annotation_frame": "raw"}, "annotation_frame must be auto, stored or upright"),
-        ({"labels": "coco:x.json", "yolo_task": "obb"}, "you gave none; add labels='yolo:PATH'"),
+        (
+            {"labels": "coco:x.json", "yolo_task": "obb"},
+            "is for YOLO labels; add labels='yolo:PATH'",
+        ),
         (
             {"labels": "yolo:x", "yolo_task": "count"},
             "yolo_task must be detect, segment, pose or obb",

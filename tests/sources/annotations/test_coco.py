@@ -13,7 +13,7 @@ import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations import json_parts
-from shardctl.sources.annotations.coco.file import mirrored_points
+from shardctl.sources.annotations.coco import mirrored_points
 
 
 @pytest.fixture

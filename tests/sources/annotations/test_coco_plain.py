@@ -15,7 +15,7 @@ from making import box, coco_file, converted, photos, samples
 
 from shardctl.sources.annotations import json_parts
 from shardctl.sources.annotations.coco import reading
-from shardctl.sources.annotations.coco.file import OBJECT_COLUMNS, CocoFile
+from shardctl.sources.annotations.coco.reading import OBJECT_COLUMNS, CocoFile
 from shardctl.sources.annotations.objects import Others
 
 NUMBER = st.floats(-100, 700).map(lambda x: round(x, 2) + 0.0) | st.integers(-5, 700)

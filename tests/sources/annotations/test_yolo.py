@@ -294,7 +294,7 @@ def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, bes
     given = {"split": "none", "workers": 0, "labels": [f"yolo:{root}/data.yaml"]}
     (root / "data.yaml").write_text(f"train: {folder}/train\nnames: [cat]\n")
     with pytest.raises(
-        InputError, match=r"names no folder that has more/b\.png, and its labels are there"
+        InputError, match=r"names no folder that has more/b\.png, whose labels are "
     ):
         shardctl.convert(root / folder, tmp_path / "out", **given)
     (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")

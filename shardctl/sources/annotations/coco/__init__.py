@@ -3,9 +3,12 @@ all files are put together by image."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +23,14 @@ from shardctl.sources.annotations.base import (
     fault,
     rows_of,
 )
-from shardctl.sources.annotations.coco.file import (
+from shardctl.sources.annotations.coco.reading import (
     NO_ID,
     CocoFile,
     Numbers,
     Rows,
-    joined_categories,
+    is_id,
+    read_file,
 )
-from shardctl.sources.annotations.coco.reading import read_file
 from shardctl.sources.annotations.inputs import (
     Inputs,
     Place,
@@ -55,7 +58,7 @@ from shardctl.sources.files import resolved
 from shardctl.sources.label_table import some
 from shardctl.sources.splits import split_word
 from shardctl.system.locations import name_of, parent_of
-from shardctl.system.text import counted, printable
+from shardctl.system.text import composed, counted, printable
 
 IMAGES_AT_ONCE = 4096
 """Images whose annotations are put together at a time."""
@@ -289,15 +292,11 @@ def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
     main = np.arange(len(rows))
     if not files.any():
         return main
-    order = np.lexsort((main, files, ids, rows))
-    same = np.zeros(len(rows), bool)
-    one, two = order[:-1], order[1:]
-    same[1:] = (
-        (rows[one] == rows[two]) & (ids[one] == ids[two]) & (rows[two] >= 0) & (ids[two] != NO_ID)
-    )
-    first = order[np.flatnonzero(~same)][np.cumsum(~same) - 1]
-    main[order] = np.where(files[first] != files[order], first, order)
-    return main
+    pairs = np.stack([rows, ids], axis=1)
+    _, firsts, group = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    first = firsts[group.reshape(-1)]
+    is_known = (rows >= 0) & (ids != NO_ID)
+    return np.where(is_known & (files[first] != files), first, main)
 
 
 def _check_points(points: pa.Array, rows: Numbers, role: Objects, faults: Faults) -> None:
@@ -321,3 +320,108 @@ def _centred(points: pa.Array) -> pa.Array:
     values[~there] = 0
     moved = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), type=POINTS.value_type)
     return pa.ListArray.from_arrays(points.offsets, moved)
+
+
+# --- categories ---
+
+
+def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str]]:
+    """Return the ids of the categories of all files, in increasing order, what the role says of
+    them, and notices. Raises InputError for one id with two names, and for
+    objects without any."""
+    found: dict[int, dict[str, Any]] = {}
+    for file in files:
+        for category in file.categories:
+            known = isinstance(category, dict) and type(category.get("name")) is str
+            if not known or not is_id(category.get("id")):
+                raise InputError(
+                    f"{file.shown}: a category has no id that is a whole number of 64 bits, or no "
+                    "name"
+                )
+            category["name"] = composed(category["name"])
+            before = found.setdefault(category["id"], category)
+            if before["name"] != category["name"]:
+                raise InputError(
+                    f"{file.shown}: the category {category['id']} has two names, "
+                    f"{printable(before['name'])} and {printable(category['name'])}; keep one"
+                )
+            if "keypoints" in category:
+                found[category["id"]] = {**before, **category}
+    ids = sorted(found)
+    without = next((file for file in files if len(file.objects)), None)
+    if not ids and without is not None:
+        raise InputError(
+            f"{without.shown}: it has annotations of objects, and no categories; add the list"
+        )
+    of_name = Counter(found[number]["name"] for number in ids)
+    names = [
+        name if of_name[name := found[number]["name"]] == 1 else f"{name} (id {number})"
+        for number in ids
+    ]
+    said = []
+    if twice := [name for name, count in of_name.items() if count > 1]:
+        said.append(
+            f"several categories are called {some(twice)}; their ids were added to their names"
+        )
+    above = [found[number].get("supercategory") for number in ids]
+    with_points = [found[number] for number in ids if found[number].get("keypoints")]
+    points, skeleton = _keypoints_of(with_points[0]) if with_points else (None, None)
+    if any(category["keypoints"] != with_points[0]["keypoints"] for category in with_points):
+        points = skeleton = None
+        said.append("its categories have different keypoints, whose names are left out")
+    role = Objects(
+        tuple(names) or None,
+        tuple(ids) or None,
+        tuple(name if isinstance(name, str) else "" for name in above) if any(above) else None,
+        points,
+        skeleton,
+        mirrored_points(points),
+    )
+    return np.array(ids, np.int64), role, said
+
+
+def _keypoints_of(
+    category: dict[str, Any],
+) -> tuple[tuple[str, ...] | None, tuple[tuple[int, int], ...] | None]:
+    """Return the names of the keypoints and the lines between them."""
+    names, lines = category["keypoints"], category.get("skeleton")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None, None
+    known = range(1, len(names) + 1)  # COCO counts from 1
+    listed = lines if isinstance(lines, list) else []
+    fits = all(
+        isinstance(line, list)
+        and len(line) == 2
+        and all(type(n) is int and n in known for n in line)
+        for line in listed
+    )
+    pairs = tuple((one - 1, other - 1) for one, other in listed) if fits else ()
+    return tuple(names), pairs or None
+
+
+def mirrored_points(names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+    """Return which keypoint each becomes in a mirrored image, by `left` and `right` in the names;
+    None if none has these, or if one has no partner or says its side in another way."""
+    swapped = [_SIDE.sub(lambda found: _OTHER_SIDE[found[0]], name) for name in names or ()]
+    in_another_way = any(
+        one == other and _SHORT_SIDE.search(one)
+        for one, other in zip(names or (), swapped, strict=True)
+    )
+    if (
+        names is None
+        or len(set(names)) < len(names)
+        or swapped == list(names)
+        or not set(swapped) <= set(names)
+        or in_another_way
+    ):
+        return None
+    return tuple(names.index(name) for name in swapped)
+
+
+_SIDES = (("left", "right"), ("Left", "Right"), ("LEFT", "RIGHT"))
+_OTHER_SIDE = dict([*_SIDES, *((right, left) for left, right in _SIDES)])
+_SIDE = re.compile("|".join(_OTHER_SIDE))
+_SHORT_SIDE = re.compile(
+    r"(?<![A-Za-z])[LRlr][Tt]?(?![A-Za-z])|(?<![A-Za-z])[LRlr](?=[A-Z][a-z])|(?<=[a-z])[LR](?![A-Za-z])"
+)
+"""l_ear, ear_R, rt ear, LEar, earL."""

@@ -1,9 +1,12 @@
-"""Reading a COCO file once, from its beginning to its end."""
+"""Reading a COCO file once, from its beginning to its end: a few columns stay in memory, its
+annotations in scratch files."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +17,10 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations.base import one_chunk
-from shardctl.sources.annotations.coco.file import (
-    CAPTION_COLUMNS,
-    NO_ID,
-    OBJECT_COLUMNS,
-    CocoFile,
-    Rows,
-    is_id,
-)
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, Columns, JsonParts
 from shardctl.sources.annotations.objects import (
     BOX,
+    ITEMS,
     POINTS,
     POLYGONS,
     RLE,
@@ -32,7 +28,100 @@ from shardctl.sources.annotations.objects import (
     TableWriter,
     others_in,
 )
-from shardctl.system.text import counted
+from shardctl.system.text import counted, printable
+
+Numbers = npt.NDArray[np.int64]
+
+
+def is_id(number: Any) -> bool:
+    """Return whether a value is a whole number of 64 bits."""
+    return type(number) is int and -(2**63) < number < 2**63
+
+
+NO_ID = -(2**63)
+"""Stands for an id that there is not."""
+
+MEMBERS = ("id", "category", "bbox", "area", "iscrowd", "segmentation", "rle", "keypoints")
+"""What a COCO file may know of an object."""
+
+OBJECT_COLUMNS = pa.schema([("image", pa.int64()), *((name, ITEMS[name]) for name in MEMBERS)])
+CAPTION_COLUMNS = pa.schema([("image", pa.int64()), ("id", pa.int64()), ("caption", pa.string())])
+"""`id` is a hash of the id and the text: where both are the same, it is one caption in two
+files."""
+
+
+@dataclass
+class CocoFile:
+    """What was read of one file: its images as columns, its categories, and its annotations in
+    scratch files."""
+
+    opened: str
+    images: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    names: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.large_string()))
+    sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), np.int32))
+    rows: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    categories: list[dict[str, Any]] = field(default_factory=list)
+    objects: Rows = field(init=False)
+    captions: Rows = field(init=False)
+    members: set[str] = field(default_factory=set)
+    others: Others = field(default_factory=Others)
+    faults: dict[int, str] = field(default_factory=dict)
+    crowds: int = 0
+    digest: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The path or the URL for a message."""
+        return printable(self.opened)
+
+    @cached_property
+    def order(self) -> Numbers:
+        """The images by their ids."""
+        return np.argsort(self.images, kind="stable")
+
+    def inputs_of(self, images: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """Return the input of each image, by its id, -1 where there is none; and whether the file
+        lists the image."""
+        places = np.append(self.order, -1)[np.searchsorted(self.images, images, sorter=self.order)]
+        listed = np.append(self.images, NO_ID)[places] == images
+        return np.where(listed, np.append(self.rows, -1)[places], -1), listed
+
+
+class Rows:
+    """The rows of a mapped scratch file, taken from anywhere, and one of its columns as a whole."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._schema = table.schema
+        nothing = [pa.nulls(1, f.type) for f in table.schema]
+        self._batches = [*table.to_batches(), pa.record_batch(nothing, schema=table.schema)]
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches[:-1])])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of numbers, null as NO_ID, or the boxes: (n, 4)."""
+        parts = [batch.column(name) for batch in self._batches[:-1]]
+        if name == "bbox":
+            flat = [part.flatten().to_numpy(zero_copy_only=False) for part in parts]
+            return np.concatenate([np.zeros(0, np.float32), *flat]).reshape(-1, 4)
+        return np.concatenate(
+            [np.zeros(0, np.int64), *(part.fill_null(NO_ID).to_numpy() for part in parts)]
+        )
+
+    def take(self, rows: Numbers) -> dict[str, pa.Array]:
+        """Return the columns of some rows; of null for -1. Batch by batch: a take from the whole
+        would first copy it together."""
+        rows = np.where(rows < 0, len(self), rows)
+        of = np.searchsorted(self._starts, rows, side="right") - 1
+        pieces = [
+            self._batches[number].take(pa.array(rows[of == number] - self._starts[number]))
+            for number in np.unique(of).tolist()
+        ]
+        together = pa.Table.from_batches(pieces, self._schema)
+        places = pa.array(np.argsort(np.argsort(of, kind="stable")))
+        return {f.name: together[f.name].combine_chunks().take(places) for f in self._schema}
+
 
 Record = dict[str, Any]
 """An element of the file, or what our columns have of one."""
