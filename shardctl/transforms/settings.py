@@ -77,8 +77,9 @@ class Checked(ValueType):
         check: Callable[[Any], Any],
         form: Json,
         written: Callable[[Any], Any] = lambda value: value,
+        python: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__(python)
         self._check, self._form, self._written = check, form, written
 
     def read(self, value: Any) -> Any:
@@ -118,7 +119,7 @@ class OrWord(ValueType):
         return {"anyOf": [*form.get("anyOf", [form]), {"const": self.absent}]}
 
 
-def _list_of(items: Json, least: int | None, most: int | None) -> Json:
+def list_of(items: Json, least: int | None, most: int | None) -> Json:
     """Return the schema of a list, of any length where there are no limits."""
     length = {} if least is None else {"minItems": least, "maxItems": most}
     return {"type": "array", "items": items, **length}
@@ -162,35 +163,9 @@ class Span(Number):
     def schema(self) -> Json:
         """Return the schema of a list of two numbers, and of one number where that is allowed."""
         number = super().schema()
-        pair = _list_of(number, 2, 2)
+        pair = list_of(number, 2, 2)
         one = number if self.alone == "fixed" else {"type": "number"}
         return pair if self.alone == "none" else {"anyOf": [one, pair]}
-
-
-class WholeSpan(Whole):
-    """Two rising whole numbers within limits, or one number, which is both."""
-
-    def read(self, value: Any) -> Any:
-        """Return the two numbers."""
-        parts = value if isinstance(value, list | tuple) else [value] * 2
-        try:
-            low, high = map(super().read, parts)
-        except ValueError:
-            low, high = 1, 0
-        if low > high:
-            raise ValueError(
-                f"must be one whole number, or two rising ones, from {self.low} to {self.high}"
-            )
-        return low, high
-
-    def write(self, value: tuple[int, int]) -> int | list[int]:
-        """Return one number where both are the same."""
-        return value[0] if value[0] == value[1] else list(value)
-
-    def schema(self) -> Json:
-        """Return the schema of a number, or a list of two."""
-        number = super().schema()
-        return {"anyOf": [number, _list_of(number, 2, 2)]}
 
 
 class Numbers(Number):
@@ -215,7 +190,7 @@ class Numbers(Number):
 
     def schema(self) -> Json:
         """Return the schema of such a list."""
-        return _list_of(super().schema(), self.count, self.count)
+        return list_of(super().schema(), self.count, self.count)
 
 
 class Sides(ValueType):
@@ -251,7 +226,7 @@ class Sides(ValueType):
         """Return the schema of a number, a string with both, or a list of both."""
         side = Whole(1, MAX_SIDE).schema()
         text = {"type": "string", "pattern": "^[0-9]+([xX][0-9]+)?$"}
-        return {"anyOf": [side, text, _list_of(side, 1, 2)]}
+        return {"anyOf": [side, text, list_of(side, 1, 2)]}
 
 
 def _colour(value: Any) -> Colour:
@@ -266,7 +241,7 @@ _BYTE = Whole(0, 255).schema()
 
 COLOUR = Checked(
     _colour,
-    {"anyOf": [_BYTE, _list_of(_BYTE, 3, 3)]},
+    {"anyOf": [_BYTE, list_of(_BYTE, 3, 3)]},
     lambda colour: colour[0] if len(set(colour)) == 1 else list(colour),
 )
 """A colour: one number for grey, or [red, green, blue], 0 to 255 each."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError
 from shardctl.format.arrays import Indices, TextBytes, texts_from
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
@@ -23,11 +19,12 @@ from shardctl.transforms.base import (
     RejectRow,
     check_limits,
 )
-from shardctl.transforms.settings import PROBABILITY, Names, Numbers, shown_beside
+from shardctl.transforms.settings import PROBABILITY, Names, Numbers
 from shardctl.transforms.text.base import (
-    Fault,
+    Rule,
     TextFilter,
     TextStep,
+    broken_by,
     require_text,
     texts_of,
 )
@@ -45,66 +42,9 @@ from shardctl.transforms.text.words import (
 )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A value of each text, (n,), and the least and the most that it may be: whole numbers, or
-    shares.
-
-    `name` is what its rejects are counted by, `what` the value in words. With `exclusive` a value
-    at the limit is rejected too.
-    """
-
-    name: str
-    what: str
-    values: npt.NDArray[Any]
-    least: float | None = None
-    most: float | None = None
-    exclusive: bool = False
-
-    def broken(self) -> Mask:
-        """Return which texts do not keep to it, (n,)."""
-        low = -np.inf if self.least is None else self.least
-        high = np.inf if self.most is None else self.most
-        if self.exclusive:
-            return (self.values <= low) | (self.values >= high)
-        return (self.values < low) | (self.values > high)
-
-    def why(self, row: int) -> str:
-        """Say what is wrong with a text that breaks it."""
-        value = self.values[row].item()
-        low = self.least is not None and value <= self.least
-        limit = self.least if low else self.most
-        assert limit is not None, "only a text that breaks a rule is asked about"
-        side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
-        return f"{self.what} {shown_beside(value, limit)} is {side} {limit:.15g}"
-
-
 def whole_numbers(values: pa.Array) -> Integers:
     """Return counts that Arrow made, (n,) without nulls."""
     return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
-
-
-def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
-    """Yield the texts that break a rule, each once, with the first of the rules that it breaks, in
-    the order of the texts."""
-    first: dict[int, Rule] = {}
-    for rule in rules:
-        for row in np.flatnonzero(rule.broken()).tolist():
-            first.setdefault(row, rule)
-    for row in sorted(first):
-        yield row, Rejection("filter", first[row].name, first[row].why(row))
-
-
-class RuleFilter(TextFilter):
-    """Rejects records whose text breaks a rule."""
-
-    @abstractmethod
-    def rules(self, texts: pa.Array) -> Iterator[Rule]:
-        """Yield the rules with their values of `texts`, which are (n,) string without nulls."""
-
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts that break a rule."""
-        return broken_by(self.rules(texts))
 
 
 LIMIT = Whole(0, 2**40)
@@ -261,7 +201,7 @@ def _flags(values: pa.Array) -> Mask:
     return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-class FilterFineweb(RuleFilter, step="filter_fineweb"):
+class FilterFineweb(TextFilter, step="filter_fineweb"):
     """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher
     and C4."""
 
@@ -332,7 +272,7 @@ RATIO = Number(0.0)
 ELLIPSES = ("...", "…")
 
 
-class FilterGopher(RuleFilter, step="filter_gopher"):
+class FilterGopher(TextFilter, step="filter_gopher"):
     """Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)."""
 
     min_words: int = setting(COUNT, 50, "Fewest words.")
@@ -460,7 +400,7 @@ def _quoted(word: str) -> str:
 N_GRAMS = range(2, 11)
 
 
-class FilterGopherRepetition(RuleFilter, step="filter_gopher_repetition"):
+class FilterGopherRepetition(TextFilter, step="filter_gopher_repetition"):
     """Rejects texts that repeat themselves, by the rules of Gopher (arXiv:2112.11446, table A1).
 
     A line, paragraph or n-gram is a duplicate where it has been in the text before: its first

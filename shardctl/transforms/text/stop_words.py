@@ -17,8 +17,7 @@ from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
 from shardctl.transforms.settings import PROBABILITY, Names, SettingError
-from shardctl.transforms.text.base import TextTransform, where
-from shardctl.transforms.text.filters import Rule, RuleFilter
+from shardctl.transforms.text.base import Rule, TextFilter, TextTransform, where
 from shardctl.transforms.text.words import (
     Mask,
     parts_of_words,
@@ -72,7 +71,7 @@ class StopWords(TextTransform, step="stop_words"):
         return texts_of_kept(data, keep, offsets)
 
 
-class FilterStopWords(RuleFilter, step="filter_stop_words"):
+class FilterStopWords(TextFilter, step="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
