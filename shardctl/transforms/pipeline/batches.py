@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
@@ -139,7 +138,11 @@ class BatchPipeline:
         if not stages:
             yield records
             return
-        (run, counted), sizes = stages[0], _text_sizes(records.batch)
+        run, counted = stages[0]
+        place = records.batch.schema.get_field_index("text")
+        sizes = np.zeros(len(records.numbers), np.int64)
+        if place >= 0 and pa.types.is_string(records.batch.schema.field(place).type):
+            sizes = bytes_of(records.batch.column(place)).sizes
         counted["records"] += len(sizes)
         counted["bytes"] += int(sizes.sum())
 
@@ -163,14 +166,6 @@ def _refuse_late(record: int, rejection: Rejection) -> None:
     )
 
 
-def _text_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return the bytes of the text of each record, (n,); 0 where there is none."""
-    place = batch.schema.get_field_index("text")
-    if place < 0 or not pa.types.is_string(batch.schema.field(place).type):
-        return np.zeros(batch.num_rows, np.int64)
-    return bytes_of(batch.column(place)).sizes
-
-
 def records_of_file(file: int, key: str, fields: Sample) -> Records:
     """Return the one record of a file, which is row `file` of files.arrow."""
     batch = pa.record_batch(
@@ -184,9 +179,7 @@ def keyed(batch: pa.RecordBatch, path: str, numbers: Numbers) -> pa.RecordBatch:
     one of their own."""
     place = batch.schema.get_field_index("key")
     if place >= 0:
-        return batch.select(
-            [place, *(other for other in range(batch.num_columns) if other != place)]
-        )
+        return batch.select(["key", *(name for name in batch.schema.names if name != "key")])
     return batch.add_column(0, pa.field("key", pa.string()), make_keys(path, numbers))
 
 

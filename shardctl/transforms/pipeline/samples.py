@@ -38,13 +38,7 @@ from shardctl.transforms.pipeline.functions import (
     unshared,
 )
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.values import (
-    UnfitValue,
-    array_of,
-    describe,
-    for_column,
-    row_size,
-)
+from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, row_size
 
 
 @dataclass
@@ -321,11 +315,14 @@ class SamplePipeline:
                 lambda records, is_model: self._enter("transform"),
                 lambda record: self._enter("encode"),
             )
-            _raise_rejection(made)
             applied.extend(made)
             images += stored
-        self._functions.settle(applied)
-        _raise_rejection(applied)
+            if applied.rejects:
+                break
+        else:
+            self._functions.settle(applied)
+        for rejection in applied.rejects.values():
+            raise rejection
         made_of = zip(applied.samples, applied.given, images, strict=True)
         return [self._made(fields, given, *image) for fields, given, image in made_of]
 
@@ -345,8 +342,8 @@ class SamplePipeline:
             return self._functions.setter(field, given, sample)
 
         if seen is not None and not np.array_equal(np.asarray(sample.get("image")), seen):
-            unmoved = self._annotated.unmoved(before, sample)
-            self.unmoved.update(dict.fromkeys(unmoved, setter("image")))
+            for name in self._annotated.unmoved(before, sample):
+                self.unmoved[name] = setter("image")
         if store.name == "none":
             self._annotated.check(sample, setter)
             applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
@@ -400,26 +397,14 @@ class SamplePipeline:
 
 
 def _settled(made: MadeSample, moved: Iterator[dict[str, Any]]) -> MadeSample:
-    before, kept, fields = 0, 0, dict(made.fields)
+    objects, cut_off, fields = made.objects, made.cut_off, dict(made.fields)
     for name, value in made.fields.items():
         if isinstance(value, DeferredObjects):
-            before += len(value.objects["bbox"])
             fields[name] = found = next(moved)
-            kept += len(found["bbox"])
-    objects, cut_off = made.objects + kept, made.cut_off + before - kept
-    return replace(
-        made,
-        fields=fields,
-        size=row_size(fields.values()),
-        objects=objects,
-        cut_off=cut_off,
-        waits=False,
-    )
-
-
-def _raise_rejection(applied: Applied) -> None:
-    for rejection in applied.rejects.values():
-        raise rejection
+            objects += len(found["bbox"])
+            cut_off += len(value.objects["bbox"]) - len(found["bbox"])
+    size = row_size(fields.values())
+    return replace(made, fields=fields, size=size, objects=objects, cut_off=cut_off, waits=False)
 
 
 def _image_name(record: Sample) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+read_toml = tomllib.loads
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
@@ -177,11 +178,23 @@ class RecipeFile:
 
     def problem(self, error: SettingError) -> Problem:
         """Return what a wrong setting of the file is to people: where it is, and in which step."""
-        place = nearest_place(self._places, error.key)
-        step = ", ".join(steps_to(self.recipe, error.key))
-        message = f"{step}: {error.problem}" if step else error.problem
-        line, column = place or (None, None)
-        return Problem(self.shown, line, column, shown_key(error.key), printable(message))
+        line, column = nearest_place(self._places, error.key) or (None, None)
+        at: Any = self.recipe
+        steps, way = [], ""  # "step 2 (choice)", "step 1 (hflip)"; transform[1].brightness
+        for part in error.key:
+            try:
+                at = at[part]
+            except (LookupError, TypeError):
+                at = None
+            if isinstance(part, str):
+                way += f".{part}" if way else part
+                continue
+            way += f"[{part}]"
+            if at is not None and error.key[0] == "transform":
+                name = at.get("name") if isinstance(at, dict) else None
+                steps.append(f"step {part + 1}{f' ({name})' if isinstance(name, str) else ''}")
+        message = ": ".join((*filter(None, [", ".join(steps)]), error.problem))
+        return Problem(self.shown, line, column, printable(way), printable(message))
 
     @cached_property
     def _places(self) -> dict[Key, TextPlace]:
@@ -208,29 +221,6 @@ def load_recipe(path: Path) -> dict[str, Any]:
         more = f" (and {len(errors) - 1} more: shardctl recipe check {file.shown})"
         raise UsageError(f"{file.problem(errors[0])}{more if len(errors) > 1 else ''}")
     return file.recipe
-
-
-def steps_to(recipe: Any, key: Key) -> Iterator[str]:
-    """Yield the steps on the way to a setting, from the outermost in: "step 2 (choice)", "step 1
-    (hflip)"."""
-    at = recipe
-    for part in key if key[:1] == ("transform",) else ():
-        try:
-            at = at[part]
-        except (LookupError, TypeError):
-            return
-        if isinstance(part, int):
-            name = at.get("name") if isinstance(at, dict) else None
-            yield f"step {part + 1}{f' ({name})' if isinstance(name, str) else ''}"
-
-
-def shown_key(key: Iterable[str | int]) -> str:
-    """Return the way to a setting as people write it: transform[1].brightness, with numbers from
-    0."""
-    text = ""
-    for part in key:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return printable(text)
 
 
 def _toml_problem(shown: str, text: str, message: str) -> Problem:

@@ -195,11 +195,9 @@ class Html(TextTransform, step="html"):
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without markup. Those without any < and & stay what they are."""
         marked = pc.match_substring_regex(texts, "[<&]" if self.tags else "&")
-        return where(texts, marked, _without_tags if self.tags else _unescaped)
-
-
-def _unescaped(texts: pa.Array) -> list[str]:
-    return list(map(unescape, texts.to_pylist()))
+        if self.tags:
+            return where(texts, marked, _without_tags)
+        return where(texts, marked, lambda some: [unescape(text) for text in some.to_pylist()])
 
 
 def _without_tags(texts: pa.Array) -> list[str]:

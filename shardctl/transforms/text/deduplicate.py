@@ -103,14 +103,11 @@ class Deduplicate(BatchTransform, step="deduplicate"):
         for number, row in enumerate(rows.tolist()):
             path, record = paths[int(files[number])].as_py(), int(kept_records[number])
             key = printable(f"{path}#{record}" if record else path)
-            if self.method == EXACT:
-                kind, why = "duplicate", f"has the same text as {key}, which is kept"
-            else:
+            kind, why = "duplicate", f"has the same text as {key}, which is kept"
+            if self.method == NEAR:
                 alike = f"their similarity is {similarity[number]:.2f}"
-                kind, why = (
-                    "near-duplicate",
-                    f"has nearly the same text as {key}, which is kept ({alike})",
-                )
+                why = f"has nearly the same text as {key}, which is kept ({alike})"
+                kind = "near-duplicate"
             reject(row, Rejection("filter", kind, why))
         return (records.kept(kept),)
 

@@ -356,24 +356,17 @@ class FilterGopher(TextFilter, step="filter_gopher"):
 def _different_words(texts: pa.Array, words: Words, wanted: Sequence[str], enough: int) -> Integers:
     """Return how many of some words are in each text, (n,), in any case; not more are looked for
     where it is enough."""
-    # A pattern with classes of Unicode takes 10 ms to compile, and \b knows ASCII alone.
-    plain = (
-        _in_ascii(words.bytes)
-        if all(word.isascii() and word.isalnum() for word in wanted)
-        else None
-    )
+    before, after = r"(?:^|[^\p{L}\p{M}\p{N}_])", r"(?:$|[^\p{L}\p{M}\p{N}_])"
+    if all(word.isascii() and word.isalnum() for word in wanted):
+        # a pattern with classes of Unicode takes 10 ms to compile, and \b knows ASCII alone
+        texts, before, after = _in_ascii(words.bytes), r"\b", r"\b"
     found = np.zeros(len(texts), np.int64)
     for word in dict.fromkeys(wanted):
         rows = np.flatnonzero(found < enough)
         if not len(rows):
             break
-        some = texts if plain is None else plain
-        if len(rows) < len(texts):
-            some = some.take(pa.array(rows))
-        pattern = rf"(?:^|[^\p{{L}}\p{{M}}\p{{N}}_]){_quoted(word)}(?:$|[^\p{{L}}\p{{M}}\p{{N}}_])"
-        has = pc.match_substring_regex(
-            some, rf"(?i){pattern}" if plain is None else rf"(?i)\b{_quoted(word)}\b"
-        )
+        some = texts.take(pa.array(rows)) if len(rows) < len(texts) else texts
+        has = pc.match_substring_regex(some, f"(?i){before}{_quoted(word)}{after}")
         found[rows] += has.to_numpy(zero_copy_only=False)
     return found
 

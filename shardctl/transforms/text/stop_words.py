@@ -193,7 +193,8 @@ class Segment(TextTransform, step="segment"):
         return where(texts, pc.match_substring_regex(texts, HAN), self._divided)
 
     def _divided(self, given: pa.Array) -> pa.Array:
-        cut, mark = _rjieba().cut, _unused_character(given)
+        cut, marks = _rjieba().cut, map(chr, PRIVATE)
+        mark = next(mark for mark in marks if not pc.match_substring(given, mark).true_count)
         divided = pa.array(
             [mark.join(cut(text, self.new_words)) for text in given.to_pylist()], pa.string()
         )
@@ -204,12 +205,6 @@ class Segment(TextTransform, step="segment"):
         for pattern in (patterns[0], *patterns, patterns[1]):
             divided = pc.replace_substring_regex(divided, pattern, rf"\1{separator}\2")
         return pc.replace_substring(divided, mark, "")
-
-
-def _unused_character(texts: pa.Array) -> str:
-    return next(
-        chr(point) for point in PRIVATE if not pc.match_substring(texts, chr(point)).true_count
-    )
 
 
 def _rjieba() -> Any:

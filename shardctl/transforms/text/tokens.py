@@ -82,7 +82,8 @@ class TokenStep(BatchTransform):
                 f"{where}: this is not the tokenizer of the recipe: the SHA-256 of its files is "
                 f"{str(found)[:12]}…, and not {str(self.digest)[:12]}…"
             )
-        return step.kept(found)
+        step.keep(found)
+        return step
 
     def check(self, folder: Path | None) -> None:
         """Look at the settings once the tokenizer is open. Raises SettingError."""
@@ -97,11 +98,9 @@ class TokenStep(BatchTransform):
             )
             raise SettingError(f"{problem}; use dtype = uint32 or auto", "dtype")
 
-    def kept(self: S, digest: str | None) -> S:
-        """Return the same step with the settings that open the files that a dataset keeps."""
-        step = replace(self, tokenizer=self.opened.kept_as, digest=digest)
-        vars(step)["opened"] = self.opened
-        return step
+    def keep(self, digest: str | None) -> None:
+        """Take the settings that open the files that a dataset keeps."""
+        vars(self).update(tokenizer=self.opened.kept_as, digest=digest)
 
     @cached_property
     def opened(self) -> Tokenizer:

@@ -52,9 +52,8 @@ class SentencePiece(Tokenizer):
             if self._model.IsControl(number) or self._model.IsUnknown(number)
         )
         self.special = {self._model.IdToPiece(number): number for number in control}
-        self.eos, self.bos, self.pad = map(
-            _or_none, (self._model.eos_id(), self._model.bos_id(), self._model.pad_id())
-        )
+        ids = self._model.eos_id(), self._model.bos_id(), self._model.pad_id()
+        self.eos, self.bos, self.pad = (number if number >= 0 else None for number in ids)
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the numbers of the pieces. The package gives lists: a Python number for each
@@ -82,10 +81,6 @@ class SentencePiece(Tokenizer):
         """Return the number of a piece."""
         number = int(self._model.PieceToId(token))
         return number if self._model.IdToPiece(number) == token else None
-
-
-def _or_none(number: int) -> int | None:
-    return number if number >= 0 else None
 
 
 KIND = TokenizerKind(
