@@ -78,7 +78,7 @@ def take_inputs(
     Files that are one record are linked, or copied from a store. Records of files that have many
     become one Arrow file. Raises InputError.
     """
-    reading = Recipe.reading_of(recipe)
+    reading = Recipe.draft(recipe).reading
     in_tables = recipe["kind"] == "image" and recipe.get("image_field") is not None
     in_records = in_tables or (recipe["kind"] == "image" and reading.has_image_records)
     kind = KINDS["table" if in_tables else recipe["kind"]]

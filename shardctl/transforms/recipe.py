@@ -219,21 +219,14 @@ class Recipe(RecipeKeys):
         ]
         return pa.schema(marked, fields.metadata)
 
-    @classmethod
-    def reading_of(cls, given: Json) -> Reading:
-        """Return how records are read by a recipe whose kind need not be decided yet. Raises
-        SettingError."""
-        return cls._of_given(given).reading
+    @property
+    def image_source(self) -> str | None:
+        """The field that is chosen as the image, None if none is."""
+        return next((old for old, new in self.chosen_fields.items() if new == "image"), None)
 
     @classmethod
-    def image_source(cls, given: Json) -> str | None:
-        """Return the field that a recipe chooses as the image, None if it chooses none. Raises
-        SettingError."""
-        chosen = cls._of_given(given).chosen_fields
-        return next((old for old, new in chosen.items() if new == "image"), None)
-
-    @classmethod
-    def _of_given(cls, given: Json) -> Recipe:
+    def draft(cls, given: Json) -> Recipe:
+        """Build a recipe whose kind need not be decided yet. Raises SettingError."""
         values, errors = cls.values(given)
         raise_any(errors)
         return cls(**values)

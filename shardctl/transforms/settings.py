@@ -125,49 +125,6 @@ def list_of(items: Json, least: int | None, most: int | None) -> Json:
     return {"type": "array", "items": items, **length}
 
 
-class Span(Number):
-    """Two rising numbers within limits. One number n alone stands for what `alone` says.
-
-    `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not
-    allowed.
-    """
-
-    def __init__(
-        self,
-        low: float = -math.inf,
-        high: float = math.inf,
-        above: bool = False,
-        alone: str = "none",
-        centre: float = 0.0,
-    ) -> None:
-        super().__init__(low, high, above)
-        self.alone, self.centre = alone, centre
-
-    def read(self, value: Any) -> Any:
-        """Return the two numbers."""
-        one = number_of(value)
-        if self.alone == "fixed" and math.isfinite(one):
-            value = one, one
-        if self.alone == "around" and 0 <= one < math.inf:
-            value = max(self.low, self.centre - one), self.centre + one
-        pair = [number_of(each) for each in value] if isinstance(value, list | tuple) else []
-        if len(pair) != 2 or not all(map(self.fits, pair)) or pair[0] > pair[1]:
-            alone = "" if self.alone == "none" else "one number, or "
-            raise ValueError(f"must be {alone}two rising numbers{self.limits()}")
-        return pair[0], pair[1]
-
-    def write(self, value: tuple[float, float]) -> list[float]:
-        """Return a list of the two."""
-        return list(value)
-
-    def schema(self) -> Json:
-        """Return the schema of a list of two numbers, and of one number where that is allowed."""
-        number = super().schema()
-        pair = list_of(number, 2, 2)
-        one = number if self.alone == "fixed" else {"type": "number"}
-        return pair if self.alone == "none" else {"anyOf": [one, pair]}
-
-
 class Numbers(Number):
     """A list of `count` numbers within limits; None: of any number of them."""
 
@@ -191,6 +148,44 @@ class Numbers(Number):
     def schema(self) -> Json:
         """Return the schema of such a list."""
         return list_of(super().schema(), self.count, self.count)
+
+
+class Span(Numbers):
+    """Two rising numbers within limits. One number n alone stands for what `alone` says.
+
+    `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not
+    allowed.
+    """
+
+    def __init__(
+        self,
+        low: float = -math.inf,
+        high: float = math.inf,
+        above: bool = False,
+        alone: str = "none",
+        centre: float = 0.0,
+    ) -> None:
+        super().__init__(2, low, high)
+        self.above, self.alone, self.centre = above, alone, centre
+
+    def read(self, value: Any) -> Any:
+        """Return the two numbers."""
+        one = number_of(value)
+        if self.alone == "fixed" and math.isfinite(one):
+            value = one, one
+        if self.alone == "around" and 0 <= one < math.inf:
+            value = max(self.low, self.centre - one), self.centre + one
+        pair = [number_of(each) for each in value] if isinstance(value, list | tuple) else []
+        if len(pair) != 2 or not all(map(self.fits, pair)) or pair[0] > pair[1]:
+            alone = "" if self.alone == "none" else "one number, or "
+            raise ValueError(f"must be {alone}two rising numbers{self.limits()}")
+        return pair[0], pair[1]
+
+    def schema(self) -> Json:
+        """Return the schema of a list of two numbers, and of one number where that is allowed."""
+        pair = super().schema()
+        one = pair["items"] if self.alone == "fixed" else {"type": "number"}
+        return pair if self.alone == "none" else {"anyOf": [one, pair]}
 
 
 class Sides(ValueType):

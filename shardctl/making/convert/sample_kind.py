@@ -57,7 +57,7 @@ def settle_kind(
         and not recipe.get("fields")
         and not recipe.get("schema")
     )
-    reading = Recipe.reading_of(recipe)
+    reading = Recipe.draft(recipe).reading
     field = recipe.get("image_field")
     if is_open:
         recipe["kind"] = _kind_of(roots, reading, field, labels)
@@ -66,14 +66,14 @@ def settle_kind(
         and field is None
         and (reading.format or _has_only_tables(roots, reading))
     ):
-        recipe["image_field"] = Recipe.image_source(recipe) or AUTO
+        recipe["image_field"] = Recipe.draft(recipe).image_source or AUTO
     if not (is_open or are_members) or (
         recipe["kind"] != "table" and recipe.get("image_field") is None
     ):
         return notices
     types = _first_types(roots, reading, engine)
     if is_open and recipe["kind"] == "table" and field is None:
-        chosen = Recipe.image_source(recipe)
+        chosen = Recipe.draft(recipe).image_source
         column = chosen or (None if types is None else without_doubt(types.found()))
         if column is not None:
             recipe |= {"kind": "image", "image_field": column}
@@ -109,7 +109,7 @@ def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[
     else is wanted."""
     if not any(may_be_of_export(root.folder) for root in roots):
         return []  # to look for a table may take as long as all files
-    file = first_file(roots, KINDS["table"], Recipe.reading_of(recipe), (Form.MANY,))
+    file = first_file(roots, KINDS["table"], Recipe.draft(recipe).reading, (Form.MANY,))
     export = None if file is None else described(file.opened)
     if (
         export is None
