@@ -194,10 +194,10 @@ shear_x:0.7:2+invert:0.1
 
 POLICIES: Mapping[str, Sequence[Sequence[Choice]]] = {
     dataset: [
-        [
+        tuple(
             (name, float(probability), int(index[0]) if index else None)
             for name, probability, *index in (each.split(":") for each in pair.split("+"))
-        ]
+        )
         for pair in text.split()
     ]
     for dataset, text in _PAIRS.items()
