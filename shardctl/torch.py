@@ -279,7 +279,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         loader.assign(*(self._place if worker else distributed_rank()))
         if worker is None:
             return loader
-        rank, world_size = loader.options.place
+        rank, world_size = loader.options.rank_and_size()
         place = {
             "rank": rank * worker.num_workers + worker.id,
             "world_size": world_size * worker.num_workers,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from conftest import examples
 from forged_datasets import signed
@@ -557,7 +558,7 @@ def test_a_cache_follows_no_link(here):
     found.attach(1, 1)
     found.path("a.arrow").symlink_to(here / "precious" / "a.txt")
     with pytest.raises(StorageError, match=r"a\.arrow: cannot write here"):
-        found.keep_tail(0, "a.arrow", 100, 1, lambda: b"tail")
+        found.keep(0, "a.arrow", 100, None, 1, lambda: pa.py_buffer(b"tail"))
     del found
     shutil.rmtree(folder / "shards")
     (folder / "shards").symlink_to(here / "precious")

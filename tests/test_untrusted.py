@@ -306,7 +306,7 @@ def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset):
     )
     with pytest.raises(
         DatasetError,
-        match=r"format version 3; shardctl .* reads version 2; it was written by shardctl 3.1.0",
+        match=r"format version 3; shardctl .* reads version 2; use the version that wrote it, 3.1.0",
     ):
         shardctl.open(dataset)
 

@@ -13,6 +13,8 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
+DType: TypeAlias = np.dtype[Any]
+Shape: TypeAlias = tuple[int, ...]
 
 _DTYPES = {
     pa.bool_(): np.dtype(np.bool_),

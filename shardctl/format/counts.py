@@ -89,17 +89,14 @@ def _keeping(records: int, size: int, rejected: dict[str, list[int]]) -> str:
     """Say what rules have kept of records, and rejected; with the share of the bytes where the
     records have a text."""
     dropped, dropped_bytes = (sum(counts) for counts in zip(*rejected.values(), strict=True))
-    kept = f"kept {records - dropped:,} of {records:,}"
-    if not size:
-        return (
-            f"{kept}; rejected: "
-            f"{', '.join(f'{rule} {count:,}' for rule, (count, _) in sorted(rejected.items()))}"
-        )
+    kept, of_the_bytes = f"kept {records - dropped:,} of {records:,}", ""
+    if size:
+        of_the_bytes = f" ({1 - dropped_bytes / size:.1%} of the bytes)"
     rules = ", ".join(
-        f"{rule} {count:,} ({of_bytes / size:.1%})"
+        f"{rule} {count:,}{f' ({of_bytes / size:.1%})' if size else ''}"
         for rule, (count, of_bytes) in sorted(rejected.items())
     )
-    return f"{kept} ({1 - dropped_bytes / size:.1%} of the bytes); rejected: {rules}"
+    return f"{kept}{of_the_bytes}; rejected: {rules}"
 
 
 def _filling(step: Counts) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from shardctl.format.names import (
     SHARDS,
     STAGING,
     TABLES,
+    Json,
     is_file_name,
     is_shard_name,
 )
@@ -143,14 +144,14 @@ def check_unchanged(folder: DatasetFolder) -> None:
         folder.check_unchanged()
 
 
-def to_json(folder: DatasetFolder) -> dict[str, Any]:
+def to_json(folder: DatasetFolder) -> Json:
     """Return what another process of the same command makes the same folder of."""
     if isinstance(folder, LocalFolder):
         return {"local": str(folder.root)}
     return {"on_store": asdict(folder)}
 
 
-def from_json(record: dict[str, Any]) -> DatasetFolder:
+def from_json(record: Json) -> DatasetFolder:
     """Return the folder that `to_json` was given."""
     if "local" in record:
         return LocalFolder(Path(record["local"]))
@@ -197,7 +198,10 @@ def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> Da
 
     Raises DatasetError if there is no such shard, StoreError.
     """
-    base = _base_of_lone(store, name)
+    base = ""
+    if store.stat(name) is None:
+        data, _ = read_manifest(store) or (None, "")
+        base = _base_of(store, data, _record_of(data))
     dataset = DatasetOnStore(
         store.url, base, "whole", str(folder), limit, "", tuple(sorted(BESIDE_SHARDS)), listed=False
     )
@@ -213,7 +217,7 @@ def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> Da
     return dataset
 
 
-def _record_of(data: bytes | None) -> dict[str, Any]:
+def _record_of(data: bytes | None) -> Json:
     """Return what a manifest says, which may be damaged."""
     with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(data or b"")
@@ -221,7 +225,7 @@ def _record_of(data: bytes | None) -> dict[str, Any]:
     return {}
 
 
-def _own_files(record: dict[str, Any]) -> list[str]:
+def _own_files(record: Json) -> list[str]:
     """Return the files that the recipe depends on: they are few, and opened in many places."""
     files = record.get("files")
     names = files if isinstance(files, dict) else {}
@@ -232,7 +236,7 @@ def _own_files(record: dict[str, Any]) -> list[str]:
     )
 
 
-def _base_of(store: Store, data: bytes | None, record: dict[str, Any]) -> str:
+def _base_of(store: Store, data: bytes | None, record: Json) -> str:
     """Return the folder of all files but the manifest, with a / at its end. Of a damaged manifest
     what is left may tell it."""
     if record:
@@ -250,15 +254,6 @@ def _base_of(store: Store, data: bytes | None, record: dict[str, Any]) -> str:
     folders = [f"{name}/" for name in store.children()[0] if name != STAGING]
     whole = [folder for folder in folders if store.stat(f"{folder}{CHECKSUMS}") is not None]
     return whole[0] if len(whole) == 1 else ""
-
-
-def _base_of_lone(store: Store, name: str) -> str:
-    """Return the folder of one shard, as `_base_of` does: nothing if it is right there, else that
-    which the manifest names."""
-    if store.stat(name) is not None:
-        return ""
-    data, _ = read_manifest(store) or (None, "")
-    return _base_of(store, data, _record_of(data))
 
 
 def _check_that_it_was_one(store: Store) -> None:

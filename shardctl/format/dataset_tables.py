@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Array, Bools, Indices
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, PLAN, SHARDS
+from shardctl.format.names import FILES, PLAN, SHARDS, Json
 from shardctl.format.shard import BlockFile, field_names
 from shardctl.format.tables import (
     FILE_FIELDS,
@@ -53,7 +53,7 @@ class RawFile:
     root: int
     size: int
     label: int | None = None
-    columns: dict[str, Any] | None = None
+    columns: Json | None = None
 
     def key(self, record: int) -> str:
         """Return the key of a record of the file; 0 is that of a file that is one record."""
@@ -179,10 +179,8 @@ class ShardUnits:
     def rows_of(self, place: int) -> tuple[int, int]:
         """Return the rows among which the samples of a unit are: the first, and the one behind the
         last."""
-        first = int(self.first_row[place])
-        return first, int(self._stops[np.searchsorted(self._making, place)]) if self.samples[
-            place
-        ] else first
+        firsts, stops = self.bounds
+        return int(firsts[place]), int(stops[place])
 
     @property
     def bounds(self) -> tuple[Indices, Indices]:
@@ -369,25 +367,6 @@ class DatasetTables:
                 places += self._of_record(start + at, record)
                 start += at + 1
         return sorted(places, key=lambda place: place.unit.number)
-
-    def nearest_key(self, path: str, record: int) -> str | None:
-        """Return a key of a file, of the record with the number that is nearest; None if no unit is
-        of this file."""
-        import pyarrow.compute as pc
-
-        number = pc.index(self.paths, path).as_py()
-        low, high = MOST, -1
-        for batch in self.plan.select(["file", "first", "records"]).to_batches():
-            of, first, records = (_values(column, -1) for column in batch.columns)
-            own = np.flatnonzero(of == number)
-            if len(own):
-                low, high = (
-                    min(low, int(first[own].min())),
-                    max(high, int((first[own] + records[own]).max()) - 1),
-                )
-        if number < 0 or high < 0:
-            return None
-        return f"{path}#{min(max(record, low), high)}" if low > 0 else path
 
     def _of_record(self, number: int, record: int) -> Iterator[RecordUnit]:
         """Yield the units of a file that have one of its records."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles
+from shardctl.format.arrays import Shape
+from shardctl.format.names import Json
+from shardctl.format.roles import Image, Label, Mask, Names, Plain, Role, Roles
 
 ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 """The type of an encoded image column, as Hugging Face datasets defines it."""
@@ -36,7 +38,7 @@ def image_lists(columns: pa.Schema) -> list[str]:
     ]
 
 
-def image_tensor(shape: tuple[int, ...]) -> pa.DataType:
+def image_tensor(shape: Shape) -> pa.DataType:
     """Return the Arrow type of a raw image column, (height, width, 3) uint8, or of a raw mask
     column, (height, width)."""
     return pa.fixed_shape_tensor(pa.uint8(), list(shape))
@@ -56,7 +58,7 @@ class Layout:
         kind: str,
         columns: pa.Schema,
         image: Image | None,
-        classes: tuple[str, ...] | None,
+        classes: Names | None,
         kept_images: Collection[str] = (),
         annotated: Mapping[str, Role] | None = None,
     ) -> Layout:
@@ -81,7 +83,7 @@ class Layout:
         return cls(kind, columns, Roles(roles))
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> Names | None:
         """The names of the classes of the main label (Roles.main_label); None if they have no
         names."""
         return self.roles.classes
@@ -91,17 +93,17 @@ class Layout:
         """The role of the main image (Roles.main_image), None if there is none."""
         return None if self.roles.main_image is None else self.roles.images[self.roles.main_image]
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Json:
         """Return the part of the layout that goes into JSON: `fields` in docs/format.md."""
         return self.roles.to_json()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the whole layout as plain data that `loads` reads."""
         schema = base64.b64encode(self.columns.serialize()).decode("ascii")
         return {"kind": self.kind, "fields": self.fields(), "schema": schema}
 
     @classmethod
-    def loads(cls, record: dict[str, Any]) -> Layout:
+    def loads(cls, record: Json) -> Layout:
         """Build the layout that `to_json` gave."""
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(record["schema"])))
         return cls.from_json(record["kind"], record["fields"], columns)
@@ -122,7 +124,7 @@ class Layout:
             _check_image(name, role, columns.field(name).type)
         return cls(kind, columns, roles)
 
-    def with_shape(self, shape: tuple[int, ...] | None) -> Layout:
+    def with_shape(self, shape: Shape | None) -> Layout:
         """Return the same layout with the decoded shape that the images of the main field turned
         out to share."""
         name = self.roles.main_image
@@ -131,10 +133,10 @@ class Layout:
         changed = replace(self.roles.images[name], shape=shape)
         return replace(self, roles=Roles({**self.roles.by_name, name: changed}))
 
-    def huggingface_features(self) -> dict[str, Any] | None:
+    def huggingface_features(self) -> Json | None:
         """Name the types that Hugging Face datasets cannot guess. None if it has no such type (raw
         tensors)."""
-        features: dict[str, Any] = {}
+        features: Json = {}
         in_lists = image_lists(self.columns)
         for column in self.columns:
             if isinstance(column.type, pa.BaseExtensionType):
@@ -147,9 +149,10 @@ class Layout:
             elif self.roles.names.get(column.name):
                 features[column.name] = _class_label(self.roles.names[column.name])
             elif column.name in self.roles.objects:
-                features[column.name] = _objects_feature(
-                    column.type, self.roles.objects[column.name]
-                )
+                features[column.name] = feature = _huggingface_feature(column.type)
+                names = self.roles.objects[column.name].names
+                if names and isinstance(feature, dict) and "category" in feature:
+                    feature["category"] = {"feature": _class_label(names), "_type": "Sequence"}
             else:
                 features[column.name] = _huggingface_feature(column.type)
         return features
@@ -159,31 +162,19 @@ def _check_image(name: str, role: Image, type_: pa.DataType) -> None:
     """Raise ValueError for a column that does not hold images as its role says."""
     if type_.equals(ENCODED_IMAGE):
         return
-    if not _is_raw(role, type_) or (role.shape is not None and tuple(type_.shape) != role.shape):
+    is_raw = isinstance(type_, pa.FixedShapeTensorType) and len(type_.shape) == len(role.axes)
+    if isinstance(role, Mask):
+        fits = is_raw and pa.types.is_integer(type_.value_type)
+    else:
+        fits = is_raw and type_.value_type == pa.uint8() and type_.shape[2] == 3
+    if not fits or role.shape not in (None, tuple(type_.shape)):
         raise ValueError(
             f"{name!r:.200} is of type {type_}, which is no {role.name} as its role describes it"
         )
 
 
-def _is_raw(role: Image, type_: pa.DataType) -> bool:
-    """Return whether a column of this type can hold raw images or masks."""
-    if not isinstance(type_, pa.FixedShapeTensorType) or len(type_.shape) != len(role.axes):
-        return False
-    if isinstance(role, Mask):
-        return bool(pa.types.is_integer(type_.value_type))
-    return bool(type_.value_type == pa.uint8() and type_.shape[2] == 3)
-
-
-def _class_label(names: tuple[str, ...]) -> dict[str, Any]:
+def _class_label(names: Names) -> Json:
     return {"names": list(names), "_type": "ClassLabel"}
-
-
-def _objects_feature(type_: pa.DataType, role: Objects) -> Any:
-    """Return the type of marked objects, whose categories have names."""
-    feature = _huggingface_feature(type_)
-    if role.names and isinstance(feature, dict) and "category" in feature:
-        feature["category"] = {"feature": _class_label(role.names), "_type": "Sequence"}
-    return feature
 
 
 HUGGINGFACE_NAMES = {

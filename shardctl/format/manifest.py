@@ -6,8 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -27,11 +27,12 @@ from shardctl.format.names import (
     REPLACED,
     STAGING,
     TABLES,
+    Json,
     are_file_names,
     is_duplicates_table,
     is_file_name,
 )
-from shardctl.format.roles import Roles
+from shardctl.format.roles import Names, Roles
 from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
@@ -62,7 +63,7 @@ class Generation:
     shards: int
     digest: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as plain data."""
         return asdict(self)
 
@@ -73,15 +74,24 @@ def generations_of(record: Any) -> tuple[Generation, ...]:
     if not isinstance(record, list):
         raise TypeError("the history is a list")
     history = tuple(Generation(**each) for each in record)
-    for place, each in enumerate(history):
-        counts = (each.added, each.removed, each.changed, each.samples, each.shards)
-        if not all(map(is_count, (each.number, *counts))):
-            raise ValueError("generations have counts")
-        if place and each.number <= history[place - 1].number:
-            raise ValueError("generations are in order")
-        if any(type(text) is not str for text in (each.created, each.command, each.digest)):
-            raise ValueError("generations have dates and digests")
+    expect_fields(*history)
+    numbers = [each.number for each in history]
+    expect(numbers == sorted(set(numbers)), "generations are in order")
     return history
+
+
+def expect_fields(*records: Any) -> None:
+    """Raise ValueError unless the fields of dataclasses that are to be numbers, texts and objects
+    are."""
+    kinds: dict[Any, Callable[[Any], bool]] = {
+        "int": is_count,
+        "str": lambda value: type(value) is str,
+        "Json": lambda value: type(value) is dict,
+    }
+    for record in records:
+        for each in fields(record):
+            fits = each.type not in kinds or kinds[each.type](getattr(record, each.name))
+            expect(fits, f"{each.name} is a value of {each.type}")
 
 
 def folder_of(root: Path, number: int) -> Path:
@@ -163,12 +173,12 @@ class Manifest:
     rejected: int
     splits: tuple[SplitFacts, ...]
     schema: tuple[tuple[str, str], ...]
-    fields: dict[str, Any]
-    recipe: dict[str, Any]
-    settings: dict[str, Any]
+    fields: Json
+    recipe: Json
+    settings: Json
     fingerprint: str
     fingerprint_parts: dict[str, str]
-    sources: tuple[str, ...]
+    sources: Names
     files: dict[str, FileFacts]
     created: str
     shardctl_version: str
@@ -176,7 +186,7 @@ class Manifest:
     seconds: float | None = None
     class_counts: dict[str, list[int]] | None = None
     environment: dict[str, str] | None = None
-    records: dict[str, Any] | None = None
+    records: Json | None = None
     objects: dict[str, int] | None = None
     jpeg: dict[str, int] | None = None
     steps: list[Counts] | None = None
@@ -198,7 +208,7 @@ class Manifest:
         record["digest"] = _digest(record)
         return json.dumps(record, indent=1) + "\n"
 
-    def strange_sources(self) -> tuple[str, ...]:
+    def strange_sources(self) -> Names:
         """Return the sources that no conversion records so: neither an absolute path without `..`
         nor a URL."""
         return tuple(
@@ -279,7 +289,7 @@ class Manifest:
             ) from error
 
     @classmethod
-    def _checked(cls, record: dict[str, Any]) -> Manifest:
+    def _checked(cls, record: Json) -> Manifest:
         """Build the manifest from an untrusted record."""
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         made = cls(
@@ -293,14 +303,8 @@ class Manifest:
                 "history": generations_of(record.get("history", [])),
             }
         )
-        facts = [*made.files.values(), *filter(None, [made.update])]
-        counts = [made.samples, made.shards, made.bytes, made.inputs, made.rejected, made.dropped]
-        counts += [n for split in made.splits for n in (split.samples, split.shards, split.bytes)]
-        counts += [made.keep, *(each.bytes for each in facts)]
-        expect(all(map(is_count, counts)), "counts are whole numbers")
-        texts = [made.kind, made.fingerprint, made.created, made.shardctl_version, *made.sources]
-        texts += [made.base, made.replaced, *made.fingerprint_parts.values()]
-        texts += [*chain(*made.schema), *(each.sha256 for each in facts)]
+        expect_fields(made, *made.splits, *made.files.values(), *filter(None, [made.update]))
+        texts = [*made.sources, *made.fingerprint_parts.values(), *chain(*made.schema)]
         expect(all(type(text) is str for text in texts), "names and digests are strings")
         for folder in filter(None, (made.base, made.replaced)):
             expect(is_file_name(folder[:-1]) and folder[-1] == "/", "its folder is beside it")
@@ -317,8 +321,7 @@ class Manifest:
         named = [split.name for split in made.splits] + [made.fingerprint] * bool(made.fingerprint)
         expect(all(map(is_file_name, named)), "splits and the fingerprint have plain names")
         expect(are_file_names(made.files), "files lie in the dataset's folder")
-        tables = (made.recipe, made.settings, made.fingerprint_parts, made.records or {})
-        expect(all(type(table) is dict for table in tables), "recipe and settings are objects")
+        expect(type(made.records or {}) is dict, "records are an object")
         expect(set(TABLES) | {CHECKSUMS} <= set(made.files), "all tables are listed")
         return made
 
@@ -389,7 +392,7 @@ class Manifest:
         return Layout.from_json(self.kind, self.fields, columns)
 
 
-def _facts_of(record: dict[str, Any]) -> FileFacts:
+def _facts_of(record: Json) -> FileFacts:
     return FileFacts(record["bytes"], record["sha256"])
 
 
@@ -438,7 +441,7 @@ def is_absolute_place(source: str) -> bool:
     return Path(source).is_absolute() and ".." not in Path(source).parts and "\0" not in source
 
 
-def _digest(record: dict[str, Any]) -> str:
+def _digest(record: Json) -> str:
     """Return the SHA-256 of the record as compact JSON with sorted keys and without its own
     digest."""
     text = json.dumps(

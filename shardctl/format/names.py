@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+Json = dict[str, Any]
+"""An object of JSON."""
+
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 256 << 20
 """Bytes of the longest manifest that is read."""

@@ -328,7 +328,8 @@ class _State:
             file = self._open.pop(name, None)
         if file is None:
             found = self.found(name)
-            file = RemoteFile(found.size, partial(self.store.store.exactly, found))
+            get = partial(self.store.store.exactly, found)
+            file = RemoteFile(found.size, read_tail(found.size, get), get)
         with self._lock:
             self._open[name] = file
             while len(self._open) > OPEN:
@@ -401,45 +402,34 @@ class FilePrefetcher:
         self, fetch: Callable[[str], Path], names: Sequence[str], several: int, threads: int
     ) -> None:
         self._fetch, self._names, self._several, self._most = fetch, names, several, threads
-        self._requested = bytearray(len(names))
+        self._requested: set[int] = set()
         self._queue: deque[int] = deque()
-        self._ended = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     def note(self, number: int) -> None:
         """Ask for the files after this one."""
-        with self._changed:
-            self._requested[max(0, number)] = True
-            for following in range(number + 1, min(number + 1 + self._several, len(self._names))):
-                if not self._requested[following]:
-                    self._requested[following] = True
-                    self._queue.append(following)
-            for _ in range(min(len(self._queue), self._most) - len(self._threads)):
-                self._threads.append(
-                    threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch")
-                )
-                self._threads[-1].start()
-            self._changed.notify(len(self._queue))
+        with self._lock:
+            self._requested.add(number)
+            coming = range(number + 1, min(number + 1 + self._several, len(self._names)))
+            self._queue.extend(each for each in coming if each not in self._requested)
+            self._requested.update(coming)
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            for _ in range(min(len(self._queue), self._most - len(self._threads))):
+                thread = threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch")
+                self._threads.append(thread)
+                thread.start()
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._queue)
-                if self._ended:
-                    return
-                name = self._names[self._queue.popleft()]
-            try:
-                self._fetch(name)
-            except (ShardctlError, OSError):
-                return  # whoever reads the file meets the same, and tells it
+        # whoever reads a file that cannot be fetched meets the same, and tells it
+        with contextlib.suppress(IndexError, ShardctlError, OSError):
+            while True:
+                self._fetch(self._names[self._queue.popleft()])
 
     def close(self) -> None:
         """Fetch no more. What is on its way is waited for, but not for long: after Ctrl-C it may be
         on its way for a minute."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        self._queue.clear()
         until = time.monotonic() + LEAVE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))

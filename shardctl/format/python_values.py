@@ -269,69 +269,76 @@ def _read(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return pa.ExtensionArray.from_storage(type_, _read(values, type_.storage_type))
     if _types.is_dictionary(type_):
         return _read(values, type_.value_type).dictionary_encode().cast(type_)
-    if _is_plain(type_):
-        return pa.array(values, type_)
-    if _is_narrow_float(type_):
-        missing = np.array([value is None for value in values], np.bool_)
-        wide = np.array([0.0 if value is None else value for value in values], np.float64)
-        with np.errstate(over="ignore"):
-            return pa.array(wide.astype(_numpy(type_)), type_, mask=missing)
-    if _is_binary(type_):
-        return pa.array(_each(partial(b64decode, validate=True), values), type_)
-    if _types.is_decimal(type_):
-        return pa.array(_each(Decimal, values), type_)
-    if _is_interval(type_):
-        return pa.array(_each(lambda v: pa.MonthDayNano([int(part) for part in v]), values), type_)
-    if _is_temporal(type_):
-        return pa.array(values, _integer(type_)).view(type_)
-    if _is_list_or_map(type_):
-        return _read_lists(values, type_)
+    read = _reader_of(type_)
+    return pa.array(values if read is None else _each(read, values), _stored(type_)).cast(type_)
+
+
+def _stored(type_: pa.DataType) -> pa.DataType:
+    """Return a type of lists and structs without the extensions in it, which Arrow makes of no
+    values."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _stored(type_.storage_type)
     if _types.is_struct(type_):
-        return _read_structs(values, type_)
+        return pa.struct([(child.name, _stored(child.type)) for child in type_])
+    if _types.is_map(type_):
+        return pa.map_(type_.key_type, _stored(type_.item_type))
+    if _types.is_fixed_size_list(type_):
+        return pa.list_(_stored(type_.value_type), type_.list_size)
+    if is_list(type_):
+        make = pa.large_list if _types.is_large_list(type_) else pa.list_
+        return make(_stored(type_.value_type))
+    return type_
+
+
+def _reader_of(type_: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what makes of a JSON value what Arrow takes for a value of this type; None if it takes
+    it as it is. Raises TypeError for a type that has no JSON form."""
+    if isinstance(type_, pa.BaseExtensionType | pa.DictionaryType):
+        of_storage = isinstance(type_, pa.BaseExtensionType)
+        return _reader_of(type_.storage_type if of_storage else type_.value_type)
+    for fits, read in _READERS:
+        if fits(type_):
+            return read
+    if _is_list_or_map(type_):
+        of_pairs = _types.is_map(type_)
+        inner = [type_.key_type, type_.item_type] if of_pairs else [type_.value_type]
+        readers = [_reader_of(each) or _as_it_is for each in inner]
+        if of_pairs:
+            return lambda pairs: [
+                tuple(map(_called, readers, pair)) for pair in _expected(list, pairs)
+            ]
+        if readers[0] is _as_it_is:
+            return partial(_expected, list)
+        return lambda items: _each(readers[0], _expected(list, items))
+    if _types.is_struct(type_):
+        parts = {child.name: _reader_of(child.type) or _as_it_is for child in type_}
+        if len(type_) == 2 and _are_counts(type_, 1):
+            parts["counts"] = lambda value: value.encode("latin-1")
+        return lambda value: {
+            name: _called(read, _expected(dict, value)[name]) for name, read in parts.items()
+        }
     raise TypeError(f"values of type {type_} have no JSON form")
 
 
-def _read_lists(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    missing = pa.array([value is None for value in values], pa.bool_())
-    if any(value is not None and not isinstance(value, list) for value in values):
-        raise ValueError("a list was expected")
-    if _types.is_fixed_size_list(type_):
-        size = type_.list_size
-        rows = [[None] * size if value is None else value for value in values]
-        if any(len(row) != size for row in rows):
-            raise ValueError(f"a list of {size} values was expected")
-        inner = _read([item for row in rows for item in row], type_.value_type)
-        return pa.FixedSizeListArray.from_arrays(inner, type=type_, mask=missing)
-    lengths = [0 if value is None else len(value) for value in values]
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    flat = [item for value in values for item in value or ()]
-    # A missing list is marked in the offsets. Not with a mask: for maps there is none.
-    marked = pa.array(offsets, mask=np.append(np.asarray(missing.to_pylist(), np.bool_), False))
-    if _types.is_map(type_):
-        keys, items = ([pair[place] for pair in flat] for place in (0, 1))
-        return pa.MapArray.from_arrays(
-            marked.cast(pa.int32()),
-            _read(keys, type_.key_type),
-            _read(items, type_.item_type),
-            type=type_,
-        )
-    class_ = pa.LargeListArray if _types.is_large_list(type_) else pa.ListArray
-    width = pa.int64() if _types.is_large_list(type_) else pa.int32()
-    return class_.from_arrays(marked.cast(width), _read(flat, type_.value_type), type=type_)
+def _called(read: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else read(value)
 
 
-def _read_structs(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    if any(value is not None and not isinstance(value, dict) for value in values):
-        raise ValueError("an object was expected")
-    missing = pa.array([value is None for value in values], pa.bool_())
-    parts = []
-    for place, child in enumerate(type_):
-        inner = [None if value is None else value[child.name] for value in values]
-        if _are_counts(type_, place):
-            counts = _each(lambda value: value.encode("latin-1"), inner)
-            parts.append(pa.array(counts, child.type))
-        else:
-            parts.append(_read(inner, child.type))
-    if not parts:
-        return pa.array(list(values), type_)
-    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=missing)
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _expected(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"a {kind.__name__} was expected")
+    return value
+
+
+_READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any] | None], ...] = (
+    (_is_plain, None),
+    (_is_temporal, None),
+    (_is_narrow_float, None),
+    (_is_binary, partial(b64decode, validate=True)),
+    (_types.is_decimal, Decimal),
+    (_is_interval, lambda value: pa.MonthDayNano([int(part) for part in value])),
+)

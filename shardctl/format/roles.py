@@ -3,7 +3,7 @@ docs/format.md, section 2, `fields`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -11,6 +11,9 @@ from typing import Any, ClassVar, TypeVar
 Sample = dict[str, Any]
 """One training example: field name to value. Always has `key`; see docs/format.md for the other
 names."""
+
+Names = tuple[str, ...]
+"""Names of classes, of points or of columns, in their order."""
 
 RESERVED_FIELDS = ("key", "image", "variant")
 """Names that shardctl gives to fields itself, so that a labels file or a JSONL line may not use
@@ -34,8 +37,8 @@ class Image:
     store: str
     shape: tuple[int, ...] | None = None
     name: ClassVar[str] = "image"
-    always: ClassVar[tuple[str, ...]] = ("store", "shape")
-    axes: ClassVar[tuple[str, ...]] = ("height", "width", "3")
+    always: ClassVar[Names] = ("store", "shape")
+    axes: ClassVar[Names] = ("height", "width", "3")
 
     @property
     def is_plain(self) -> bool:
@@ -54,11 +57,11 @@ class Mask(Image):
     masks have numbers of `bits`, 8 or 16.
     """
 
-    names: tuple[str, ...] | None = None
+    names: Names | None = None
     ignore: int | None = None
     bits: int = 8
     name: ClassVar[str] = "mask"
-    axes: ClassVar[tuple[str, ...]] = ("height", "width")
+    axes: ClassVar[Names] = ("height", "width")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ class Label:
     """The class of a sample: `names[n]` is the name of class n. None if the values have no
     names."""
 
-    names: tuple[str, ...] | None = None
+    names: Names | None = None
     name: ClassVar[str] = "label"
-    always: ClassVar[tuple[str, ...]] = ("names",)
+    always: ClassVar[Names] = ("names",)
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,14 @@ class Objects:
     mirrored image; None if they are not known, or there are no keypoints.
     """
 
-    names: tuple[str, ...] | None = None
+    names: Names | None = None
     ids: tuple[int, ...] | None = None
-    supercategories: tuple[str, ...] | None = None
-    keypoints: tuple[str, ...] | None = None
+    supercategories: Names | None = None
+    keypoints: Names | None = None
     skeleton: tuple[tuple[int, int], ...] | None = None
     flip: tuple[int, ...] | None = None
     name: ClassVar[str] = "objects"
-    always: ClassVar[tuple[str, ...]] = ("names",)
+    always: ClassVar[Names] = ("names",)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Tokens:
     tokenizer: str | None = None
     packed: bool = False
     name: ClassVar[str] = "tokens"
-    always: ClassVar[tuple[str, ...]] = ()
+    always: ClassVar[Names] = ()
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class Roles:
         return {name: role for name, role in self.by_name.items() if isinstance(role, kind)}
 
     @cached_property
-    def names(self) -> dict[str, tuple[str, ...]]:
+    def names(self) -> dict[str, Names]:
         """The names of the classes of each label whose classes have names."""
         return {name: role.names for name, role in self.labels.items() if role.names is not None}
 
@@ -177,7 +180,7 @@ class Roles:
         return _main("label", self.labels, list(self.labels))
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> Names | None:
         """The names of the classes of the main label; None if there is none, or its values have no
         names."""
         return None if self.main_label is None else self.labels[self.main_label].names
@@ -229,86 +232,67 @@ def _role(said: Any) -> Role:
         return Plain(name)
     if kind is None or not {*kind.always} <= set(facts) <= {each.name for each in fields(kind)}:
         raise ValueError(f"no such role, or not with these facts: {said!r:.200}")
-    if issubclass(kind, Image):
-        return _image(kind, facts)
-    if kind is Label:
-        return Label(_strings(facts["names"]))
-    return _objects(facts) if kind is Objects else _tokens(facts)
+    role = kind(**{fact: _READERS[fact](value) for fact, value in facts.items()})
+    if not _fits(role):
+        raise ValueError(f"facts that do not go together: {said!r:.200}")
+    return role
 
 
-def _image(kind: type[Image], facts: dict[str, Any]) -> Image:
-    store, shape = _store(facts["store"]), _shape(facts["shape"], kind)
-    if not issubclass(kind, Mask):
-        return Image(store, shape)
-    ignore, bits = facts.get("ignore"), facts.get("bits", 8)
-    if (ignore is not None and type(ignore) is not int) or bits not in (8, 16):
-        raise ValueError("ignore is a whole number, and bits are 8 or 16")
-    return Mask(store, shape, _strings(facts.get("names")), ignore, bits)
+def _fits(role: Image | Label | Objects | Tokens) -> bool:
+    """Return whether the facts of a role go together."""
+    if isinstance(role, Image):
+        shape, axes = role.shape, role.axes
+        return (not isinstance(role, Mask) or role.bits in (8, 16)) and (
+            shape is None
+            or (
+                len(shape) == len(axes)
+                and all(0 < side < 2**31 for side in shape)
+                and shape[-1] in (3, *(() if axes[-1] == "3" else shape))
+            )
+        )
+    if isinstance(role, Tokens):
+        return all(0 <= (each or 0) <= 2**32 for each in (role.vocabulary, role.eos, role.pad))
+    if isinstance(role, Objects):
+        of_names = [len(each) for each in (role.ids, role.supercategories) if each is not None]
+        points = range(len(role.keypoints or ()))
+        lines = role.skeleton or ()
+        return (
+            all(count == len(role.names or ()) for count in of_names)
+            and (role.flip is None or sorted(role.flip) == list(points))
+            and all(len(line) == 2 and set(line) <= set(points) for line in lines)
+        )
+    return True
 
 
-def _tokens(facts: dict[str, Any]) -> Tokens:
-    made = Tokens(**facts)
-    if any(
-        number is not None and (type(number) is not int or not 0 <= number <= 2**32)
-        for number in (made.vocabulary, made.eos, made.pad)
-    ):
-        raise ValueError("vocabulary, eos and pad are whole numbers")
-    if type(made.packed) is not bool or type(made.tokenizer) not in (str, type(None)):
-        raise TypeError("packed is true or false, and tokenizer a string")
-    return made
+def _one_of(*kinds: type) -> Callable[[Any], Any]:
+    """Return a reader of one value of these types. It raises TypeError for any other."""
+
+    def read(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise TypeError(f"{value!r:.200} is not {' or '.join(kind.__name__ for kind in kinds)}")
+        return value
+
+    return read
 
 
-def _objects(facts: dict[str, Any]) -> Objects:
-    names, keypoints, supercategories = (
-        _strings(facts.get(name)) for name in ("names", "keypoints", "supercategories")
-    )
-    ids, flip = (_numbers(facts.get(name)) for name in ("ids", "flip"))
-    lines = facts.get("skeleton")
-    skeleton = None if lines is None else tuple(_numbers(line) or () for line in lines)
-    points = 0 if keypoints is None else len(keypoints)
-    for each in (ids, supercategories):
-        if each is not None and len(each) != len(names or ()):
-            raise ValueError("there is one id, and one supercategory, for each name")
-    if flip is not None and (len(flip) != points or set(flip) != set(range(points))):
-        raise ValueError("flip has each keypoint once")
-    if any(
-        len(line) != 2 or not all(0 <= point < points for point in line) for line in skeleton or ()
-    ):
-        raise ValueError("a line of the skeleton connects two keypoints")
-    return Objects(names, ids, supercategories, keypoints, skeleton, flip)  # type: ignore[arg-type]  # its pairs were checked
+def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a reader of a list, or of null."""
+    is_list = _one_of(list, type(None))
+    return lambda value: None if is_list(value) is None else tuple(map(read, value))
 
 
-def _store(store: Any) -> str:
-    if type(store) is not str:
-        raise TypeError("store is a string")
-    return store
-
-
-def _shape(shape: Any, kind: type[Image]) -> tuple[int, ...] | None:
-    if shape is None:
-        return None
-    fits = isinstance(shape, list) and len(shape) == len(kind.axes)
-    if not fits or not all(type(length) is int and 0 < length < 2**31 for length in shape):
-        raise ValueError(f"a shape of {kind.name} is ({', '.join(kind.axes)})")
-    if kind is Image and shape[2] != 3:
-        raise ValueError("an image has 3 channels")
-    return tuple(shape)
-
-
-def _strings(names: Any) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    if not isinstance(names, list) or not all(type(name) is str for name in names):
-        raise TypeError("names are a list of strings")
-    return tuple(names)
-
-
-def _numbers(numbers: Any) -> tuple[int, ...] | None:
-    if numbers is None:
-        return None
-    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise TypeError("a list of whole numbers was expected")
-    return tuple(numbers)
+_TEXT, _NUMBER, _PERHAPS = _one_of(str), _one_of(int), _one_of(int, type(None))
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "store": _TEXT,
+    "tokenizer": _one_of(str, type(None)),
+    "packed": _one_of(bool),
+    "bits": _NUMBER,
+    **dict.fromkeys(("ignore", "vocabulary", "eos", "pad"), _PERHAPS),
+    **dict.fromkeys(("names", "supercategories", "keypoints"), _list_of(_TEXT)),
+    **dict.fromkeys(("shape", "ids", "flip"), _list_of(_NUMBER)),
+    "skeleton": _list_of(_list_of(_NUMBER)),
+}
+"""What reads each fact from an untrusted file."""
 
 
 def _listed(value: Any) -> Any:

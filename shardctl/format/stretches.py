@@ -109,35 +109,6 @@ def _expect(holds: bool) -> None:
         raise ValueError("its footer leads out of itself")
 
 
-class HeldFile(PlacedFile):
-    """A file of `size` bytes, whose last bytes are `tail`.
-
-    Reading anything else raises OSError.
-    """
-
-    def __init__(self, size: int, tail: bytes) -> None:
-        super().__init__(size)
-        self._tail = (size - len(tail), pa.py_buffer(tail))
-        self._held: list[tuple[int, pa.Buffer]] = []
-
-    @contextmanager
-    def holding(self, start: int, data: pa.Buffer) -> Iterator[None]:
-        """Have the bytes from `start` on, too."""
-        held = (start, data)
-        self._held.append(held)
-        try:
-            yield
-        finally:
-            self._held.remove(held)  # it, or an equal one, which does as well
-
-    def stretch(self, start: int, count: int) -> pa.Buffer:
-        """Return some bytes. Raises OSError."""
-        for first, data in (*self._held, self._tail):
-            if first <= start and start + count <= first + data.size:
-                return data.slice(start - first, count)
-        raise OSError(f"bytes {start} to {start + count} are outside of its block")
-
-
 TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""
 
@@ -173,12 +144,11 @@ def read_tail(size: int, get: Get, likely: int = TAIL) -> bytes:
 
 
 class RemoteFile:
-    """A file of `size` bytes elsewhere, of which some stretches are in memory. Threads may share
-    it."""
+    """A file of `size` bytes elsewhere, of which some stretches are in memory: the last one, with the
+    footer, is `tail`. Threads may share it."""
 
-    def __init__(self, size: int, get: Get) -> None:
+    def __init__(self, size: int, tail: bytes, get: Get) -> None:
         self.size, self._get = size, get
-        tail = read_tail(size, get)
         self._tail = (size - len(tail), pa.py_buffer(tail))
         self._held: list[tuple[int, pa.Buffer]] = []
         self._starts = self._lengths = np.empty(0, np.int64)
@@ -187,26 +157,30 @@ class RemoteFile:
             self._starts, self._lengths = extents.starts, extents.lengths
         self._lock = threading.Lock()
 
+    @contextmanager
+    def holding(self, start: int, data: pa.Buffer) -> Iterator[None]:
+        """Have the bytes from `start` on in memory."""
+        held = (start, data)
+        self._held.append(held)
+        try:
+            yield
+        finally:
+            self._held.remove(held)  # it, or an equal one, which does as well
+
     def read(self, at: int, count: int) -> pa.Buffer:
         """Return some bytes, without a copy of them. Raises StoreError."""
         with self._lock:
-            start, data = self._stretch_with(at, count)
-        return data.slice(at - start, count)
-
-    def _stretch_with(self, at: int, count: int) -> tuple[int, pa.Buffer]:
-        """Return a stretch that these bytes are in, and where it begins: the whole block, if they
-        are of one."""
-        for start, data in (*self._held, self._tail):
-            if start <= at and at + count <= start + data.size:
-                return start, data
-        start, length = at, count
-        for block in np.flatnonzero(
-            (self._starts <= at) & (at + count <= self._starts + self._lengths)
-        ).tolist()[:1]:
-            start, length = int(self._starts[block]), int(self._lengths[block])
-        data = _aligned(self._get(start, length), start)
-        self._held = [*self._held, (start, data)][-KEPT:]
-        return start, data
+            for start, data in (*self._held, self._tail):
+                if start <= at and at + count <= start + data.size:
+                    return data.slice(at - start, count)
+            # the whole block, if they are of one
+            start, length = at, count
+            inside = (self._starts <= at) & (at + count <= self._starts + self._lengths)
+            for block in np.flatnonzero(inside).tolist()[:1]:
+                start, length = int(self._starts[block]), int(self._lengths[block])
+            data = _aligned(self._get(start, length), start)
+            self._held = [*self._held, (start, data)][-KEPT:]
+            return data.slice(at - start, count)
 
 
 def _aligned(data: pa.Buffer, start: int) -> pa.Buffer:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Array, Indices
 from shardctl.format.counts import JpegRecord
-from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, are_file_names
+from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, Json, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.folders import FolderHere
@@ -133,7 +133,7 @@ class ShardEntry:
             facts.block_rows,
         )
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """Return the row of shards.arrow."""
         return {name: getattr(self, name) for name in SHARDS_SCHEMA.names}
 
@@ -147,12 +147,12 @@ class Making:
     many records were read (None where a file is one record). No paths, no times.
     """
 
-    layout: dict[str, Any]
-    fields: dict[str, Any]
-    recipe: dict[str, Any]
-    settings: dict[str, Any]
+    layout: Json
+    fields: Json
+    recipe: Json
+    settings: Json
     parts: dict[str, str]
-    records: dict[str, Any] | None = None
+    records: Json | None = None
 
 
 MADE_BY = "shardctl.write"
@@ -186,7 +186,7 @@ class ShardSpool:
         with naming_the_path(folder):
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), SHARDS_SCHEMA)
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Json] = []
 
     def __enter__(self) -> ShardSpool:
         return self
@@ -248,8 +248,10 @@ class ShardTable:
     dataset's folder.
     """
 
-    def __init__(self, folder: FolderHere) -> None:
-        self._table = open_table(folder, SHARDS, SHARDS_SCHEMA)
+    def __init__(self, folder: FolderHere, unfinished: pa.Table | None = None) -> None:
+        """`unfinished` has the rows of shards of a dataset that is not complete; their names are
+        paths."""
+        self._table = unfinished or open_table(folder, SHARDS, SHARDS_SCHEMA)
         shown = folder.shown(SHARDS)
         _validate(self._table, shown)
         blocks = self._table["block_rows"].combine_chunks()
@@ -265,7 +267,7 @@ class ShardTable:
         self.raw_sizes: Indices = self._numbers("raw_bytes")
         self.block_rows: Array = np.from_dlpack(flat)
         self.block_counts: Indices = np.diff(offsets).astype(np.int64)
-        if not are_file_names(self.names):
+        if unfinished is None and not are_file_names(self.names):
             raise DatasetError(f"{shown}: names a shard outside of the dataset's folder")
         if not len(self) or not self._is_consistent():
             raise DatasetError(
@@ -315,7 +317,7 @@ class ShardTable:
                 yield self._entry(number, row)
                 number += 1
 
-    def _entry(self, number: int, row: dict[str, Any]) -> ShardEntry:
+    def _entry(self, number: int, row: Json) -> ShardEntry:
         places = {"first": int(self.first[number]), "first_unit": int(self.first_unit[number])}
         return ShardEntry(**{**row, "block_rows": tuple(row["block_rows"]), **places})
 
@@ -402,14 +404,14 @@ def open_table(
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DatasetError(f"{shown}: not a readable Arrow file; {REPAIR_ADVICE}") from error
     except KeyError as error:
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it ({error})"
-        ) from error
+        raise _other_columns(shown) from error
     if schema is not None and (names != schema.names or not table.schema.equals(schema)):
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it"
-        )
+        raise _other_columns(shown)
     return table
+
+
+def _other_columns(shown: str) -> DatasetError:
+    return DatasetError(f"{shown}: not the columns that `shardctl help format` gives it")
 
 
 def open_checked_table(
@@ -420,9 +422,7 @@ def open_checked_table(
     table, shown = open_table(folder, name, columns=columns), folder.shown(name)
     # of which not every value is one in Python
     if any(_holds_times(field.type) for field in table.schema):
-        raise DatasetError(
-            f"{shown}: does not have the columns that `shardctl help format` gives it"
-        )
+        raise _other_columns(shown)
     _validate(table, shown)
     return table
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Indices
 from shardctl.format.counts import Counts
-from shardctl.format.names import UPDATE
+from shardctl.format.names import UPDATE, Json
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.folders import FolderHere, hash_file
 
@@ -77,7 +77,7 @@ class ShardCounts:
     jpegs: tuple[int, ...] | None
     steps: tuple[Counts, ...]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """Return the row of the table."""
         return {
             "labels": list(self.labels),
@@ -90,7 +90,7 @@ class ShardCounts:
         }
 
     @classmethod
-    def of_row(cls, row: dict[str, Any]) -> ShardCounts:
+    def of_row(cls, row: Json) -> ShardCounts:
         """Read what `row` gave."""
         labels = dict(zip(row["labels"], row["samples"], strict=True))
         shapes = tuple((height, width, depth) for height, width, depth in row["shapes"])
@@ -124,7 +124,7 @@ class UpdateWriter:
     def __init__(self, sink: HashingFile) -> None:
         self._file = pa.PythonFile(sink, mode="w")
         self._counts: pa.RecordBatchWriter | None = None
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Json] = []
 
     def write_files(self, file_states: pa.Table, beside: str) -> None:
         """Write the rows of all files; more columns than those of FILE_STATES_SCHEMA are left

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -24,41 +27,27 @@ from shardctl.errors import UsageError
 from shardctl.format.arrays import is_list
 from shardctl.system.text import did_you_mean, lacks, printable, similar
 
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
+_COMPARE: dict[type[ast.cmpop], tuple[Callable[[Any, Any], Any], type[ast.cmpop], int, bool]] = {
+    ast.Eq: (operator.eq, ast.Eq, 0, False),
+    ast.NotEq: (operator.ne, ast.NotEq, 0, True),
+    ast.Lt: (operator.lt, ast.Gt, 1, True),
+    ast.LtE: (operator.le, ast.GtE, 0, False),
+    ast.Gt: (operator.gt, ast.Lt, 0, True),
+    ast.GtE: (operator.ge, ast.LtE, 1, False),
 }
+"""How values are compared; the same with the sides exchanged; which of the `_ends` around a number a
+value is compared with in its place, and what holds where there is none."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
 }
 _CONSTANT = (ast.Constant, ast.UnaryOp)
-_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.Gt,
-    ast.LtE: ast.GtE,
-    ast.Gt: ast.Lt,
-    ast.GtE: ast.LtE,
-}
-_ENDS: dict[type[ast.cmpop], tuple[int, bool]] = {
-    ast.Eq: (0, False),
-    ast.NotEq: (0, True),
-    ast.Lt: (1, True),
-    ast.LtE: (0, False),
-    ast.Gt: (0, True),
-    ast.GtE: (1, False),
-}
-"""Which of the `_ends` around a number a value is compared with in its place, and what holds where
-there is none."""
 _TESTS: dict[str, Callable[[Any, str], Any]] = {
-    "contains": lambda column, part: pc.match_substring(column, part),
-    "startswith": lambda column, part: pc.starts_with(column, part),
-    "endswith": lambda column, part: pc.ends_with(column, part),
+    "contains": pc.match_substring,
+    "startswith": pc.starts_with,
+    "endswith": pc.ends_with,
 }
 
 DEEPEST = 50
@@ -182,264 +171,216 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
 
 
+_Value = tuple[Any, pa.DataType]
+"""An expression, and the type of its values: that of nothing where it is not known."""
+
+
 class _Reader:
     """Turns Python's syntax tree of a condition into an Arrow expression."""
 
     def __init__(
         self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], option: str
     ) -> None:
-        self._text, self._schema, self._classes, self._option = text, schema, classes, option
+        self._schema, self._classes, self._where = schema, classes, f"{option} {quoted(text)}"
         self._parts = 0
         self.columns: list[str] = []
 
-    def _count(self) -> None:
-        """Note one more comparison or operation. Raises UsageError if there are too many."""
+    def _count(self, depth: int) -> None:
+        """Note one more comparison or operation. Raises UsageError if there are too many, or too
+        deep ones."""
         self._parts += 1
         if self._parts > LONGEST:
             raise self._refused(
                 f"it has more than {LONGEST:,} comparisons and operations; write index in [1, 5, 7]"
             )
+        if depth > DEEPEST:
+            raise self._refused("it is nested too deep")
 
     def condition(self, node: ast.expr, depth: int) -> Any:
         """Return what is true or false of a sample."""
         if depth > DEEPEST:
             raise self._refused("it is nested too deep")
         if isinstance(node, ast.BoolOp):
-            parts = [self.condition(part, depth + 1) for part in node.values]
-            joined = parts[0]
-            for part in parts[1:]:
-                joined = joined & part if isinstance(node.op, ast.And) else joined | part
-            return joined
+            join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
+            return reduce(join, [self.condition(part, depth + 1) for part in node.values])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return ~self.condition(node.operand, depth + 1)
         if isinstance(node, ast.Compare):
-            return self._comparison(node, depth)
-        self._count()
-        if isinstance(node, ast.Call):
-            return self._test(node, depth)
-        return self._value(node, depth)
+            # 3 < width < 5 is both
+            sides = pairwise([node.left, *node.comparators])
+            return reduce(
+                operator.and_,
+                [
+                    self._compared(sign, *pair, depth + 1)
+                    for sign, pair in zip(node.ops, sides, strict=True)
+                ],
+            )
+        self._count(depth)
+        return self._value(node, depth)[0]
 
-    def _comparison(self, node: ast.Compare, depth: int) -> Any:
-        """Return a chain of comparisons: 3 < width < 5 is both."""
-        sides = [node.left, *node.comparators]
-        chain = None
-        for operator, left, right in zip(node.ops, sides[:-1], sides[1:], strict=True):
-            part = self._compared(operator, left, right, depth + 1)
-            chain = part if chain is None else chain & part
-        return chain
-
-    def _compared(self, operator: ast.cmpop, left: ast.expr, right: ast.expr, depth: int) -> Any:
-        self._count()
-        if isinstance(operator, ast.Is | ast.IsNot):
+    def _compared(self, sign: ast.cmpop, left: ast.expr, right: ast.expr, depth: int) -> Any:
+        self._count(depth)
+        if isinstance(sign, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
                 raise self._refused("`is` goes with None only")
-            there = pc.is_null(self._value(left, depth))
-            return there if isinstance(operator, ast.Is) else ~there
-        if isinstance(operator, ast.In | ast.NotIn):
-            if not isinstance(right, ast.List | ast.Tuple | ast.Set):
-                raise self._refused("`in` goes with a list, as in label in [1, 2]")
-            constants = [self._constant(item, left) for item in right.elts]
-            kinds = {float if type(constant) is int else type(constant) for constant in constants}
-            if len(kinds) > 1:
-                raise self._refused(
-                    "the values of a list must be of one kind: numbers, strings, or True and False"
-                )
-            value, type_ = self._value(left, depth), self._number_type(left)
-            for constant in constants:
-                self._check_kind(left, constant)
-            if type_ is None or kinds != {float}:
-                values = pa.array(constants)
-            else:
-                ends = [_ends(constant, type_) for constant in constants]
-                values = pa.array([below for below, above in ends if below == above], _wide(type_))
-                # Of zeros, Arrow finds only those of the same sign.
-                value = value.cast(_wide(type_)) + 0.0 if pa.types.is_floating(type_) else value
-            return (
-                value.isin(values)
-                if isinstance(operator, ast.In)
-                else ~value.isin(values) & value.is_valid()
-            )
-        compare = type(operator)
+            there = pc.is_null(self._value(left, depth)[0])
+            return there if isinstance(sign, ast.Is) else ~there
+        if isinstance(sign, ast.In | ast.NotIn):
+            found, value = self._among(left, right, depth)
+            return found if isinstance(sign, ast.In) else ~found & value.is_valid()
+        compare = type(sign)
         if isinstance(left, _CONSTANT) and not isinstance(right, _CONSTANT):
-            left, right, compare = right, left, _MIRRORED.get(compare, compare)
-        value, type_ = self._value(left, depth), self._number_type(left)
+            left, right, compare = right, left, _COMPARE[compare][1]
+        value, type_ = self._value(left, depth)
         if isinstance(right, _CONSTANT):
             constant = self._constant(right, left)
-            self._check_kind(left, constant)
-            is_number = type_ is not None and not isinstance(constant, bool | str)
-            return (
-                _against(compare, value, type_, constant)
-                if is_number
-                else _COMPARE[compare](value, pc.scalar(constant))
-            )
-        sides, other = [value, self._value(right, depth)], self._number_type(right)
-        if type_ is not None and other is not None and type_ != other:
-            whole = pa.decimal128(20) if pa.uint64() in (type_, other) else pa.int64()
-            sides = _alike(sides, whole if _common([type_, other]) == pa.int64() else pa.float64())
-        return _COMPARE[compare](*sides)
+            self._check_kind(left, type_, constant)
+            if kind_of(type_) is float:
+                return _against(compare, value, type_, constant)
+            return _COMPARE[compare][0](value, pc.scalar(constant))
+        other, other_type = self._value(right, depth)
+        sides, types = [value, other], [type_, other_type]
+        if type_ != other_type and _are_numbers(types):
+            whole = pa.decimal128(20) if pa.uint64() in types else pa.int64()
+            sides = _alike(sides, whole if _common(types) == pa.int64() else pa.float64())
+        return _COMPARE[compare][0](*sides)
 
-    def _check_kind(self, column: ast.expr, value: Any) -> None:
-        """Raise UsageError where a column of one kind is compared with a constant of another
+    def _among(self, left: ast.expr, right: ast.expr, depth: int) -> tuple[Any, Any]:
+        """Return whether a value is one of a list, and the value."""
+        if not isinstance(right, ast.List | ast.Tuple | ast.Set):
+            raise self._refused("`in` goes with a list, as in label in [1, 2]")
+        constants = [self._constant(item, left) for item in right.elts]
+        if len(set(map(_kind_of_constant, constants))) > 1:
+            raise self._refused(
+                "the values of a list must be of one kind: numbers, strings, or True and False"
+            )
+        value, type_ = self._value(left, depth)
+        for constant in constants:
+            self._check_kind(left, type_, constant)
+        if kind_of(type_) is not float or not constants:
+            return value.isin(pa.array(constants)), value
+        ends = [_ends(constant, type_) for constant in constants]
+        values = pa.array([below for below, above in ends if below == above], _wide(type_))
+        # Of zeros, Arrow finds only those of the same sign.
+        value = value.cast(_wide(type_)) + 0.0 if pa.types.is_floating(type_) else value
+        return value.isin(values), value
+
+    def _check_kind(self, column: ast.expr, type_: pa.DataType, value: Any) -> None:
+        """Raise UsageError where values of one kind are compared with a constant of another
         kind."""
-        kind = (
-            kind_of(self._type(self._path(column)))
-            if isinstance(column, ast.Name | ast.Attribute)
-            else None
-        )
-        if kind is None or kind is (float if type(value) is int else type(value)):
+        kind = kind_of(type_)
+        if kind in (None, _kind_of_constant(value)):
             return
-        better = f"with {_KINDS[kind]}"
+        better = _KINDS[kind]
         if kind is str:
-            better = f"with {str(value)!r}"
+            better = repr(str(value))
         elif kind is float and isinstance(value, str) and _NUMBER.fullmatch(value):
-            better = f"with {value}"
+            better = value
         raise self._refused(
-            f"{ast.unparse(column)} is {_KINDS[kind]}; compare it {better}, not with {value!r}"
+            f"{ast.unparse(column)} is {_KINDS[kind]}; compare it with {better}, not with {value!r}"
         )
-
-    def _number_type(self, node: ast.expr) -> pa.DataType | None:
-        """Return the type of the numbers of what has a value, which was read already; None if it
-        has others."""
-        if isinstance(node, ast.Name | ast.Attribute):
-            type_ = self._type(self._path(node))
-            return type_ if kind_of(type_) is float else None
-        if isinstance(node, ast.BinOp):
-            types = [self._number_type(node.left), self._number_type(node.right)]
-            return (
-                None
-                if None in types
-                else pa.float64()
-                if isinstance(node.op, ast.Div)
-                else _common(types)
-            )
-        if isinstance(node, ast.Call):
-            return pa.int64() if isinstance(node.func, ast.Name) and node.func.id == "len" else None
-        value = node.operand if isinstance(node, ast.UnaryOp) else node
-        given = type(value.value) if isinstance(value, ast.Constant) else None
-        return pa.int64() if given is int else pa.float64() if given is float else None
 
     def _constant(self, node: ast.expr, beside: ast.expr) -> Any:
         """Return a number, a string or a truth value; the name of a class is its number if it is
         compared with labels."""
-        negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-        inner = node.operand if isinstance(node, ast.UnaryOp) and negative else node
-        if not isinstance(inner, ast.Constant) or not isinstance(
-            inner.value, int | float | str | bool
-        ):
+        try:
+            value = ast.literal_eval(node)
+        except ValueError:
+            value = None
+        if not isinstance(value, int | float | str):
             raise self._refused(f"{ast.unparse(node)} is not a number or a string")
-        value = -inner.value if negative and not isinstance(inner.value, str) else inner.value
-        self._check_constant(value)
-        classes = self._classes.get(beside.id) if isinstance(beside, ast.Name) else None
-        if classes and isinstance(value, str):
-            if value not in classes:
-                raise UsageError(
-                    f"{self._option} {quoted(self._text)}: no class "
-                    f"{value!r}{did_you_mean(value, classes, 2)}"
-                )
-            return classes.index(value)
-        return value
-
-    def _check_constant(self, value: float | str) -> None:
-        """Raise UsageError for what no column can hold."""
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise self._refused(
                 f"a whole number is too large; columns hold {-(2**63)} to {2**63 - 1}"
             )
-        if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
             raise self._refused(f"{value!r} is not text: it holds half of a surrogate pair")
+        classes = self._classes.get(beside.id) if isinstance(beside, ast.Name) else None
+        if classes and isinstance(value, str):
+            if value not in classes:
+                raise UsageError(
+                    f"{self._where}: no class {value!r}{did_you_mean(value, classes, 2)}"
+                )
+            return classes.index(value)
+        return value
 
-    def _value(self, node: ast.expr, depth: int) -> Any:
+    def _value(self, node: ast.expr, depth: int) -> _Value:
         """Return what has a value: a column, a part of one, a number, a sum, a length."""
-        if depth > DEEPEST:
-            raise self._refused("it is nested too deep")
-        if isinstance(node, ast.Name):
-            return self._column((node.id,))
-        if isinstance(node, ast.Attribute):
-            return self._column(self._path(node))
+        if isinstance(node, ast.Name | ast.Attribute):
+            path, type_ = self._column(node)
+            return pc.field(*path), type_
         if isinstance(node, ast.Constant) or (
             isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         ):
-            return pc.scalar(self._constant(node, node))
+            constant = pa.scalar(self._constant(node, node))
+            return pc.scalar(constant), constant.type
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            self._count()
-            sides = [self._value(node.left, depth + 1), self._value(node.right, depth + 1)]
-            type_ = self._number_type(node)
-            return _ARITHMETIC[type(node.op)](*(sides if type_ is None else _alike(sides, type_)))
+            self._count(depth)
+            values = [self._value(side, depth + 1) for side in (node.left, node.right)]
+            sides, types = [side for side, _ in values], [type_ for _, type_ in values]
+            type_ = pa.null()
+            if _are_numbers(types):
+                type_ = pa.float64() if isinstance(node.op, ast.Div) else _common(types)
+                sides = _alike(sides, type_)
+            return _ARITHMETIC[type(node.op)](*sides), type_
         if isinstance(node, ast.Call):
             return self._function(node, depth)
         raise self._refused(f"{ast.unparse(node)} is not allowed")
 
-    def _path(self, node: ast.expr) -> tuple[str, ...]:
+    def _column(self, node: ast.expr) -> tuple[tuple[str, ...], pa.DataType]:
+        """Return the path of a column, or of a part of one, and its type."""
         if isinstance(node, ast.Attribute):
-            return (*self._path(node.value), node.attr)
-        if isinstance(node, ast.Name):
-            return (node.id,)
-        raise self._refused(f"{ast.unparse(node)} is not allowed")
-
-    def _column(self, path: tuple[str, ...]) -> Any:
-        name = path[0]
-        if name not in self._schema.names:
-            names = self._schema.names
-            parts = [
-                f"{column.name}.{name}" for column in self._schema if _has_part(column.type, name)
-            ]
-            where = f"{self._option} {quoted(self._text)}"
-            if parts:
-                raise UsageError(f"{where}: no column {name!r}; did you mean {' or '.join(parts)}?")
-            text = (
-                f"; if it is a text, write it in quotes: '{name}'"
-                if not similar(name, names)
-                else ""
+            path, type_ = self._column(node.value)
+            if not _has_part(type_, node.attr):
+                raise UsageError(f"{self._where}: {path[0]} has no part {node.attr!r}")
+            return (*path, node.attr), type_.field(node.attr).type
+        if not isinstance(node, ast.Name):
+            raise self._refused(f"{ast.unparse(node)} is not allowed")
+        name, names = node.id, self._schema.names
+        if name in names:
+            self.columns.append(name)
+            return (name,), self._schema.field(name).type
+        parts = [f"{column.name}.{name}" for column in self._schema if _has_part(column.type, name)]
+        if parts:
+            raise UsageError(
+                f"{self._where}: no column {name!r}; did you mean {' or '.join(parts)}?"
             )
-            raise UsageError(f"{where}: {lacks('column', name, names)}{text}")
-        self.columns.append(name)
-        self._type(path)
-        return pc.field(*path)
+        text = "" if similar(name, names) else f"; if it is a text, write it in quotes: '{name}'"
+        raise UsageError(f"{self._where}: {lacks('column', name, names)}{text}")
 
-    def _type(self, path: tuple[str, ...]) -> pa.DataType:
-        """Return the type of a column, or of a part of one. Raises UsageError for a part that there
-        is not."""
-        name, *inner = path
-        type_ = self._schema.field(name).type
-        for part in inner:
-            if not _has_part(type_, part):
-                raise UsageError(
-                    f"{self._option} {quoted(self._text)}: {name} has no part {part!r}"
-                )
-            type_ = type_.field(part).type
-        return type_
-
-    def _function(self, node: ast.Call, depth: int) -> Any:
+    def _function(self, node: ast.Call, depth: int) -> _Value:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name not in ("len", "lower") or len(node.args) != 1 or node.keywords:
+        arguments = node.args
+        if name in _TESTS:
+            part = arguments[1] if len(arguments) == 2 else None
+            if not (isinstance(part, ast.Constant) and isinstance(part.value, str)):
+                raise self._refused(
+                    f'{name}() takes a column and a string, as in {name}(text, "part")'
+                )
+            found = self._value(arguments[0], depth + 1)[0]
+            return _TESTS[name](found, self._constant(part, part)), pa.bool_()
+        if name not in ("len", "lower") or len(arguments) != 1 or node.keywords:
             raise self._refused(
                 f"{ast.unparse(node.func)}() is not one of len, lower, {', '.join(_TESTS)}"
             )
-        value = self._value(node.args[0], depth + 1)
+        value, type_ = self._value(arguments[0], depth + 1)
         if name == "lower":
-            return pc.utf8_lower(value)
-        if not isinstance(node.args[0], ast.Name | ast.Attribute):
-            raise self._refused("len() takes a column, or a part of one")
-        type_ = self._type(self._path(node.args[0]))
-        return pc.list_value_length(value) if is_list(type_) else pc.utf8_length(value)
-
-    def _test(self, node: ast.Call, depth: int) -> Any:
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name not in _TESTS:
-            return self._function(node, depth)
-        if (
-            len(node.args) != 2
-            or not isinstance(node.args[1], ast.Constant)
-            or not isinstance(node.args[1].value, str)
-        ):
-            raise self._refused(f'{name}() takes a column and a string, as in {name}(text, "part")')
-        self._check_constant(node.args[1].value)
-        return _TESTS[name](self._value(node.args[0], depth + 1), node.args[1].value)
+            return pc.utf8_lower(value), type_
+        length = pc.list_value_length if is_list(type_) else pc.utf8_length
+        return length(value), pa.int64()
 
     def _refused(self, why: str) -> UsageError:
         said = printable(why)
         shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # the reason is at the end
-        return UsageError(f"{self._option} {quoted(self._text)} cannot be read: {shown}")
+        return UsageError(f"{self._where} cannot be read: {shown}")
+
+
+def _kind_of_constant(value: Any) -> type:
+    return float if type(value) is int else type(value)
+
+
+def _are_numbers(types: Sequence[pa.DataType]) -> bool:
+    return all(kind_of(type_) is float for type_ in types)
 
 
 def _wide(type_: pa.DataType) -> pa.DataType:
@@ -448,7 +389,7 @@ def _wide(type_: pa.DataType) -> pa.DataType:
     return type_ if pa.types.is_integer(type_) else pa.float64()
 
 
-def _common(types: Sequence[pa.DataType | None]) -> pa.DataType:
+def _common(types: Sequence[pa.DataType]) -> pa.DataType:
     """Return the type in which numbers of these types are computed with."""
     return pa.int64() if all(map(pa.types.is_integer, types)) else pa.float64()
 
@@ -475,12 +416,13 @@ def _ends(number: float, type_: pa.DataType) -> tuple[float | None, float | None
 
 def _against(compare: type[ast.cmpop], value: Any, type_: pa.DataType, number: float) -> Any:
     """Return how values compare with a number, exactly."""
-    value, (place, otherwise), ends = value.cast(_wide(type_)), _ENDS[compare], _ends(number, type_)
+    function, _, place, otherwise = _COMPARE[compare]
+    value, ends = value.cast(_wide(type_)), _ends(number, type_)
     is_equality = compare in (ast.Eq, ast.NotEq)
     if ends[place] is None or (is_equality and ends[0] != ends[1]):
         nothing = value < value  # null of null
         return ~nothing if otherwise else nothing
-    return _COMPARE[compare](value, pc.scalar(pa.scalar(ends[place], _wide(type_))))
+    return function(value, pc.scalar(pa.scalar(ends[place], _wide(type_))))
 
 
 def _has_part(type_: pa.DataType, part: str) -> bool:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
@@ -16,7 +17,6 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Generation, Manifest, root_of
-from shardctl.format.names import GENERATIONS, MANIFEST
 from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
@@ -25,7 +25,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.pictures import most_pixels
-from shardctl.loader.blocks.shards import Shards, identity
+from shardctl.loader.blocks.shards import Shards, open_shards
 from shardctl.loader.blocks.transforms import (
     Normalization,
     Transforms,
@@ -42,7 +42,6 @@ from shardctl.system.arguments import caller_level, mapping, names, real_number,
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.python_names import named_arguments
-from shardctl.system.report import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
@@ -82,7 +81,10 @@ def open_dataset(
     if cache_limit is not None:
         size_of(cache_limit, "cache_limit")
     if is_url(path):
-        return _open_remote(str(path), split, generation, cache, cache_limit)
+        # local datasets need nothing of it
+        from shardctl.loader.remote.open import remote_shards
+
+        return Dataset(Selection(remote_shards(str(path), split, generation, cache, cache_limit)))
     root = Path(path)
     refuse_half_url(str(path))
     if generation is not None:
@@ -91,36 +93,7 @@ def open_dataset(
             whole_number("generation", generation),
             Manifest.load(LocalFolder(root)).generation.number,
         )
-    while True:
-        found = identity(root / MANIFEST)
-        try:
-            opened = Dataset(Selection(Shards(root, split)))
-        except DatasetError:
-            if identity(root / MANIFEST) == found:
-                raise
-            # `convert --overwrite` replaced the dataset between the reading of two of its files
-            continue
-        if identity(root / MANIFEST) == found:
-            return opened
-
-
-def _open_remote(
-    url: str,
-    split: str | None,
-    generation: int | None,
-    folder: str | Path | bool | None,
-    limit: int | str | None,
-) -> Dataset:
-    # local datasets need nothing of it
-    from shardctl.loader.remote.open import RemoteShards, cache_of
-
-    cache = cache_of(folder, limit)
-    shards: Shards = RemoteShards.at(url, split, cache)
-    if generation is not None:
-        number, present = whole_number("generation", generation), shards.manifest.generation
-        if number != present.number:
-            shards = RemoteShards.at(f"{url.rstrip('/')}/{GENERATIONS}/{number:05d}", split, cache)
-    return Dataset(Selection(shards))
+    return Dataset(Selection(open_shards(lambda: root, split)))
 
 
 class Dataset:
@@ -223,7 +196,8 @@ class Dataset:
     def _repr_html_(self) -> str:
         """Return the splits, the columns and the first samples, for a notebook. So `ds[7:8]` shows
         one sample."""
-        from shardctl.loader import notebook  # training needs nothing of it
+        # training needs nothing of it
+        from shardctl.loader.notebook import dataset_in_notebook
 
         manifest, chosen = self.manifest, self._selection.chosen
         splits = [each for each in manifest.splits if self.split in (None, each.name)]
@@ -231,13 +205,14 @@ class Dataset:
         stored = format_bytes(sum(each.bytes for each in splits))
         size = stored if chosen is None else f"chosen from {len(self._selection.shards):,}"
         line = f"{self._selection.shards.shown}: {counted(len(self), 'sample')}{of_split}, {size}"
+        samples: list[Sample] = []
         try:
-            first = list(self.limit(SHOWN))
-            samples = notebook.samples_in_notebook("first samples", first, self.roles)
+            samples = list(self.limit(SHOWN))
         except ShardctlError as error:  # the rest can be shown
-            samples = lines_in_notebook([error], marked("the samples cannot be shown", BAD))
-        of_splits = notebook.splits_in_notebook(splits if chosen is None else ())
-        return in_notebook(line, of_splits, notebook.columns_in_notebook(manifest, {}), samples)
+            line += f"; the samples cannot be shown: {error}"
+        return dataset_in_notebook(
+            line, splits if chosen is None else (), manifest, samples, self.roles
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -422,7 +397,9 @@ class Dataset:
             )
         if not isinstance(variant, str | None):
             selection = of_variant(selection, whole_number("variant", variant))
-        stream = make(selection, chosen, order, transforms, reading)
+        stream = make(
+            selection=selection, columns=chosen, order=order, transforms=transforms, reading=reading
+        )
         begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
         # now, and not after days of training
         refuse_unmoved(selection.shards, stream.columns, transforms, begin)
@@ -447,25 +424,17 @@ class Dataset:
         labelled = sum(sum(counts.get(split, ())) for split in splits)
         if labelled >= len(self):
             return
-        key = self._first_without(label)
-        if key is not None:
-            raise UsageError(
-                f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no "
-                f"{label}, the first of"
-                f" them is {key!r}; give fill={{{label!r}: -1}} to the loader, or leave the column "
-                "out with columns="
-            )
-
-    def _first_without(self, label: str) -> str | None:
-        """Return the key of the first sample that has no label; None if each has one, perhaps
-        outside of the classes."""
-        labels, starts = self._gatherer([label]), self._selection.starts()
-        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        labels = self._gatherer([label])
+        for begin, end in pairwise(self._selection.starts().tolist()):
             column = labels.table(np.arange(begin, end)).column(label)
-            if column.null_count:
-                place = column.to_pylist().index(None)
-                return str(self.take([begin + place], columns=["key"])["key"][0])
-        return None
+            if column.null_count:  # else one is outside of the classes
+                place = begin + column.to_pylist().index(None)
+                key = str(self.take([place], columns=["key"])["key"][0])
+                raise UsageError(
+                    f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no "
+                    f"{label}, the first of them is {key!r}; give fill={{{label!r}: -1}} to the "
+                    "loader, or leave the column out with columns="
+                )
 
 
 def _byte_count(name: str, value: Any) -> int:

@@ -91,41 +91,37 @@ class LoaderStats:
 
 @dataclass(frozen=True)
 class _Task:
-    """The positions of several consecutive batches in an order.
+    """The samples of several consecutive batches of an epoch.
 
     Batch i has `sizes[i]` samples; after it, `ends[i]` samples of the epoch are consumed.
-    `repeated` says which positions only fill up a batch.
+    `repeated` says which samples only fill up a batch.
     """
 
     epoch: int
-    positions: Indices
+    samples: Indices
     repeated: Bools
     sizes: list[int]
     ends: list[int]
-    order: EpochOrder
+
+    def cut(self, together: int) -> Iterator[_Task]:
+        """Cut it into smaller tasks of a few batches: to compute the samples of all of them at once
+        is cheaper."""
+        edges = np.cumsum([0, *self.sizes]).tolist()
+        for first in range(0, len(self.sizes), together):
+            last = min(first + together, len(self.sizes))
+            part, batches = slice(edges[first], edges[last]), slice(first, last)
+            yield _Task(
+                self.epoch,
+                self.samples[part],
+                self.repeated[part],
+                self.sizes[batches],
+                self.ends[batches],
+            )
 
 
 _Made = tuple[int, list[tuple[Any, int, Indices, int]], BatchMemory]
 """The epoch of a task; its batches, each with its number of samples, those that were skipped, and
 the samples of the epoch consumed after it; and their memory."""
-
-
-def _cut(task: _Task, together: int) -> Iterator[_Task]:
-    """Cut a task into smaller tasks of a few batches. Their samples are computed here, at once,
-    which is cheaper."""
-    samples = task.order.samples(task.positions)
-    edges = np.cumsum([0, *task.sizes]).tolist()
-    for first in range(0, len(task.sizes), together):
-        last = min(first + together, len(task.sizes))
-        part, sizes = slice(edges[first], edges[last]), task.sizes[first:last]
-        yield _Task(
-            task.epoch,
-            samples[part],
-            task.repeated[part],
-            sizes,
-            task.ends[first:last],
-            EpochOrder(),
-        )
 
 
 def _looking_ahead(
@@ -142,9 +138,8 @@ def _looking_ahead(
             task = next(tasks, None)
             if task is None:
                 break
-            samples = task.order.samples(task.positions)
-            stream.expect(ahead, samples, task.epoch)
-            known.append(replace(task, positions=samples, order=EpochOrder()))
+            stream.expect(ahead, task.samples, task.epoch)
+            known.append(task)
         if not known:
             return
         yield known.popleft()
@@ -220,7 +215,8 @@ class Loader:
         self.stream = stream
         self._run = _Run()
         self._functions: tuple[Callable[[Any], Any], ...] = ()
-        self._task_batches = self._batches_per_task()
+        most = min(TASK_BATCHES, stream.together // options.batch_size)
+        self._task_batches = max(1, min(most, options.prefetch or most))
         count = options.processes or 0
         self._tuner = (
             Tuner(max(usable_cores(), count), max(MOST_AUTO_THREADS, count))
@@ -230,12 +226,6 @@ class Loader:
         self._processes = Processes(stream, count, self._most_threads) if count else None
         self._spare: deque[BatchMemory] = deque()
 
-    def _batches_per_task(self) -> int:
-        most = self.stream.together // self.options.batch_size
-        if self.options.prefetch:
-            most = min(most, self.options.prefetch)
-        return max(1, min(TASK_BATCHES, most))
-
     def __len__(self) -> int:
         """Return the number of batches that this rank gets in an epoch: also with `repeat`, and
         after `load_state_dict`.
@@ -244,23 +234,16 @@ class Loader:
         here.
         """
         full, rest = divmod(len(self.stream), self.options.global_batch)
-        return full + self._takes_part(rest)
-
-    def _takes_part(self, rest: int) -> bool:
-        """Return whether this rank gets a batch of the `rest` samples that are left after the full
-        batches of all ranks."""
         if not rest or self.options.drops:
-            return False
-        rank, ranks = self.options.place
-        if self.options.rule == "pad":
-            return True
+            return full
         # The sizes of the parts depend on no epoch. To make an epoch's order only to count them
         # would be slow.
-        return len(neighbours(0, rest, rank, ranks)) > 0
+        part = neighbours(0, rest, *self.options.rank_and_size())
+        return full + (self.options.rule == "pad" or len(part) > 0)
 
     def __repr__(self) -> str:
         """Return the sizes, the order and the fields, for display."""
-        rank, world_size = self.options.place
+        rank, world_size = self.options.rank_and_size()
         order = self.stream.identity()
         shuffle = (
             f"shuffle {order['shuffle']!r}, seed {order['seed']}"
@@ -324,7 +307,12 @@ class Loader:
         run = self._run
         if whole_number("epoch", epoch, 0) != run.next.epoch:
             if run.next.samples and not self._is_over(run.next.samples):
-                self._warn_of_left_state(epoch)
+                left, samples = run.next.epoch, counted(run.next.samples, "sample")
+                warnings.warn(
+                    f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed); "
+                    f"leave it out, or call it with {left}",
+                    stacklevel=caller_level(),
+                )
             run.next = _Position(epoch)
         run.at = run.next
 
@@ -332,9 +320,9 @@ class Loader:
         """Set the rank and the world size, unless they were given to the loader. Raises
         UsageError."""
         given = self.options
-        placed = given.placed_at(rank, world_size)
-        if placed != given.place:
-            options = replace(given, rank=placed[0], world_size=placed[1])
+        wanted = given.rank_and_size(rank, world_size)
+        if wanted != given.rank_and_size():
+            options = replace(given, rank=wanted[0], world_size=wanted[1])
             options.check()
             self.options = options
 
@@ -353,7 +341,11 @@ class Loader:
         """
         at = self._run.at
         state = {"epoch": at.epoch, "samples": at.samples, "order": self._identity()}
-        return {**state, "skipped": at.skipped * self.options.place[1]} if at.skipped else state
+        return (
+            {**state, "skipped": at.skipped * self.options.rank_and_size()[1]}
+            if at.skipped
+            else state
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state: the next iteration yields the rest of its epoch, later iterations
@@ -380,7 +372,7 @@ class Loader:
                 f"{len(self.stream)}"
             )
         self._run.at = self._run.next = _Position(
-            epoch, samples, -(-skipped // self.options.place[1])
+            epoch, samples, -(-skipped // self.options.rank_and_size()[1])
         )
 
     def stats(self) -> LoaderStats:
@@ -470,7 +462,7 @@ class Loader:
         A hundredth of the epoch may be; of few samples ten, and never all: as many as are in a
         damaged block. The ranks divide this number among them, rounded up.
         """
-        every, ranks = len(self.stream), self.options.place[1]
+        every, ranks = len(self.stream), self.options.rank_and_size()[1]
         if skipped <= -(-max(every // MOST_SKIPPED, min(FEW_SKIPPED, every - 1)) // ranks):
             return
         samples = -(-every // ranks)
@@ -488,10 +480,17 @@ class Loader:
         """Warn if samples come twice and nobody asked for it, and if there are samples and all
         ranks get none."""
         given, samples = self.options, len(self.stream)
-        if given.place[0] != 0:
+        if given.rank_and_size()[0] != 0:
             return  # the first rank says it for all
         if given.drops and 0 < samples < given.global_batch:
-            self._warn_of_no_batch()
+            ranks, size = given.rank_and_size()[1], given.batch_size
+            each = f"{size:,} for each of {ranks} ranks" if ranks > 1 else f"{size:,}"
+            keeps = "drop_last=False" if given.drop_last else "another remainder"
+            warnings.warn(
+                f"{counted(samples, 'sample')}: no batch of {each}; take a smaller batch_size or "
+                f"{keeps}",
+                stacklevel=caller_level(),
+            )
         left = samples - self._run.next.samples
         if (
             given.remainder is None
@@ -500,23 +499,6 @@ class Loader:
             and left % given.global_batch
         ):
             _warn_of_padding()
-
-    def _warn_of_left_state(self, epoch: int) -> None:
-        left, samples = self._run.next.epoch, counted(self._run.next.samples, "sample")
-        warnings.warn(
-            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed); leave it "
-            f"out, or call it with {left}",
-            stacklevel=caller_level(),
-        )
-
-    def _warn_of_no_batch(self) -> None:
-        samples, size, ranks = len(self.stream), self.options.batch_size, self.options.place[1]
-        each = f"{size:,} for each of {ranks} ranks" if ranks > 1 else f"{size:,}"
-        keeps = "drop_last=False" if self.options.drop_last else "another remainder"
-        there = f"{counted(samples, 'sample')} {'makes' if samples == 1 else 'make'} no batch"
-        warnings.warn(
-            f"{there} of {each}; take a smaller batch_size or {keeps}", stacklevel=caller_level()
-        )
 
     def _is_over(self, consumed: int) -> bool:
         """Return whether an epoch with `consumed` samples consumed has no batch left."""
@@ -535,7 +517,7 @@ class Loader:
             order = self._order(epoch)
             while not self._is_over(consumed):
                 task = self._next_batches(order, epoch, consumed, planned)
-                yield from [task] if len(task.sizes) <= together else _cut(task, together)
+                yield from task.cut(together)
                 consumed, together = task.ends[-1], min(2 * together, self._task_batches)
                 planned = min(
                     2 * planned, max(self._task_batches, PLANNED_SAMPLES // self.options.batch_size)
@@ -572,24 +554,17 @@ class Loader:
             ends.append(min((ends or [consumed])[-1] + self.options.global_batch, len(self.stream)))
             if self._is_over(ends[-1]):
                 break
-        starts = [consumed, *ends[:-1]]
-        if self.options.place[1] == 1 and self.options.rule != "pad":
-            sizes = [end - start for start, end in zip(starts, ends, strict=True)]
-            positions = np.arange(consumed, ends[-1], dtype=np.int64)
-            return _Task(epoch, positions, np.zeros(len(positions), bool), sizes, ends, order)
         parts = [
-            self._share(order, start, end - start) for start, end in zip(starts, ends, strict=True)
+            self._share(order, start, end - start) for start, end in pairwise([consumed, *ends])
         ]
-        positions = np.concatenate(parts)
-        samples = len(self.stream)
-        return _Task(
-            epoch, positions % samples, positions >= samples, list(map(len, parts)), ends, order
-        )
+        positions, samples = np.concatenate(parts), len(self.stream)
+        wanted = order.samples(positions % samples)
+        return _Task(epoch, wanted, positions >= samples, list(map(len, parts)), ends)
 
     def _share(self, order: EpochOrder, first: int, count: int) -> Indices:
         """Return this rank's positions among `count` from `first` on. Those that fill up follow the
         epoch's end."""
-        (rank, ranks), size = self.options.place, self.options.batch_size
+        (rank, ranks), size = self.options.rank_and_size(), self.options.batch_size
         own = order.share(first, count, rank, ranks)
         if self.options.rule == "uneven" or len(own) == size:
             return own
@@ -599,37 +574,27 @@ class Loader:
         return np.concatenate([own, len(self.stream) + filled])
 
     def _make(self, task: _Task) -> _Made:
-        memory = self._memory()
-        samples = task.order.samples(task.positions)
+        try:
+            memory = self._spare.pop()  # no longer in use
+        except IndexError:
+            memory = BatchMemory()
+        samples = task.samples
         if self._processes:
             batch, there = self._processes.gather(samples, task.epoch)
         else:
             batch, there = self.stream.gather(samples, task.epoch, memory)
         if self.options.repeated:
             batch[REPEATED] = task.repeated[there]
-        if len(task.sizes) == 1:
-            size = int(there.sum())
-            lost = samples[~there]
-            return task.epoch, [(self._mapped(batch, size), size, lost, task.ends[0])], memory
         edges = np.cumsum([0, *task.sizes])
-        cuts = np.concatenate([[0], np.cumsum(there)])[edges].tolist()
+        cuts = np.concatenate([[0], np.cumsum(there)])[edges]
         made = []
-        for begin, end, consumed, (left, right) in zip(
-            cuts[:-1], cuts[1:], task.ends, pairwise(edges.tolist()), strict=True
+        for (begin, end), consumed, (left, right) in zip(
+            pairwise(cuts.tolist()), task.ends, pairwise(edges.tolist()), strict=True
         ):
-            part = {name: values[begin:end] for name, values in batch.items()}
-            lost = samples[left:right][~there[left:right]]
-            made.append((self._mapped(part, end - begin), end - begin, lost, consumed))
+            part: Any = batch
+            if len(task.sizes) > 1:
+                part = {name: values[begin:end] for name, values in batch.items()}
+            for function in self._functions if end > begin else ():
+                part = function(part)
+            made.append((part, end - begin, samples[left:right][~there[left:right]], consumed))
         return task.epoch, made, memory
-
-    def _mapped(self, batch: Any, size: int) -> Any:
-        for function in self._functions if size else ():
-            batch = function(batch)
-        return batch
-
-    def _memory(self) -> BatchMemory:
-        """Return memory that is no longer in use, or new memory. Thread-safe."""
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return BatchMemory()

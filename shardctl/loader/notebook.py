@@ -11,7 +11,7 @@ import numpy as np
 from shardctl.errors import Rejection
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
-from shardctl.system.report import IN_A_NOTEBOOK, Html, jpeg_image, rows_in_notebook, table, text
+from shardctl.system.report import Html, Section, Table, in_a_notebook, jpeg_image
 from shardctl.system.text import format_bytes
 
 SIDE = 72
@@ -23,44 +23,45 @@ MOST_NAMES = 6
 MOST_COLUMNS = 12
 
 
-def splits_in_notebook(splits: Sequence[SplitFacts]) -> Html:
-    """Return the splits of a dataset as a table."""
-    rows = [(each.name, each.samples, each.shards, format_bytes(each.bytes)) for each in splits]
-    return rows_in_notebook("", rows, ("split", "samples", "shards", "size"))
-
-
-def columns_in_notebook(
-    manifest: Manifest, more: dict[str, tuple[Any, ...]], header: Sequence[str] = ()
-) -> Html:
-    """Return the columns as a table, with names of classes, and what else is known of each under
-    `header`."""
-    rows = [
+def dataset_in_notebook(
+    line: str,
+    splits: Sequence[SplitFacts],
+    manifest: Manifest,
+    samples: Sequence[Sample],
+    roles: Roles,
+) -> str:
+    """Return the HTML of a dataset: a line about it, its splits, its columns, and samples: a row for
+    each, a column for each of their first fields."""
+    of_splits = [
+        (each.name, each.samples, each.shards, format_bytes(each.bytes)) for each in splits
+    ]
+    columns = [
         (
             name,
             manifest.type_in_words(name, type_),
             _names(manifest.fields.get(name, {}).get("names")),
-            *more.get(name, ()),
         )
         for name, type_ in manifest.schema
     ]
-    return rows_in_notebook("", rows, ("column", "type", "classes", *header))
-
-
-def samples_in_notebook(title: str, samples: Sequence[Sample], roles: Roles) -> Html:
-    """Return samples as a table: a row for each, a column for each of their first fields."""
-    if not samples:
-        return Html("")
-    fields = list(samples[0])[:MOST_COLUMNS]
-    rows = [
-        [_cell(sample[name], roles.get(name), roles.names.get(name)) for name in fields]
-        for sample in samples
+    sections = [
+        Section(
+            line,
+            (
+                Table(of_splits, ("split", "samples", "shards", "size")),
+                Table(columns, ("column", "type", "classes")),
+            ),
+        )
     ]
-    left_out = len(samples[0]) - len(fields)
-    below = f"<div>and {left_out:,} more columns</div>" if left_out else ""
-    return Html(
-        "<div "
-        f'style="margin-top:.6em">{text(title)}</div>{table(rows, fields, IN_A_NOTEBOOK).text}{below}'
-    )
+    if samples:
+        fields = list(samples[0])[:MOST_COLUMNS]
+        rows = [
+            [_cell(sample[name], roles.get(name), roles.names.get(name)) for name in fields]
+            for sample in samples
+        ]
+        left_out = len(samples[0]) - len(fields)
+        more = [f"and {left_out:,} more columns"] if left_out else []
+        sections.append(Section("first samples", [Table(rows, fields), *more]))
+    return in_a_notebook(sections)
 
 
 def _cell(value: Any, role: object, names: Sequence[str] | None) -> Any:
@@ -91,12 +92,9 @@ def _picture(content: Any, role: Image) -> Any:
     """Return an image or a mask as a small picture. A mask has the colours of its classes."""
     from shardctl.images.codecs.drawing import draw_classes, enlarge, jpeg, shrink, within
 
+    side = within((content.shape[1], content.shape[0]), SIDE)
     try:
-        coloured = None
-        if isinstance(role, Mask):
-            coloured = draw_classes(
-                content, role, within((content.shape[1], content.shape[0]), SIDE)
-            )
+        coloured = draw_classes(content, role, side) if isinstance(role, Mask) else None
         pixels = shrink(content, SIDE) if coloured is None else coloured
     except Rejection:
         return "does not decode"
@@ -105,18 +103,14 @@ def _picture(content: Any, role: Image) -> Any:
 
 
 def _beginning(values: Any) -> str:
-    first = ", ".join(
-        str(value.item() if isinstance(value, np.generic) else value)
-        for value in values[:MOST_NUMBERS]
-    )
+    first = ", ".join(map(str, np.asarray(values[:MOST_NUMBERS]).tolist()))
     return f"{len(values):,}: {_short(first)}{', …' if len(values) > MOST_NUMBERS else ''}"
 
 
 def _names(names: Iterable[str] | None) -> str:
     listed = list(names or ())
-    return ", ".join(map(_short, listed[:MOST_NAMES])) + (
-        f", … ({len(listed):,})" if len(listed) > MOST_NAMES else ""
-    )
+    more = f", … ({len(listed):,})" if len(listed) > MOST_NAMES else ""
+    return ", ".join(map(_short, listed[:MOST_NAMES])) + more
 
 
 def _short(said: str) -> str:

@@ -64,7 +64,7 @@ class LoaderOptions:
         for name in ("prefetch", "repeat", "processes", "world_size"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
-        rank, world_size = self.place
+        rank, world_size = self.rank_and_size()
         if not 0 <= whole_number("rank", rank) < world_size:
             more = "; give world_size too" if self.world_size is None else ""
             raise UsageError(
@@ -97,12 +97,7 @@ class LoaderOptions:
         if self.reuse:
             raise UsageError(f"{who} holds batches for longer than reuse=True allows; leave it out")
 
-    @property
-    def place(self) -> tuple[int, int]:
-        """The rank and the world size; the default is rank 0 of 1."""
-        return self.placed_at(0, 1)
-
-    def placed_at(self, rank: int, world_size: int) -> tuple[int, int]:
+    def rank_and_size(self, rank: int = 0, world_size: int = 1) -> tuple[int, int]:
         """Return the rank and the world size that were given; the arguments are the defaults."""
         given_world = world_size if self.world_size is None else self.world_size
         return (rank if self.rank is None else self.rank), given_world
@@ -110,14 +105,13 @@ class LoaderOptions:
     @property
     def global_batch(self) -> int:
         """Samples in one step of all ranks together."""
-        return self.batch_size * self.place[1]
+        return self.batch_size * self.rank_and_size()[1]
 
     @property
     def rule(self) -> str:
         """The rule for the last, incomplete batch: one of REMAINDERS."""
-        if self.drop_last:
-            return "drop"
-        return self.remainder or ("pad" if self.place[1] > 1 else "uneven")
+        usual = "pad" if self.rank_and_size()[1] > 1 else "uneven"
+        return "drop" if self.drop_last else self.remainder or usual
 
     @property
     def drops(self) -> bool:

@@ -54,11 +54,14 @@ class OrderOptions:
 
 
 class EpochOrder:
-    """The order of the samples of one epoch: this one as they are stored."""
+    """The order of the samples of one epoch: this one as they are stored, from `first` on."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first_sample = first
 
     def samples(self, positions: Indices) -> Indices:
         """Return the samples at these positions, (n,)."""
-        return positions
+        return positions + self._first_sample if self._first_sample else positions
 
     def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
         """Return the positions that a rank takes of the `count` that begin at `first`, a part as
@@ -68,54 +71,41 @@ class EpochOrder:
 
 class Ordering:
     """Gives the order of any epoch. `starts` (blocks + 1,) says at which sample each block begins,
-    and the size."""
+    and the size.
+
+    `open_blocks` is the number of blocks from which samples are drawn at a time; 1 if the order does
+    not depend on blocks.
+    """
 
     def __init__(self, starts: Indices, options: OrderOptions) -> None:
         options.check()
-        self.size = int(starts[-1])
-        self.options = options
-        self._starts = starts
-        self._recent: dict[int, EpochOrder] = {}
+        self.options, self._starts = options, starts
+        self._last: tuple[int, EpochOrder] = (-1, EpochOrder())
+        self._lane_count, blocks = options.lanes, len(starts) - 1
+        while self._lane_count % 2 == 0 and self._lane_count * PIECES_PER_LANE > blocks:
+            self._lane_count //= 2
+        several = max(1, options.interleave // self._lane_count)
+        self._pieces = 1 if options.mode == "block" else several
+        self.open_blocks = 1
+        if options.mode in ("window", "block"):
+            self.open_blocks = min(blocks, self._lane_count * self._pieces)
 
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch. The last one is kept: a loader asks once per epoch, a
         mixture for every batch."""
-        order = self._recent.get(epoch)
-        if order is None:
+        number, order = self._last
+        if number != epoch:
             order = self._make(epoch)
-            self._recent = {epoch: order}
+            self._last = epoch, order
         return order
 
     def _make(self, epoch: int) -> EpochOrder:
-        mode, seed = self.options.mode, self.options.seed
-        if mode is None or not self.size:
+        mode, seed, size = self.options.mode, self.options.seed, int(self._starts[-1])
+        if mode is None or not size:
             return EpochOrder()
         if mode == "global":
-            return GlobalOrder(self.size, seed, epoch)
-        return WindowOrder(self._lanes, seed, epoch, self._pieces_per_window)
-
-    @property
-    def open_blocks(self) -> int:
-        """The number of blocks from which samples are drawn at a time; 1 if the order does not
-        depend on blocks."""
-        if self.options.mode in (None, "global"):
-            return 1
-        return min(len(self._starts) - 1, self._lane_count * self._pieces_per_window)
-
-    @property
-    def _pieces_per_window(self) -> int:
-        return (
-            1
-            if self.options.mode == "block"
-            else max(1, self.options.interleave // self._lane_count)
-        )
-
-    @property
-    def _lane_count(self) -> int:
-        lanes = self.options.lanes
-        while lanes % 2 == 0 and lanes * PIECES_PER_LANE > len(self._starts) - 1:
-            lanes //= 2
-        return lanes
+            return GlobalOrder(size, seed, epoch)
+        return WindowOrder(self._lanes, seed, epoch, self._pieces)
 
     @cached_property
     def _lanes(self) -> Lanes:
@@ -263,15 +253,12 @@ class BucketedOrder(EpochOrder):
         found = np.empty(len(positions), np.int64)
         stretches = positions // self._stretch
         for number in np.unique(stretches).tolist():
+            last = self._last  # another thread may put the next stretch there
+            if last[0] != number:
+                last = self._last = number, self._sort(number)
             here = stretches == number
-            found[here] = self._sorted(number)[positions[here] - number * self._stretch]
+            found[here] = last[1][positions[here] - number * self._stretch]
         return found
-
-    def _sorted(self, number: int) -> Indices:
-        last = self._last  # another thread may put the next stretch there
-        if last[0] != number:
-            last = self._last = number, self._sort(number)
-        return last[1]
 
     def _sort(self, number: int) -> Indices:
         first = number * self._stretch

@@ -79,12 +79,13 @@ class Prefetcher(Generic[Task, Result]):
         self._results: dict[int, tuple[Result | None, BaseException | None]] = {}
         self._begun = self._taken = 0
         self._exhausted = self._closed = False
-        names = (f"shardctl-loader-{number}" for number in range(threads))
         # Daemons, so that an iterator that is never closed does not keep the program from ending;
         # _close_all ends them first.
         self._threads = [
-            threading.Thread(target=self._work, args=(n,), name=name, daemon=True)
-            for n, name in enumerate(names)
+            threading.Thread(
+                target=self._work, args=(number,), name=f"shardctl-loader-{number}", daemon=True
+            )
+            for number in range(threads)
         ]
         _ALIVE.add(self)
         for thread in self._threads:
@@ -168,7 +169,7 @@ class Prefetcher(Generic[Task, Result]):
             self._closed = True
             self._results.clear()
             self._condition.notify_all()
-        if threading.current_thread() in _threads_of_all():
+        if any(threading.current_thread() in each._threads for each in list(_ALIVE)):
             # collected in a thread that makes batches, which may hold what the others wait for:
             # they end by themselves
             return
@@ -182,17 +183,12 @@ class Tuner:
     waits."""
 
     def __init__(self, cores: int, most: int = MOST_AUTO_THREADS) -> None:
-        self._most = max(2, min(most, 2 * cores))
-        self.threads = min(self._most, max(1, cores))
+        self.most = max(2, min(most, 2 * cores))
+        self.threads = min(self.most, max(1, cores))
         self._since = time.perf_counter()
         self._before = Waits()
         self._tried: float | None = None
         self._settled = False
-
-    @property
-    def most(self) -> int:
-        """The most threads that it may choose."""
-        return self._most
 
     def update(self, waits: Waits) -> int:
         """Judge the waits so far, and return the number of threads to use from now on."""
@@ -210,7 +206,7 @@ class Tuner:
                 self.threads -= 1
                 self._settled = True
             self._tried = None
-        elif waited > _WAITS and not self._settled and self.threads < self._most:
+        elif waited > _WAITS and not self._settled and self.threads < self.most:
             self._tried = rate
             self.threads += 1
         elif waited < _WAITS / 5 and idle > span and self.threads > 1:
@@ -221,10 +217,6 @@ class Tuner:
 
 
 _ALIVE: weakref.WeakSet[Prefetcher[Any, Any]] = weakref.WeakSet()
-
-
-def _threads_of_all() -> set[threading.Thread]:
-    return {thread for prefetcher in list(_ALIVE) for thread in prefetcher._threads}
 
 
 def _close_all() -> None:

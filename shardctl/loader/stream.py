@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Indices
+from shardctl.format.arrays import Bools, Floats, Indices
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.fetching import Ahead
@@ -22,6 +22,7 @@ from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
+from shardctl.system.permutation import key_of, permute
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
@@ -30,76 +31,19 @@ OBJECTS_BYTES = 1 << 10
 """Bytes of the objects of a sample: COCO has seven to an image, with polygons about as much."""
 
 
-class Stream(Protocol):
-    """A dataset, or several mixed."""
-
-    def __len__(self) -> int:
-        """Return the number of samples of an epoch."""
-        ...
-
-    def epoch(self, epoch: int) -> EpochOrder:
-        """Return the order of an epoch."""
-        ...
-
-    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
-        """Return samples, and which of them are present. The content of `memory` may be
-        overwritten."""
-        ...
-
-    def strict(self) -> Stream:
-        """Return the same stream, which raises DatasetError for samples that this one may skip."""
-        ...
-
-    def ahead(self, keeps: bool) -> list[Ahead | None]:
-        """Return what fetches blocks before they are needed, by this process (`keeps`) or by others
-        on this machine: one for each dataset.
-
-        None where they are local, or cannot be fetched for others.
-        """
-        ...
-
-    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
-        """Have the blocks of these samples (n,) fetched, in the order of their first use."""
-        ...
-
-    def lengths(self, column: str, samples: Indices) -> Indices:
-        """Return how long these samples are in a ragged column, (n,). Raises UsageError for a
-        column without lengths."""
-        ...
-
-    def identity(self) -> dict[str, Any]:
-        """Return all that decides which sample comes when, as plain data: a state is of use only
-        where this is the same."""
-        ...
-
-    @property
-    def together(self) -> int:
-        """The best number of samples to make at a time: small ones share the cost of a call. 0 if
-        each batch is made alone."""
-        ...
-
-    def specs(self) -> dict[str, Spec]:
-        """Return what the values of each field of a batch are."""
-        ...
-
-    def counts(self) -> dict[str, float]:
-        """Return the cache hits and misses, the skipped samples, and under STAGE and its name the
-        seconds of all threads that each stage has taken, where that is measured."""
-        ...
-
-
 def sums(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return counts added up by their names."""
     names = dict.fromkeys(name for each in every for name in each)
     return {name: sum(each.get(name, 0) for each in every) for name in names}
 
 
+@dataclass(frozen=True, eq=False)
 class Selection:
     """The samples of a dataset that are wanted, in its order: all of them, or those in `chosen`
     (n,)."""
 
-    def __init__(self, shards: Shards, chosen: Indices | None = None) -> None:
-        self.shards, self.chosen = shards, chosen
+    shards: Shards
+    chosen: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.shards) if self.chosen is None else len(self.chosen)
@@ -135,7 +79,11 @@ class Selection:
 
 
 class DatasetStream:
-    """The epochs of one dataset."""
+    """The epochs of one dataset.
+
+    A stream is what a loader reads from. `len` is the number of samples of an epoch, `together` the
+    best number of samples to make at a time: 0 if each batch is made alone.
+    """
 
     def __init__(
         self,
@@ -146,8 +94,14 @@ class DatasetStream:
         reading: GatherOptions,
     ) -> None:
         """`columns` None means all of them."""
-        self._made_of: tuple[Any, ...] = (selection, columns, order, transforms, reading)
-        self._selection, self._transforms = selection, transforms
+        self._made_of: dict[str, Any] = {
+            "selection": selection,
+            "columns": columns,
+            "order": order,
+            "transforms": transforms,
+            "reading": reading,
+        }
+        self._selection, self._transforms, self._reading = selection, transforms, reading
         self._ordering = Ordering(selection.starts(), order)
         reading = replace(reading, blocks=max(reading.blocks, 4 * self._ordering.open_blocks))
         read = columns_of(selection.shards, columns)
@@ -158,20 +112,18 @@ class DatasetStream:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the same stream when it is unpickled."""
-        return type(self), self._made_of
+        return partial(type(self), **self._made_of), ()
 
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in
         the place of n."""
-        selection, columns, order, transforms, reading = self._made_of
-        relabelled = replace(transforms, relabel=labels)
-        return type(self)(selection, columns, order, relabelled, reading)
+        changed = replace(self._transforms, relabel=labels)
+        return type(self)(**{**self._made_of, "transforms": changed})
 
     def strict(self) -> DatasetStream:
-        """Return the same stream, which skips no sample."""
-        selection, columns, order, transforms, reading = self._made_of
-        strict = replace(reading, on_error="raise")
-        return type(self)(selection, columns, order, transforms, strict)
+        """Return the same stream, which skips no sample: it raises DatasetError."""
+        changed = replace(self._reading, on_error="raise")
+        return type(self)(**{**self._made_of, "reading": changed})
 
     @property
     def columns(self) -> list[Column]:
@@ -187,11 +139,16 @@ class DatasetStream:
         return self._selection.samples(samples)
 
     def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
-        """Return samples, and which of them are present."""
+        """Return samples, and which of them are present. The content of `memory` may be
+        overwritten."""
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
 
     def ahead(self, keeps: bool) -> list[Ahead | None]:
-        """Return what fetches blocks before they are needed; None where they are local."""
+        """Return what fetches blocks before they are needed, by this process (`keeps`) or by others
+        on this machine: one for each dataset.
+
+        None where they are local, or cannot be fetched for others.
+        """
         return [self._selection.shards.ahead(keeps)]
 
     def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
@@ -202,11 +159,13 @@ class DatasetStream:
             coming.expect(shards.missing(blocks, coming.keeps).tolist(), epoch)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
-        """Return how long these samples are in a ragged column."""
+        """Return how long these samples are in a ragged column, (n,). Raises UsageError for a column
+        without lengths."""
         return self._gatherer.lengths(column, self._selection.samples(samples))
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides which sample comes when."""
+        """Return all that decides which sample comes when, as plain data: a state is of use only
+        where this is the same."""
         order = self._ordering.options
         which = {**self._selection.identity(), "shuffle": order.mode}
         if order.mode is not None:
@@ -248,7 +207,8 @@ class DatasetStream:
         return shards.bytes_per_sample
 
     def counts(self) -> dict[str, float]:
-        """Return the cache hits and misses, the skipped samples, and the seconds of stages."""
+        """Return the cache hits and misses, the skipped samples, and under STAGE and its name the
+        seconds of all threads that each stage has taken, where that is measured."""
         return self._gatherer.counts()
 
 
@@ -263,8 +223,8 @@ class VariantStream(DatasetStream):
     """The epochs of a dataset with variants. Epoch e has of each input its variant number e mod K,
     where it has K of them."""
 
-    def __init__(self, selection: Selection, *how: Any) -> None:
-        super().__init__(selection, *how)
+    def __init__(self, selection: Selection, **how: Any) -> None:
+        super().__init__(selection, **how)
         self._rows, self._first, self._count = _inputs(selection)
         self._lock = threading.Lock()
         self._epochs: dict[int, Selection] = {}
@@ -355,3 +315,217 @@ def _column(selection: Selection, name: str) -> list[Any]:
     )
     with selection.shards.in_turn(selection.chosen):
         return [chunk for table in tables for chunk in table.column(name).chunks]
+
+
+_ROUND = 4096
+"""Positions of a round. In each, every stream has its exact share, rounded to whole samples."""
+
+_TURN = 21
+"""The purpose of a random key: each purpose has its own random stream."""
+
+
+class Mixture:
+    """Draws from several streams. Each runs through its own samples, epoch after epoch, at its own
+    speed.
+
+    Position q is in round q // _ROUND; a keyed permutation of the round says whose turn it is, and
+    how many of that stream's came before it in all earlier rounds is a product. So any position is
+    found without counting. Streams, weights and samples are what `check_mixture` allows.
+    """
+
+    def __init__(
+        self, streams: Sequence[Stream], weights: Sequence[float], samples: int | None, seed: int
+    ) -> None:
+        self._streams, self._seed = list(streams), seed
+        self._made_of = (self._streams, weights, samples, seed)
+        self._size = sum(map(len, streams)) if samples is None else samples
+        self._weights = [float(weight) for weight in weights]
+        self._counts = _apportion(np.asarray(weights, np.float64), _ROUND)
+        self._turns = np.repeat(np.arange(len(streams)), self._counts)
+        self._specs = _common([stream.specs() for stream in streams])
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make the same mixture when it is unpickled."""
+        return Mixture, self._made_of
+
+    def strict(self) -> Mixture:
+        """Return the same mixture, which skips no sample."""
+        return Mixture([stream.strict() for stream in self._streams], *self._made_of[1:])
+
+    def epoch(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch: the next len(self) positions."""
+        return EpochOrder(epoch * self._size)
+
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
+        """Return the samples at these positions of the whole mixture, and which of them are there,
+        in memory of their own."""
+        parts, places, there = [], [], np.ones(len(samples), bool)
+        for number, own_epoch, own, chosen in self._apart(samples):
+            batch, found = self._streams[number].gather(own, own_epoch, BatchMemory())
+            there[chosen] = found
+            parts.append(batch)
+            places.append(chosen[found])
+        if not parts:
+            # the rank has no part of the epoch's last batch; the loader yields no batch without
+            # samples
+            return {}, there
+        order = np.argsort(np.concatenate(places))
+        batch = {
+            name: _joined([part[name] for part in parts], order, self._specs[name])
+            for name in parts[0]
+        }
+        return batch, there
+
+    def _apart(self, samples: Indices) -> Iterator[tuple[int, int, Indices, Indices]]:
+        """Yield a stream's number, an epoch of it, the samples of that epoch that are meant, and
+        their places among all."""
+        turn, count = self._draw(samples)
+        for number, stream in enumerate(self._streams):
+            mine = np.flatnonzero(turn == number)
+            own_epochs = count[mine] // len(stream)
+            for own_epoch in np.unique(own_epochs).tolist():
+                chosen = mine[own_epochs == own_epoch]
+                yield (
+                    number,
+                    own_epoch,
+                    stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream)),
+                    chosen,
+                )
+
+    def ahead(self, keeps: bool) -> list[Ahead | None]:
+        """Return what fetches blocks before they are needed, for each dataset; None where they are
+        local."""
+        return [each for stream in self._streams for each in stream.ahead(keeps)]
+
+    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+        """Have the blocks of these positions of the mixture fetched."""
+        for number, own_epoch, own, _ in self._apart(samples):
+            self._streams[number].expect(ahead[number : number + 1], own, own_epoch)
+
+    def lengths(self, column: str, samples: Indices) -> Indices:
+        """Raise UsageError: the lengths of a mixture's samples are not known before they are
+        read."""
+        raise UsageError(f"a mixture cannot use bucket= ({column}); bucket one dataset")
+
+    def _draw(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Return whose turn each position is, and how many of that stream came before it."""
+        turn, count = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        rounds = positions // _ROUND
+        for number in np.unique(rounds).tolist():
+            here = rounds == number
+            slots = permute(np.arange(_ROUND), _ROUND, key_of(self._seed, number, _TURN))
+            turns = self._turns[slots]
+            before = np.empty(_ROUND, np.int64)
+            for stream in range(len(self._streams)):
+                before[turns == stream] = np.arange(self._counts[stream])
+            places = positions[here] - number * _ROUND
+            turn[here] = turns[places]
+            count[here] = number * self._counts[turns[places]] + before[places]
+        return turn, count
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides which sample comes when."""
+        which = {
+            "mixture": len(self._streams),
+            "weights": self._weights,
+            "samples": self._size,
+            "seed": self._seed,
+        }
+        for number, stream in enumerate(self._streams):
+            which |= {
+                f"datasets[{number}].{name}": value for name, value in stream.identity().items()
+            }
+        return which
+
+    @property
+    def together(self) -> int:
+        """The best number of samples to make at a time."""
+        return min(stream.together for stream in self._streams)
+
+    def specs(self) -> dict[str, Spec]:
+        """Return what the values of each field of a batch are: ragged where the datasets have
+        different shapes."""
+        return self._specs
+
+    def counts(self) -> dict[str, float]:
+        """Return the cache hits and misses, the skipped samples and the seconds of stages, over all
+        datasets."""
+        return sums([stream.counts() for stream in self._streams])
+
+
+def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
+    """Return what the fields of all streams are together. Raises UsageError if they do not go
+    together."""
+    first, *others = every
+    whole = next((name for name, spec in first.items() if spec.kind == "whole"), None)
+    if whole is not None:
+        raise UsageError(
+            f"{whole} describes a whole batch, which a mixture does not have; derive document_ids "
+            "or position_ids"
+        )
+    if any(set(other) != set(first) for other in others):
+        fields = " and ".join(", ".join(sorted(specs)) for specs in every)
+        shared = [name for name in first if all(name in other for other in others)]
+        remedy = f"give columns={shared}" if shared else "they share none, and cannot be mixed"
+        raise UsageError(f"the datasets have different fields: {fields}; {remedy}")
+    return {name: _common_spec(name, [specs[name] for specs in every]) for name in first}
+
+
+def _common_spec(name: str, specs: Sequence[Spec]) -> Spec:
+    """Return what a field is in all streams: a list of arrays where their shapes differ."""
+    first, kinds = specs[0], {spec.kind for spec in specs}
+    if kinds <= {"fixed", "ragged"} and len({len(spec.shape) for spec in specs}) == 1:
+        if len({spec.dtype for spec in specs}) > 1:
+            types = " and ".join(sorted({spec.dtype.name for spec in specs}))
+            raise UsageError(
+                f"column {name} is {types} in the datasets; give dtype={{{name!r}: …}} for one type"
+            )
+        if kinds == {"fixed"} and len({spec.shape for spec in specs}) == 1:
+            return first
+        shape = tuple(
+            side if {spec.shape[at] for spec in specs} == {side} else -1
+            for at, side in enumerate(first.shape)
+        )
+        return Spec("ragged", shape, first.dtype)
+    if any(spec != first for spec in specs):
+        types = " and ".join(sorted({f"{spec.kind} {spec.shape or ''}".strip() for spec in specs}))
+        raise UsageError(
+            f"column {name} is of different types in the datasets ({types}); leave it out with "
+            "columns="
+        )
+    return first
+
+
+def _apportion(weights: Floats, seats: int) -> Indices:
+    """Divide whole seats by weight: seats left after rounding down go to the largest remainders. At
+    least one each."""
+    exact = weights / weights.sum() * seats
+    counts: Indices = np.maximum(exact.astype(np.int64), 1)
+    while counts.sum() > seats:
+        counts[np.argmax(counts - exact)] -= 1
+    counts[np.argsort(counts - exact, kind="stable")[: seats - counts.sum()]] += 1
+    return counts
+
+
+def _joined(parts: list[Any], order: Indices, spec: Spec) -> Any:
+    """Return the values of several batches as one, in this order: (n,) numbers of samples, counted
+    through all of them."""
+    if spec.kind == "padded":
+        longest = np.max([part.shape[1:] for part in parts], axis=0)
+        free = [[(0, 0), *((0, int(side)) for side in longest - part.shape[1:])] for part in parts]
+        parts = [
+            np.pad(part, sides, constant_values=spec.fill)
+            for part, sides in zip(parts, free, strict=True)
+        ]
+    # decided for all batches alike, not by what is in this one
+    if spec.kind in ("fixed", "padded"):
+        return np.concatenate(parts)[order]
+    values = [value for part in parts for value in part]
+    return [values[place] for place in order.tolist()]
+
+
+Stream: TypeAlias = DatasetStream | Mixture
+"""What a loader reads from."""

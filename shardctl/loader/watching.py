@@ -28,11 +28,6 @@ class Counting(Protocol):
         """Return its figures since the last iteration began, None before the first batch."""
 
 
-OF_ITERATION = ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
-"""Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since
-the last time."""
-
-
 class Watched(Generic[Item]):
     """Batches, and what is told of them. One iteration is one of the batches; it has the same
     length."""
@@ -44,10 +39,7 @@ class Watched(Generic[Item]):
         every: float,
         loader: Counting,
     ) -> None:
-        self._batches, self._every, self._loader = batches, every, loader
-        self._targets = targets
-        self._last: LoaderStats | None = None
-        self._at = time.monotonic()
+        self._batches, self._targets, self._every, self._loader = batches, targets, every, loader
         self._samples = self._seen = 0
 
     def __len__(self) -> int:
@@ -60,8 +52,10 @@ class Watched(Generic[Item]):
         own = [target for target in self._targets if not isinstance(target, str | Path)]
         with sinks_at(places) as opened:
             sinks = [*own, *opened]
-            self._last, self._at = None, time.monotonic()  # the loader's figures begin at 0
-            due = time.monotonic() + self._every
+            # the loader's figures begin at 0
+            self._last: LoaderStats | None = None
+            self._at = time.monotonic()
+            due = self._at + self._every
             try:
                 for batch in self._batches:
                     yield batch
@@ -73,20 +67,13 @@ class Watched(Generic[Item]):
 
     def _tell(self, sinks: list[Sink]) -> None:
         """Tell the figures since the last time; nothing where no batch was taken since."""
-        now = self._loader.stats()
-        values = None if now is None else self._figures(now)
-        if values is not None:
-            values["epoch"] = self._loader.next_epoch - 1
-            tell(sinks, LOADER, values, self._seen)
-
-    def _figures(self, now: LoaderStats) -> dict[str, float] | None:
-        """Return the figures since the last time, None if no batch was taken since."""
+        now, last = self._loader.stats(), self._last
         since = {
-            name: getattr(now, name) - (getattr(self._last, name) if self._last else 0)
-            for name in OF_ITERATION
+            name: getattr(now, name, 0) - getattr(last, name, 0)
+            for name in ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
         }
-        if not since["batches"]:
-            return None
+        if now is None or not since["batches"]:
+            return
         seconds = max(time.monotonic() - self._at, 1e-9)
         self._last, self._at = now, time.monotonic()
         self._samples += int(since["samples"])
@@ -101,13 +88,15 @@ class Watched(Generic[Item]):
             "skipped": now.skipped,
             "threads": now.threads,
         }
-        threads_s = since["wait_put_s"] + since["making_s"]
-        if threads_s > 0:
-            values["room_share"] = round(since["wait_put_s"] / threads_s, 4)
         hits, misses = now.block_hits + now.image_hits, now.block_misses + now.image_misses
-        if hits + misses:
-            values["cache_hit_share"] = round(hits / (hits + misses), 4)
-        return values
+        for name, part, rest in (
+            ("room_share", since["wait_put_s"], since["making_s"]),
+            ("cache_hit_share", hits, misses),
+        ):
+            if part + rest > 0:
+                values[name] = round(part / (part + rest), 4)
+        values["epoch"] = self._loader.next_epoch - 1
+        tell(sinks, LOADER, values, self._seen)
 
 
 def watch(
@@ -131,8 +120,7 @@ def watch(
     of = loader if loader is not None else batches
     if not isinstance(of, Counting):
         raise UsageError(
-            f"watch needs a loader of shardctl; it is {describe(of)}; give the one it is made of "
-            "as loader="
+            f"watch needs a loader of shardctl; it is {describe(of)}; give it as loader="
         )
     seconds = real_number("every", every)
     if seconds <= 0:

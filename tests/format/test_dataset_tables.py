@@ -23,7 +23,7 @@ from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.verify.check import Provenance
-from shardctl.inspection.verify.shard_checks import PlannedKeys, number_at_end
+from shardctl.inspection.verify.shard_checks import first_wrong_key, number_at_end
 from shardctl.system.folders import LocalFolder
 
 FILES, LINES = 6, 40
@@ -98,7 +98,7 @@ def test_lines_that_are_no_samples_tell_why(lines):
         samples_of_key(LocalFolder(lines), f"f2.jsonl#{BROKEN}")
     with pytest.raises(InputError, match=r"no sample was made of f2\.jsonl#5: it is empty"):
         samples_of_key(LocalFolder(lines), f"f2.jsonl#{BLANK}")
-    with pytest.raises(InputError, match=r"no key 'f2\.jsonl#41'; did you mean .*f2\.jsonl#40"):
+    with pytest.raises(InputError, match=r"no key 'f2\.jsonl#41'; "):
         samples_of_key(LocalFolder(lines), "f2.jsonl#41")
     for key in ("f2.jsonl", "f2.jsonl#0", "f2.jsonl#03", "f2.jsonl#-1", ""):
         with pytest.raises(InputError, match="no key"):
@@ -139,13 +139,12 @@ def test_a_key_that_the_plan_does_not_give_is_found(lines, wrong):
     keys = block["key"].to_pylist()
     path, _, number = keys[-1].partition("#")
     changed = wrong and wrong.format(path=path, number=number, key=keys[-1], before=keys[-2])
-    planned = PlannedKeys(Provenance(stored, 0))
-    assert planned.first_wrong([block]) is None
-    found = planned.first_wrong(
-        [pa.record_batch({"key": pa.array([*keys[:-1], changed], pa.string())})]
-    )
+    provenance = Provenance(stored, 0)
+    assert first_wrong_key(provenance, [block]) is None
+    others = [*keys[:-1], changed]
+    found = first_wrong_key(provenance, [pa.record_batch({"key": pa.array(others, pa.string())})])
     assert found is not None
-    assert found[1] in (changed, None)
+    assert others[found] == changed
 
 
 def test_records_in_another_order_are_found_where_order_is_promised(tmp_path):

@@ -426,12 +426,12 @@ def test_repeat_goes_on_into_the_next_epochs(numbers):
     endless.close()
     with pytest.warns(
         UserWarning,
-        match="1,000 samples make no batch of 2,000; take a smaller batch_size or drop_last=False",
+        match="1,000 samples: no batch of 2,000; take a smaller batch_size or drop_last=False",
     ):
         assert read(ds.loader(2000, drop_last=True, repeat=None)) == []
     with pytest.warns(
         UserWarning,
-        match="make no batch of 600 for each of 2 ranks; take a smaller batch_size or another rem",
+        match=": no batch of 600 for each of 2 ranks; take a smaller batch_size or another rem",
     ):
         assert read(ds.loader(600, remainder="drop", world_size=2, rank=0)) == []
 

@@ -91,9 +91,9 @@ def test_prometheus_and_tensorboard_read_what_is_written(raw_dataset, tmp_path):
     assert found["shardctl_loader_samples_total"] == 60
     assert found["shardctl_loader_samples_per_s"] == line["samples_per_s"]
     assert set(found) == {
-        f"shardctl_loader_{metric.name}{'_total' if metric.grows else ''}"
-        for metric in LOADER.metrics
-        if metric.name in line
+        f"shardctl_loader_{name}{'_total' if name in LOADER.counters else ''}"
+        for name in LOADER.meanings
+        if name in line
     }
     (events,) = folder.iterdir()
     scalars = {

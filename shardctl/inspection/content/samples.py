@@ -240,8 +240,9 @@ def _is_of(reject: Reject, key: str, places: list[RecordUnit]) -> bool:
 def _near(stored: DatasetTables, key: str) -> str:
     """Suggest keys that look alike, or that have the beginning of its name."""
     path, number = list(possible_names(key))[-1]
-    near = (stored.nearest_key(other, number) for other in _alike(path, stored.paths.chunks))
-    return _meant([other for other in near if other is not None], stored)
+    record = f"#{number}" if number else ""
+    alike = _alike(path, stored.paths.chunks)
+    return _meant([f"{other}{record}" for other in alike if other != path], stored)
 
 
 def _meant(keys: list[str], stored: DatasetTables) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.arrays import Array, Bools, Bytes, Indices
+from shardctl.format.arrays import Array, Bools, Bytes, Indices, Shape
 from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
@@ -53,7 +53,12 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
         if column is None or (
             member and (column.objects is None or member not in column.object_members)
         ):
-            raise _no_column(shards, [name for name in names or () if name not in there])
+            members = [
+                f"{each}.{member}"
+                for each in roles.objects
+                for member in Column.of(schema.field(each)).object_members
+            ]
+            raise UsageError(lacks("column", name, [*schema.names, *members]))
         before = chosen.get(whole)
         if member and (before is None or before.members is not None):
             column = replace(
@@ -61,18 +66,6 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
             )
         chosen[whole] = column
     return list(chosen.values())
-
-
-def _no_column(shards: Shards, missing: Sequence[str]) -> UsageError:
-    """Return the error for names that are no columns."""
-    schema, roles = shards.layout.columns, shards.layout.roles
-    members = [
-        f"{name}.{member}"
-        for name in roles.objects
-        for member in Column.of(schema.field(name)).object_members
-    ]
-    gone = [name for name in missing if name not in members]
-    return UsageError(lacks("column", gone[0], [*schema.names, *members]))
 
 
 _CHUNK = 2 << 20
@@ -354,7 +347,9 @@ class BatchReader:
                     _shaped(gather_fixed(located.at(part), column.width), column), result[part]
                 )
             except Misfit as misfit:
-                raise misfit.of(first + misfit.at * column.dtype.itemsize // column.width) from None
+                raise misfit.of(
+                    first + misfit.place * column.dtype.itemsize // column.width
+                ) from None
         return result
 
 
@@ -366,18 +361,14 @@ def _strings(column: Column, located: Located, wanted: Samples) -> list[Any]:
         # cast() imports pyarrow.compute for the same
         return list(values.view(pa.large_string()).to_pylist())
     except UnicodeDecodeError as error:
-        wrong = [place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
+        wrong = [
+            place
+            for place, value in enumerate(values.to_pylist())
+            if value.decode(errors="ignore").encode() != value
+        ]
         raise DamageError(
             f"{wanted.name_of(wrong[0])}: {column.name} is not UTF-8; {VERIFY_ADVICE}", wrong
         ) from error
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _shaped(values: Bytes, column: Column) -> Array:
@@ -408,7 +399,7 @@ def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchM
         try:
             converter.write(lists.numbers, numbers)
         except Misfit as misfit:
-            raise misfit.of(int(lists.owners(np.array([misfit.at]))[0])) from None
+            raise misfit.of(int(lists.owners(np.array([misfit.place]))[0])) from None
     if transforms.fill is None:
         return {name: lists.with_numbers(numbers).arrays_or_none()}
     if lists.missing is not None:
@@ -478,7 +469,7 @@ def _spec(column: Column, transforms: Transforms) -> Spec:
     return Spec("fixed", fixed_shape(column, transforms), dtype)
 
 
-def fixed_shape(column: Column, transforms: Transforms) -> tuple[int, ...]:
+def fixed_shape(column: Column, transforms: Transforms) -> Shape:
     """Return the shape of a value of a "fixed" column in a batch."""
     changed = transforms.picture_shape(column) if column.picture is not None else None
     return changed or column.shape

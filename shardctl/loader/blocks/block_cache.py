@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -43,25 +44,20 @@ class BlockCache:
         self._fields = (
             None if checksums else tuple(sorted(names.index(column.name) for column in columns))
         )
-        self._shards, self._limit, self._limit_bytes, self._checksums = (
-            shards,
-            limit,
-            limit_bytes,
-            checksums,
-        )
-        self._stages = stages
-        self._ready: OrderedDict[int, Block] = OrderedDict()
-        self._bytes = 0
+        self._shards, self._stages, self._checksums = shards, stages, checksums
+        self._limit, self._limit_bytes = limit, limit_bytes
         self._left: dict[int, int] = {}
         self.hits = self.misses = 0
         self.renew()
         keep_renewed(self)
 
     def renew(self) -> None:
-        """Make a new lock, and forget the reads of other threads: a forked child does not have
-        these threads."""
+        """Begin with a new lock and no blocks: in a forked child, the threads that read some are not
+        there."""
         self._lock = threading.Lock()
-        self._coming: dict[int, Future[Block]] = {}
+        # those that are being read too
+        self._blocks: OrderedDict[int, Future[Block]] = OrderedDict()
+        self._bytes = 0
 
     def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, Block], Faults]:
         """Return these blocks, with the number of samples needed of each, and the errors of those
@@ -70,87 +66,60 @@ class BlockCache:
         Blocks that no thread is reading are read first; then this thread waits for those that
         another thread is reading, so that two threads that need the same blocks share the work.
         """
+        coming: dict[int, Future[Block]] = {}
+        with self._shards.wanted([block for block in blocks if block not in self._blocks]):
+            for block in blocks:
+                with self._lock:
+                    is_new = block not in self._blocks
+                    coming[block] = self._blocks.setdefault(block, Future())
+                    self._blocks.move_to_end(block)
+                    self.misses += is_new
+                    self.hits += not is_new
+                if is_new:
+                    self._fetch(block, coming[block])
         found: dict[int, Block] = {}
         faults: Faults = {}
-        waiting: dict[int, Future[Block]] = {}
-        with self._shards.wanted([block for block in blocks if not self._is_at_hand(block)]):
-            for block in blocks:
-                if self._claim(block, found, waiting):
-                    self._fetch(block, found, faults)
-        for block, coming in waiting.items():
+        for block in blocks:
             with self._stages.stage(WAITING):
                 try:
-                    found[block] = coming.result()
+                    found[block] = coming[block].result()
                 except DamageError as error:
                     faults[block] = error
         if self._limit_bytes < float("inf"):
             with self._lock:
                 for block, count in zip(blocks, counts, strict=True):
-                    self._use(block, count)
+                    left = self._left.get(block, self._shards.rows_of(block)) - count
+                    self._left[block] = left
+                    if left <= 0:  # after the last samples
+                        del self._left[block]
+                        self._drop(block)
         return found, faults
 
-    def _is_at_hand(self, block: int) -> bool:
-        return block in self._ready or block in self._coming
-
-    def _use(self, block: int, count: int) -> None:
-        """Count the samples of a block that are being read, and release the block after the last
-        ones."""
-        self._left[block] = self._left.get(block, self._shards.rows_of(block)) - count
-        if self._left[block] <= 0:
-            del self._left[block]
-            self._drop(block)
-
     def _drop(self, block: int) -> None:
-        dropped = self._ready.pop(block, None)
-        self._bytes -= dropped.batch.nbytes if dropped is not None else 0
+        dropped = self._blocks.pop(block, None)
+        if dropped is not None and dropped.done():
+            self._bytes -= dropped.result().batch.nbytes
 
-    def _claim(
-        self, block: int, found: dict[int, Block], waiting: dict[int, Future[Block]]
-    ) -> bool:
-        """Take a cached block, or queue for one that is being read. Return whether this thread must
-        read it itself."""
-        with self._lock:
-            if block in self._ready:
-                self._ready.move_to_end(block)
-                found[block] = self._ready[block]
-            elif block in self._coming:
-                waiting[block] = self._coming[block]
-            else:
-                self._coming[block] = Future()
-                self.misses += 1
-                return True
-            self.hits += 1
-            return False
-
-    def _fetch(self, block: int, found: dict[int, Block], faults: Faults) -> None:
+    def _fetch(self, block: int, coming: Future[Block]) -> None:
         """Read a block, for this thread and for those that wait for it."""
-        coming, loaded = self._coming[block], None
-        why: BaseException = DatasetError(f"block {block} could not be read")
         try:
             with self._stages.stage(DECOMPRESS):
-                loaded = found[block] = self._read(block)
-        except DamageError as error:
-            why = faults[block] = error
-        except Exception as error:
-            why = error
-            raise
-        finally:  # after any error, no thread waits without end
+                loaded = self._read(block)
+        except BaseException as error:
             with self._lock:
-                self._coming.pop(block, None)
-                if loaded is not None:
-                    self._keep(block, loaded)
-            if loaded is not None:
-                coming.set_result(loaded)
-            else:
-                coming.set_exception(why)
-
-    def _keep(self, block: int, loaded: Block) -> None:
-        self._ready[block] = loaded
-        self._bytes += loaded.batch.nbytes
-        while len(self._ready) > 1 and (
-            len(self._ready) > self._limit or self._bytes > self._limit_bytes
-        ):
-            self._drop(next(iter(self._ready)))
+                self._drop(block)
+            coming.set_exception(error)  # no thread waits without end
+            if not isinstance(error, DamageError):
+                raise
+            return
+        with self._lock:
+            coming.set_result(loaded)
+            self._bytes += loaded.batch.nbytes
+            ready = [old for old, each in self._blocks.items() if each.done()]
+            for place, old in enumerate(ready[:-1]):
+                if len(ready) - place <= self._limit and self._bytes <= self._limit_bytes:
+                    break
+                self._drop(old)
 
     def _read(self, block: int) -> Block:
         batch, metadata = self._shards.read(block, self._fields, self._stages)
@@ -159,32 +128,21 @@ class BlockCache:
         if self._checksums:
             check_intact(batch, metadata, self._shards.where(block))
         loaded = Block(batch)
-        self._validate(block, loaded)
-        return loaded
-
-    def _validate(self, block: int, loaded: Block) -> None:
-        """Look at all values of the columns that Arrow itself will read; our own reading checks
-        what it uses."""
         for column in self._columns:
-            if _is_for_arrow(column, loaded.batch.column(column.name)):
-                try:
+            # Arrow itself reads values of its types, and where some are missing; our own reading
+            # checks what it uses, and says where too few bytes are read.
+            for_arrow = column.kind in ("other", "nested")
+            with suppress(ValueError):
+                for_arrow = for_arrow or flatten(batch.column(column.name), column) is None
+            try:
+                if for_arrow:
                     loaded.checked(column)
-                except (pa.ArrowException, ValueError) as error:
-                    raise DamageError(
-                        f"{self._shards.where(block)} cannot be read ({first_line(error)}); "
-                        f"{VERIFY_ADVICE}"
-                    ) from error
-
-
-def _is_for_arrow(column: Column, values: pa.Array) -> bool:
-    """Return whether Arrow itself will read values of this column: of its type, or because some are
-    missing."""
-    if column.kind in ("other", "nested"):
-        return True
-    try:
-        return flatten(values, column) is None
-    except ValueError:  # too few bytes: said where they are read
-        return False
+            except (pa.ArrowException, ValueError) as error:
+                raise DamageError(
+                    f"{self._shards.where(block)} cannot be read ({first_line(error)}); "
+                    f"{VERIFY_ADVICE}"
+                ) from error
+        return loaded
 
 
 def other_rows(shards: Shards, block: int) -> DamageError:
@@ -197,25 +155,16 @@ def other_rows(shards: Shards, block: int) -> DamageError:
 def name_samples(shards: Shards, block: int, error: DamageError) -> str:
     """Return what an error says, and which samples a block holds: their keys, or their numbers
     where these cannot be read."""
-    first, last = int(shards.starts[block]), int(shards.starts[block + 1]) - 1
-    try:
-        keys = _keys_of(shards, block)
-        which = f"keys {keys[0].as_py()!r} to {keys[-1].as_py()!r}"
-    except (DatasetError, StorageError, pa.ArrowException, ValueError, IndexError):
-        which = f"samples {first} to {last}"
+    which = f"samples {shards.starts[block]} to {shards.starts[block + 1] - 1}"
+    if keys := keys_of(shards, block):
+        which = f"keys {keys[0]!r} to {keys[-1]!r}"
     return f"{error} [{shards.where(block)}, {which}]"
 
 
-def key_of_row(shards: Shards, block: int, row: int) -> str:
-    """Return the key of a sample for a message; "?" if it cannot be read."""
-    try:
-        return str(_keys_of(shards, block)[row].as_py())
-    except (DatasetError, StorageError, pa.ArrowException, ValueError, IndexError):
-        return "?"
-
-
-def _keys_of(shards: Shards, block: int) -> pa.Array:
-    """Return the keys of a block. Raises what Arrow raises, DatasetError and StorageError."""
-    keys = shards.glance(block, (shards.layout.columns.names.index("key"),)).column(0)
-    keys.validate(full=True)
-    return keys
+def keys_of(shards: Shards, block: int) -> list[str]:
+    """Return the keys of a block for a message; none if they cannot be read."""
+    with suppress(DatasetError, StorageError, pa.ArrowException, ValueError):
+        keys = shards.glance(block, (shards.layout.columns.names.index("key"),)).column(0)
+        keys.validate(full=True)
+        return list(keys.to_pylist())
+    return []

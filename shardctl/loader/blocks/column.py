@@ -6,6 +6,7 @@ https://arrow.apache.org/docs/format/Columnar.html
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bools, Indices, dtype_of, is_list
+from shardctl.format.arrays import Array, Bools, DType, Indices, Shape, dtype_of, is_list
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.roles import Image, Mask, Objects, Plain, Role
+from shardctl.format.roles import Image, Mask, Names, Objects, Plain, Role
 from shardctl.loader.blocks.gather import Located, gather
 
 
@@ -36,60 +37,25 @@ class Column:
     type: pa.DataType
     kind: str
     width: int = 1
-    dtype: np.dtype[Any] | None = None
-    shape: tuple[int, ...] = ()
+    dtype: DType | None = None
+    shape: Shape = ()
     picture: Image | None = None
     objects: Objects | None = None
-    members: tuple[str, ...] | None = None
+    members: Names | None = None
     plain: Plain | None = None
 
     @classmethod
     def of(cls, field: pa.Field, role: Role | None = None) -> Column:
         """Look at a field's type. Of the roles, those of images, masks and objects say how values
         are read."""
-        picture = role if isinstance(role, Image) else None
-        objects = role if isinstance(role, Objects) else None
-        plain = role if isinstance(role, Plain) else None
-        return replace(
-            cls._of_type(field.name, field.type), picture=picture, objects=objects, plain=plain
+        return cls(
+            field.name,
+            field.type,
+            *_places_of(field.type),
+            picture=role if isinstance(role, Image) else None,
+            objects=role if isinstance(role, Objects) else None,
+            plain=role if isinstance(role, Plain) else None,
         )
-
-    @classmethod
-    def _of_type(cls, name: str, type_: pa.DataType) -> Column:
-        if isinstance(type_, pa.FixedShapeTensorType) and _is_number(type_.value_type):
-            dtype = dtype_of(type_.value_type)
-            shape = tuple(type_.shape)
-            return cls(
-                name,
-                type_,
-                "fixed",
-                int(np.prod(shape, dtype=np.int64)) * dtype.itemsize,
-                dtype,
-                shape,
-            )
-        leaf, sizes = _lists(type_)
-        if _is_number(leaf) and 0 not in sizes:
-            dtype = dtype_of(leaf)
-            if all(size >= 0 for size in sizes):
-                return cls(
-                    name,
-                    type_,
-                    "fixed",
-                    int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize,
-                    dtype,
-                    sizes,
-                )
-            if len(sizes) == 1:
-                return cls(name, type_, "variable", dtype.itemsize, dtype)
-            return cls(name, type_, "nested", dtype.itemsize, dtype)
-        if (
-            type_.equals(ENCODED_IMAGE)
-            or _is_text(type_)
-            or pa.types.is_binary(type_)
-            or pa.types.is_large_binary(type_)
-        ):
-            return cls(name, type_, "variable")
-        return cls(name, type_, "other")
 
     @property
     def is_flat(self) -> bool:
@@ -103,7 +69,7 @@ class Column:
         return _is_text(self.type)
 
     @property
-    def offset_dtype(self) -> np.dtype[Any]:
+    def offset_dtype(self) -> DType:
         """The type of the numbers that say where the values of a "variable" column begin."""
         large = (pa.types.is_large_list, pa.types.is_large_string, pa.types.is_large_binary)
         return np.dtype(np.int64 if any(is_large(self.type) for is_large in large) else np.int32)
@@ -134,7 +100,7 @@ class Column:
         return self.picture is not None and self.is_encoded_image
 
     @property
-    def object_members(self) -> tuple[str, ...]:
+    def object_members(self) -> Names:
         """The wanted members of a column of objects."""
         if self.members is not None:
             return self.members
@@ -151,24 +117,40 @@ class Column:
         )
 
     @property
-    def picture_shape(self) -> tuple[int, ...] | None:
+    def picture_shape(self) -> Shape | None:
         """The decoded shape that the images or masks share, as stored; None if it differs."""
         return self.shape or (self.picture.shape if self.picture is not None else None)
 
     @property
-    def pixel_dtype(self) -> np.dtype[Any]:
+    def pixel_dtype(self) -> DType:
         """The type of the numbers of decoded images and masks."""
         return np.dtype(
             np.uint16 if isinstance(self.picture, Mask) and self.picture.bits == 16 else np.uint8
         )
 
     @property
-    def picture_channels(self) -> tuple[int, ...]:
+    def picture_channels(self) -> Shape:
         """The axes behind height and width: (3,) for images, () for masks."""
         return () if isinstance(self.picture, Mask) else (3,)
 
 
-def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
+def _places_of(
+    type_: pa.DataType,
+) -> tuple[str, int, DType | None, Shape]:
+    """Return the kind, the width, the type of numbers and the shape of values of a type."""
+    is_tensor = isinstance(type_, pa.FixedShapeTensorType)
+    leaf, sizes = (type_.value_type, tuple(type_.shape)) if is_tensor else _lists(type_)
+    if _is_number(leaf) and (is_tensor or 0 not in sizes):
+        dtype = dtype_of(leaf)
+        if all(size >= 0 for size in sizes):
+            return "fixed", math.prod(sizes) * dtype.itemsize, dtype, sizes
+        return "variable" if len(sizes) == 1 else "nested", dtype.itemsize, dtype, ()
+    is_bytes = pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
+    is_variable = is_bytes or type_.equals(ENCODED_IMAGE) or _is_text(type_)
+    return "variable" if is_variable else "other", 1, None, ()
+
+
+def _lists(type_: pa.DataType) -> tuple[pa.DataType, Shape]:
     """Return the element type of nested lists, and the sizes of the lists from the outermost on, -1
     for any size."""
     sizes: list[int] = []
@@ -272,8 +254,8 @@ class Spec:
     """
 
     kind: str
-    shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = np.dtype(np.int64)
+    shape: Shape = ()
+    dtype: DType = np.dtype(np.int64)
     fill: float = 0
 
 
@@ -381,7 +363,7 @@ class Lists:
             np.maximum.at(found[:, depth], owners, lengths)
         return found
 
-    def padded(self, fill: float, memory: Callable[[tuple[int, ...]], Array]) -> Array:
+    def padded(self, fill: float, memory: Callable[[Shape], Array]) -> Array:
         """Return one array (n, longest, …) of `memory`, filled up with `fill`."""
         longest = (
             self.sizes().reshape(len(self.lengths[0]), len(self.lengths)).max(axis=0, initial=0)

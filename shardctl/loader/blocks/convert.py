@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Array
+from shardctl.format.arrays import Array, DType
 from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import Samples
@@ -20,12 +20,12 @@ _CROP, _FLIP = 11, 12
 
 
 class Misfit(Exception):
-    """A number does not fit the requested type. `at` is its index among those converted, `place`
-    its sample once known."""
+    """A value is not as it should be. `place` is its index among those that were looked at, then its
+    sample once that is known."""
 
-    def __init__(self, at: int, value: Any, dtype: np.dtype[Any]) -> None:
-        super().__init__(f"{value} does not fit {dtype}")
-        self.at, self.place = at, at
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
 
     def of(self, place: int) -> Misfit:
         """Say which sample it is of."""
@@ -134,7 +134,7 @@ class Converter:
 _Limits = tuple[Any, Any]
 
 
-def _limits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> _Limits | None:
+def _limits(stored: DType, wanted: DType) -> _Limits | None:
     """Return the least and the greatest stored number that fit a type; None if all do."""
     have, fits = range_of(stored), range_of(wanted)
     if fits[0] <= have[0] and have[1] <= fits[1]:
@@ -142,7 +142,7 @@ def _limits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> _Limits | None:
     return stored.type(max(have[0], fits[0])), stored.type(min(have[1], fits[1]))
 
 
-def _check_fit(values: Array, limits: _Limits, dtype: np.dtype[Any]) -> None:
+def _check_fit(values: Array, limits: _Limits, dtype: DType) -> None:
     """Raise Misfit for a number outside of the limits; NaN and infinities have their place in
     floating point numbers."""
     wrong = (values < limits[0]) | (values > limits[1])
@@ -150,15 +150,13 @@ def _check_fit(values: Array, limits: _Limits, dtype: np.dtype[Any]) -> None:
         wrong &= np.isfinite(values)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        raise Misfit(at, values.reshape(-1)[at], dtype)
+        raise Misfit(at, f"{values.reshape(-1)[at]} does not fit {dtype}")
 
 
 class _Affine:
     """(x - mean) / std, as x * scale + shift."""
 
-    def __init__(
-        self, normalization: Normalization, stored: np.dtype[Any], wanted: np.dtype[Any]
-    ) -> None:
+    def __init__(self, normalization: Normalization, stored: DType, wanted: DType) -> None:
         mean, std = (np.asarray(part, np.float64) for part in normalization)
         self._work = np.result_type(stored, wanted, np.float32)
         self._scale, self._shift = (

@@ -4,9 +4,9 @@ and hold no core."""
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
@@ -28,26 +28,17 @@ QUEUED = 64
 """Blocks that are known to come next, and not requested yet. With fewer, the order is looked at
 further ahead."""
 
-IDLE_SECONDS = 2.0
-"""How long a thread waits for work before it ends. A loader that is read has work for it more
-often."""
-
-
 _UNKNOWN, _EXPECTED, _DONE = 0, 1, 2
 """What a list of blocks says of each: it was not asked for in this epoch, it is to be requested, it
 was."""
 
 
-class _Coming(Generic[Result]):
-    """One block on its way. `holders` may still want it; `begun` once a thread fetches it."""
+class _Coming(Future[Any]):
+    """One block on its way, of about `cost` bytes, 0 where there must be room for it. `holders` may
+    still want it; `begun` once a thread fetches it."""
 
-    def __init__(self, cost: int) -> None:
-        self.cost = cost
-        self.holders = 0
-        self.begun = False
-        self.arrived = threading.Event()
-        self.result: Result | None = None
-        self.error: BaseException | None = None
+    cost = holders = 0
+    begun = False
 
 
 class Ahead:
@@ -62,7 +53,7 @@ class Ahead:
         self._fetcher, self.keeps = fetcher, keeps
         self.state = np.zeros(blocks, np.uint8)
         self.queue: deque[int] = deque()
-        self.held: dict[int, _Coming[Any]] = {}
+        self.held: dict[int, _Coming] = {}
         self._epoch = 0
 
     def expect(self, blocks: Iterable[int], epoch: int = 0) -> None:
@@ -91,7 +82,8 @@ class Fetcher(Generic[Result]):
 
     `cost` says how many bytes a block has, about. Blocks that are needed now come before those that
     are expected. What arrived is kept until it is taken, or nobody holds it any more. Threads are
-    started as they are needed, and end when there is nothing to do.
+    started as they are needed, and end when there is nothing to do: to start one takes much less
+    time than an answer.
     """
 
     def __init__(
@@ -104,13 +96,11 @@ class Fetcher(Generic[Result]):
     def renew(self) -> None:
         """Begin with nothing under way: in a forked child, the threads that fetched blocks are not
         there."""
-        # not by its condition, which Ctrl-C can leave taken (loader/prefetch.py)
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._coming: dict[int, _Coming[Result]] = {}
+        self._coming: dict[int, _Coming] = {}
         self._urgent: deque[int] = deque()
         self._aheads: list[Ahead] = []
-        self._threads = self._idle = self._held_bytes = 0
+        self._threads = self._held_bytes = 0
 
     def ahead(self, keeps: bool = True) -> Ahead:
         """Return a list, to be filled, of blocks that will be needed."""
@@ -139,22 +129,19 @@ class Fetcher(Generic[Result]):
     def wanted(self, blocks: list[int]) -> Iterator[None]:
         """Bring these blocks now, all at the same time; what was not taken when the block ends is
         forgotten."""
-        held: list[tuple[int, _Coming[Result]]] = []
         with self._lock:
-            for block in blocks:
-                coming = self._coming.get(block)
-                if coming is None:
-                    coming = self._coming[block] = _Coming(0)  # needed now, whatever room there is
+            # needed now, whatever room there is
+            held = {block: self._coming.setdefault(block, _Coming()) for block in blocks}
+            for block, coming in held.items():
+                coming.holders += 1
                 if not coming.begun:
                     self._urgent.append(block)
-                coming.holders += 1
-                held.append((block, coming))
             self._call_threads(len(blocks) - 1)  # the caller fetches one itself
         try:
             yield
         finally:
             with self._lock:
-                for block, coming in held:
+                for block, coming in held.items():
                     self._release(block, coming)
 
     def is_coming(self, block: int) -> bool:
@@ -162,25 +149,19 @@ class Fetcher(Generic[Result]):
         return block in self._coming
 
     def skip(self, block: int) -> None:
-        """Note that a block was used without this: it is not expected any more."""
-        if self._aheads:
-            with self._lock:
-                self._expect_no_more(block)
-
-    def _expect_no_more(self, block: int) -> None:
+        """Note that a block was used, perhaps without this: it is not expected any more."""
         for ahead in self._aheads:
-            if ahead.state[block] == _EXPECTED:
-                ahead.state[block] = _DONE
+            with self._lock:
+                if ahead.state[block] == _EXPECTED:
+                    ahead.state[block] = _DONE
 
     def take(self, block: int) -> Result:
         """Return what `fetch` returned for a block, or fetch it now. Raises what `fetch` raised."""
         coming = self._awaited(block)
         with self._lock:
             self._forget(block, coming)
-            self._expect_no_more(block)
-        if coming.error is not None:
-            raise coming.error
-        return coming.result  # type: ignore[return-value]  # it arrived without an error
+            self.skip(block)
+        return coming.result()  # type: ignore[no-any-return]  # of `fetch`
 
     def look(self, block: int) -> Result:
         """As `take`, and leave it to be taken if somebody holds it."""
@@ -188,76 +169,58 @@ class Fetcher(Generic[Result]):
         with self._lock:
             if not coming.holders:
                 self._forget(block, coming)
-        if coming.error is not None:
-            raise coming.error
-        return coming.result  # type: ignore[return-value]  # the same
+        return coming.result()  # type: ignore[no-any-return]  # of `fetch`
 
-    def _awaited(self, block: int) -> _Coming[Result]:
+    def _awaited(self, block: int) -> _Coming:
         with self._lock:
-            coming = self._coming.get(block)
-            if coming is None:
-                coming = self._coming[block] = _Coming(0)
-            mine = not coming.begun
-            coming.begun = True
+            coming = self._coming.setdefault(block, _Coming())
+            mine, coming.begun = not coming.begun, True
         if mine:
             self._run(block, coming)
-        coming.arrived.wait()
+        coming.exception()  # once it has arrived
         return coming
 
-    def _run(self, block: int, coming: _Coming[Result]) -> None:
+    def _run(self, block: int, coming: _Coming) -> None:
         try:
-            coming.result = self._fetch(block)
+            coming.set_result(self._fetch(block))
         except BaseException as error:  # noqa: BLE001 - raised where the block is taken
-            coming.error = error
-        finally:
-            coming.arrived.set()
+            coming.set_exception(error)
 
-    def _release(self, block: int, coming: _Coming[Result]) -> None:
+    def _release(self, block: int, coming: _Coming) -> None:
         coming.holders -= 1
-        if coming.holders <= 0 and (coming.arrived.is_set() or not coming.begun):
+        if coming.holders <= 0 and (coming.done() or not coming.begun):
             self._forget(block, coming)
 
-    def _forget(self, block: int, coming: _Coming[Result]) -> None:
+    def _forget(self, block: int, coming: _Coming) -> None:
         if self._coming.get(block) is coming:
             del self._coming[block]
             for ahead in self._aheads:
                 ahead.held.pop(block, None)
-            self._held_bytes -= coming.cost
             if coming.cost:
+                self._held_bytes -= coming.cost
                 self._call_threads(1)
 
     def _call_threads(self, count: int) -> None:
-        """Wake threads for new work, and start some where too few wait."""
-        for _ in range(min(count - self._idle, AT_ONCE - self._threads)):
+        """Start threads for new work, where not too many are there. Needs the lock."""
+        for _ in range(min(count, AT_ONCE - self._threads)):
             self._threads += 1
-            arguments = (weakref.ref(self), self._changed)
-            threading.Thread(
-                target=_serve, args=arguments, daemon=True, name="shardctl-fetch"
-            ).start()
-        self._changed.notify(max(0, count))
+            threading.Thread(target=self._serve, daemon=True, name="shardctl-fetch").start()
 
-    def serve(self, found: tuple[int, _Coming[Result]]) -> None:
-        """Bring a block that `next_or_rest` gave."""
-        block, coming = found
-        self._run(block, coming)
-        with self._lock:
-            if coming.holders <= 0:  # given up meanwhile, or taken
-                self._forget(block, coming)
+    def _serve(self) -> None:
+        """Bring blocks, as a thread, until there is nothing to do."""
+        while True:
+            with self._lock:
+                found = self._next()
+                if found is None:
+                    self._threads -= 1
+                    return
+            self._run(*found)
+            with self._lock:
+                if found[1].holders <= 0:  # given up meanwhile, or taken
+                    self._forget(*found)
+            del found
 
-    def next_or_rest(self, rested: bool) -> tuple[int, _Coming[Result]] | None:
-        """Return a block to fetch now; if there is none, count the calling thread as one that
-        waits. Needs the lock."""
-        self._idle -= rested
-        found = self._next()
-        self._idle += found is None
-        return found
-
-    def leave(self) -> None:
-        """Count the calling thread no more. Needs the lock."""
-        self._idle -= 1
-        self._threads -= 1
-
-    def _next(self) -> tuple[int, _Coming[Result]] | None:
+    def _next(self) -> tuple[int, _Coming] | None:
         """Return the block to fetch now, marked as begun; None if there is none, or no room for
         one."""
         while self._urgent:
@@ -274,7 +237,8 @@ class Fetcher(Generic[Result]):
                 ahead.state[block] = _DONE
                 coming = self._coming.get(block)
                 if coming is None:
-                    coming = self._coming[block] = _Coming(max(1, self._cost(block)))
+                    coming = self._coming[block] = _Coming()
+                    coming.cost = max(1, self._cost(block))
                     self._held_bytes += coming.cost
                 if ahead.keeps:
                     coming.holders += 1
@@ -283,32 +247,6 @@ class Fetcher(Generic[Result]):
                     coming.begun = True
                     return block, coming
         return None
-
-
-def _serve(reference: weakref.ref[Fetcher[Any]], changed: threading.Condition) -> None:
-    """Bring blocks, as a thread, until there has been nothing to do for a while. Does not keep the
-    fetcher alive meanwhile."""
-    rested = False
-    while True:
-        with changed:
-            fetcher = reference()
-            found = fetcher.next_or_rest(rested) if fetcher is not None else None
-            while found is None:
-                if fetcher is None:
-                    return
-                del fetcher
-                woken = changed.wait(IDLE_SECONDS)
-                fetcher = reference()
-                if fetcher is None:
-                    return
-                found = fetcher.next_or_rest(rested=True)
-                if found is None and not woken:
-                    fetcher.leave()
-                    return
-            rested = False
-        assert fetcher is not None
-        fetcher.serve(found)
-        del fetcher, found
 
 
 @dataclass

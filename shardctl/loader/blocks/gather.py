@@ -124,16 +124,12 @@ def gather_into(located: Located, width: int, out: Bytes) -> None:
             part = slice(first, first + step)
             out[part] = gather_fixed(located.at(part), width)
     elif width % _PADDED:
-        _copy_each(located, out)
+        for row, value in zip(out, located.rows(), strict=True):
+            row[:] = value
     else:
         for first in range(0, len(located), _MOST_IN_MESSAGE):
             part = slice(first, first + _MOST_IN_MESSAGE)
             _copy_at_once(located.at(part), width, out[part])
-
-
-def _copy_each(located: Located, out: Bytes) -> None:
-    for row, value in zip(out, located.rows(), strict=True):
-        row[:] = value
 
 
 def _copy_at_once(located: Located, width: int, out: Bytes) -> None:

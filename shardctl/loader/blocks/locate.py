@@ -7,18 +7,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
-from shardctl.format.arrays import Array, Indices, column_of
+from shardctl.format.arrays import Array, DType, Indices, column_of
 from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
     Faults,
-    key_of_row,
+    keys_of,
     name_samples,
     other_rows,
 )
@@ -41,7 +40,6 @@ class Samples:
         self.block: Indices = np.searchsorted(shards.starts, numbers, side="right") - 1
         self.rows: Indices = numbers - shards.starts[self.block]
         self._grouped: tuple[Indices, Indices] | None = None
-        self._sorted: tuple[Indices, list[int]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -51,35 +49,25 @@ class Samples:
         return Samples(self.shards, self.numbers[places], self.epoch)
 
     @property
-    def blocks(self) -> Indices:
-        """The distinct blocks, sorted."""
-        return self._groups()[0]
-
-    @property
-    def inverse(self) -> Indices:
-        """Which of `blocks` each sample is in, (n,)."""
-        return self._groups()[1]
-
-    @property
-    def by_block(self) -> tuple[Indices, list[int]]:
-        """The samples sorted by block (n,), and where each block's begin, and the last one's
-        end."""
-        if self._sorted is None:
-            # A stable sort of 16-bit numbers is a radix sort, a tenth of the time.
-            groups = self.inverse.astype(np.uint16) if len(self.blocks) < 2**16 else self.inverse
-            edges = np.cumsum(np.bincount(self.inverse, minlength=len(self.blocks)))
-            self._sorted = np.argsort(groups, kind="stable"), [0, *edges.tolist()]
-        return self._sorted
-
-    def _groups(self) -> tuple[Indices, Indices]:
+    def groups(self) -> tuple[Indices, Indices]:
+        """The distinct blocks, sorted, and which of them each sample is in, (n,)."""
         if self._grouped is None:
             self._grouped = _distinct(self.block)
         return self._grouped
 
+    def by_block(self) -> tuple[Indices, list[int]]:
+        """Return the samples sorted by block (n,), and where each block's begin, and the last one's
+        end."""
+        blocks, inverse = self.groups
+        # A stable sort of 16-bit numbers is a radix sort, a tenth of the time.
+        numbers = inverse.astype(np.uint16) if len(blocks) < 2**16 else inverse
+        edges = np.cumsum(np.bincount(inverse, minlength=len(blocks)))
+        return np.argsort(numbers, kind="stable"), [0, *edges.tolist()]
+
     def name_of(self, place: int) -> str:
         """Name one of the samples for a message."""
         block, row = int(self.block[place]), int(self.rows[place])
-        key = key_of_row(self.shards, block, row)
+        key = next(iter(keys_of(self.shards, block)[row : row + 1]), "?")
         return f"{self.shards.where(block)}, row {row}, key {key!r}"
 
     def unreadable(self, place: int, why: str) -> DamageError:
@@ -106,6 +94,11 @@ class Samples:
             )
 
 
+_NO_BYTES = pa.py_buffer(b"")
+
+Files = tuple[list[pa.Buffer], Indices]
+"""The bytes of the files that some samples are in, and for every sample in which."""
+
 _PLACE = np.dtype([("data", "i8"), ("size", "i8"), ("offsets", "i8")])
 
 
@@ -113,7 +106,8 @@ class InPlace:
     """Reads uncompressed columns in place, in the mapped (or loaded) files. Their places are looked
     up block by block.
 
-    A place is the position in the file of the column's data, its size in bytes, and the position of
+    `passing` says which blocks are in no file, and `elsewhere` which cannot be read in place, by
+    column: with a null or a compressed buffer. A place is the position in the file of the column's data, its size in bytes, and the position of
     its offsets.
     """
 
@@ -127,8 +121,8 @@ class InPlace:
             column.name: np.zeros(blocks, _PLACE) for column in columns
         }
         self._known = np.zeros(blocks, bool)
-        self._passing = np.zeros(blocks, bool)
-        self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
+        self.passing = np.zeros(blocks, bool)
+        self.elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
 
     def prepare(self, wanted: Samples, stages: Stages) -> tuple[Files, Faults]:
         """Open the files of these samples, make sure that they are unchanged, and find the columns
@@ -144,17 +138,13 @@ class InPlace:
         # each other at each of them.
         with self._shards.opening:
             for block in passing:  # they are in no file, and must be read into memory
-                for elsewhere in self._elsewhere.values():
+                for elsewhere in self.elsewhere.values():
                     elsewhere[block] = True
-                self._passing[block] = self._known[block] = True
+                self.passing[block] = self._known[block] = True
             files, faults = self._files(
                 numbers, which, [block for block in unknown if block not in missing]
             )
             return files, {**faults, **missing}
-
-    def pass_by(self, wanted: Samples) -> bool:
-        """Return whether some of these samples are in no file."""
-        return bool(self._passing[wanted.block].any())
 
     def _files(
         self, numbers: Indices, which: Indices, unknown: Iterable[int]
@@ -171,7 +161,8 @@ class InPlace:
                     self._look(block, shard)
                 except DamageError as error:
                     faults[block] = error
-        return Files(opened, which), faults
+        contents = [shard.file.contents if shard is not None else _NO_BYTES for shard in opened]
+        return (contents, which), faults
 
     def changed(self, wanted: Samples) -> Faults:
         """Look at the files of these samples again, now. Return what is wrong with the blocks of
@@ -197,11 +188,6 @@ class InPlace:
             return None
         return opened
 
-    def lie_elsewhere(self, column: Column, wanted: Samples) -> bool:
-        """Return whether some of these values cannot be read in place: a null in their block, or a
-        compressed buffer."""
-        return bool(self._elsewhere[column.name][wanted.block].any())
-
     def _look(self, block: int, opened: OpenShard) -> None:
         """Find the columns in a block. Raises DamageError."""
         number = self._shards.place_of(block)[1]
@@ -216,15 +202,13 @@ class InPlace:
                 flat = flatten(batch.column(column.name), column)
             except ValueError as error:
                 raise opened.file.unreadable(number, error) from error
-            if flat is None:
-                self._elsewhere[column.name][block] = True
-                continue
-            data = flat.data.address - base if flat.data.size else 0
-            offsets = flat.offsets.ctypes.data - base if flat.offsets is not None else 0
-            if not (0 <= data <= end - flat.data.size and 0 <= offsets < end):
-                self._elsewhere[column.name][block] = True
-                continue
-            self._places[column.name][block] = (data, flat.data.size, offsets)
+            self.elsewhere[column.name][block] = True
+            if flat is not None:
+                data = flat.data.address - base if flat.data.size else 0
+                offsets = flat.offsets.ctypes.data - base if flat.offsets is not None else 0
+                if 0 <= data <= end - flat.data.size and 0 <= offsets < end:
+                    self._places[column.name][block] = (data, flat.data.size, offsets)
+                    self.elsewhere[column.name][block] = False
         self._known[block] = True
 
     def locate(self, column: Column, wanted: Samples, files: Files) -> Located:
@@ -233,14 +217,18 @@ class InPlace:
         places = self._places[column.name]
         data = places["data"][wanted.block]
         if column.kind == "fixed":
-            return files.located(data + wanted.rows * column.width, column.width)
+            widths = np.full(len(wanted), column.width)
+            return Located(*files, data + wanted.rows * column.width, widths)
         dtype = column.offset_dtype
-        at = places["offsets"][wanted.block] + wanted.rows * dtype.itemsize
-        pairs = gather_fixed(files.located(at, 2 * dtype.itemsize), 2 * dtype.itemsize)
+        at, pair = (
+            places["offsets"][wanted.block] + wanted.rows * dtype.itemsize,
+            2 * dtype.itemsize,
+        )
+        pairs = gather_fixed(Located(*files, at, np.full(len(wanted), pair)), pair)
         bounds = np.ascontiguousarray(pairs).view(dtype).astype(np.int64) * column.width
         begins, ends = bounds[:, 0], bounds[:, 1]
         wanted.check_bounds(column, begins, ends, places["size"][wanted.block])
-        return files.located(data + begins, ends - begins)
+        return Located(*files, data + begins, ends - begins)
 
 
 def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
@@ -261,29 +249,13 @@ def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
     return ordered[new], which
 
 
-_NO_BYTES = pa.py_buffer(b"")
-
-
-class Files:
-    """The bytes of the files that some samples are in; `which` says for every sample in which."""
-
-    def __init__(self, opened: list[OpenShard | None], which: Indices) -> None:
-        self._buffers = [
-            shard.file.contents if shard is not None else _NO_BYTES for shard in opened
-        ]
-        self._which = which
-
-    def located(self, position: Indices, length: Indices | int) -> Located:
-        """Return the bytes at these positions of the samples' files."""
-        lengths = np.full(len(position), length) if isinstance(length, int) else length
-        return Located(self._buffers, self._which, position, lengths)
-
-
 class InMemory:
     """Reads columns of blocks that were read into memory: those of `wanted.blocks`."""
 
     def __init__(self, wanted: Samples, blocks: list[Block]) -> None:
         self._wanted, self._blocks = wanted, blocks
+        self._numbers, self._inverse = wanted.groups
+        self._order, self._edges = wanted.by_block()
 
     def locate(self, column: Column) -> Located | Array | None:
         """Return where the values of a flat column lie, or its numbers; None if a block has a null.
@@ -306,15 +278,15 @@ class InMemory:
                 numbers = [np.frombuffer(each.data, column.dtype, each.rows) for each in flats]
                 return self._from_each(numbers, column.dtype)
             lengths = np.full(len(wanted), column.width)
-            return Located(buffers, wanted.inverse, wanted.rows * column.width, lengths)
+            return Located(buffers, self._inverse, wanted.rows * column.width, lengths)
         offsets = [flat.offsets for flat in flats if flat.offsets is not None]
         begins, ends = (
             self._from_each(each, column.offset_dtype).astype(np.int64) * column.width
             for each in (offsets, [each[1:] for each in offsets])
         )
-        sizes = np.array([buffer.size for buffer in buffers], np.int64)[wanted.inverse]
+        sizes = np.array([buffer.size for buffer in buffers], np.int64)[self._inverse]
         wanted.check_bounds(column, begins, ends, sizes)
-        return Located(buffers, wanted.inverse, begins, ends - begins)
+        return Located(buffers, self._inverse, begins, ends - begins)
 
     def take(self, column: Column) -> pa.Array:
         """Copy the values of any column into one Arrow array; of objects, the wanted members.
@@ -323,7 +295,7 @@ class InMemory:
             return column.values(
                 pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name])
             )
-        order, edges = self._wanted.by_block
+        order, edges = self._order, self._edges
         parts = []
         for place, (begin, end) in enumerate(pairwise(edges)):
             try:
@@ -337,14 +309,14 @@ class InMemory:
 
     def _damage(self, place: int, error: ValueError) -> DamageError:
         """Return the error for a block that Arrow must not read."""
-        wanted, block = self._wanted, int(self._wanted.blocks[place])
+        wanted, block = self._wanted, int(self._numbers[place])
         message = f"{wanted.shards.where(block)} cannot be read ({first_line(error)})"
         return DamageError(f"{message}; {VERIFY_ADVICE}", np.flatnonzero(wanted.block == block))
 
-    def _from_each(self, arrays: list[Array], dtype: np.dtype[Any]) -> Array:
+    def _from_each(self, arrays: list[Array], dtype: DType) -> Array:
         """Collect one number per sample, (n,), each from its row of the array (rows,) of its
         block."""
-        order, edges = self._wanted.by_block
+        order, edges = self._order, self._edges
         rows, found = self._wanted.rows[order], np.empty(len(order), dtype)
         for array, begin, end in zip(arrays, edges[:-1], edges[1:], strict=True):
             # without it, numpy copies `out` first
@@ -445,19 +417,19 @@ class BlockSources:
         """Copy the values of a column into one Arrow array. Raises DamageError."""
         in_place = self._storage.in_place
         # Where other columns are read in place, this one comes without them.
-        if in_place is None or column.is_flat or in_place.pass_by(self.wanted):
+        if in_place is None or column.is_flat or in_place.passing[self.wanted.block].any():
             return self.memory.take(column)
         if self._nested is None:
             self._nested = self._fetch(self._storage.nested)
         return self._nested.take(column)
 
     def _fetch(self, cache: BlockCache) -> InMemory:
-        wanted, blocks = self.wanted, self.wanted.blocks.tolist()
-        counts = np.bincount(wanted.inverse, minlength=len(blocks)) * self._counted
-        found, faults = cache.get(blocks, counts.tolist())
+        numbers, inverse = self.wanted.groups
+        counts = np.bincount(inverse, minlength=len(numbers)) * self._counted
+        found, faults = cache.get(numbers.tolist(), counts.tolist())
         if faults:
-            raise wanted.unreadable_blocks(faults)
-        return InMemory(wanted, [found[block] for block in blocks])
+            raise self.wanted.unreadable_blocks(faults)
+        return InMemory(self.wanted, [found[block] for block in numbers.tolist()])
 
     def locate(self, column: Column) -> Located | Array | None:
         """Return the places of a column's values, or its numbers; None if they must be read one by
@@ -465,6 +437,6 @@ class BlockSources:
         if not column.is_flat:
             return None
         in_place = self._storage.in_place
-        if in_place is not None and not in_place.lie_elsewhere(column, self.wanted):
+        if in_place and not in_place.elsewhere[column.name][self.wanted.block].any():
             return in_place.locate(column, self.wanted, self._files)
         return self.memory.locate(column)

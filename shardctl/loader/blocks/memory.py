@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Array, Bytes
+from shardctl.format.arrays import Array, Bytes, DType, Shape
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.system.machine import memory_bytes
 from shardctl.system.mmap import was_mended
@@ -44,7 +44,7 @@ class BatchMemory:
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
 
-    def array(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def array(self, field: str, shape: Shape, dtype: DType) -> Array:
         """Return an array for the values of a field, whatever is in it: where the last one lay, if
         there is room for it."""
         count = int(np.prod(shape, dtype=np.int64))

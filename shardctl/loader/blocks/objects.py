@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import Array, Bools, Indices, leaf_of
+from shardctl.format.arrays import Array, Bools, DType, Indices, Shape, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
@@ -30,7 +30,7 @@ from shardctl.images.object_geometry import (
 )
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
-from shardctl.loader.blocks.convert import Views
+from shardctl.loader.blocks.convert import Misfit, Views
 from shardctl.loader.blocks.gather import Located
 from shardctl.loader.blocks.locate import BlockSources, Samples
 from shardctl.loader.blocks.memory import Batch, BatchMemory
@@ -49,7 +49,7 @@ def moves_of(
     many pixels.
     """
     views = Views(transforms, wanted)
-    scales, shifts, lows, highs = [], [], [], []
+    rows = []
     for place, (width, height) in enumerate(sizes):
         resized = (
             transforms.resized_view(width, height).size if transforms.resize else (width, height)
@@ -59,22 +59,17 @@ def moves_of(
             transforms.bounded(View.whole((right - left, bottom - top)))
         except DatasetError as error:
             raise wanted.unreadable(place, f"{image.name}: {error}") from error
-        across, down = resized[0] / width, resized[1] / height
+        across, down, shift = resized[0] / width, resized[1] / height, -left
         if views.mirrored(place):
-            scales.append((-across, down))
-            shifts.append((right, -top))
-        else:
-            scales.append((across, down))
-            shifts.append((-left, -top))
-        still = scales[-1] == (1.0, 1.0) and (left, top, right, bottom) == (0, 0, width, height)
-        lows.append((-np.inf, -np.inf) if still else (0.0, 0.0))
-        highs.append((np.inf, np.inf) if still else (right - left, bottom - top))
-    return Moves(
-        *(np.array(each, np.float64).reshape(-1, 2) for each in (scales, shifts, lows, highs))
-    )
+            across, shift = -across, right
+        seen: tuple[float, ...] = (0.0, 0.0, right - left, bottom - top)
+        if (across, down, left, top, right, bottom) == (1.0, 1.0, 0, 0, width, height):
+            seen = (-np.inf, -np.inf, np.inf, np.inf)  # it is as it is stored
+        rows.append((across, down, shift, -top, *seen))
+    return Moves(*np.array(rows, np.float64).reshape(-1, 4, 2).transpose(1, 0, 2))
 
 
-Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
+Memory = Callable[[str, Shape, DType], Array]
 """Returns an array for a member, of this shape and type, whatever is in it."""
 
 BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
@@ -91,21 +86,13 @@ _ROUNDING = 1e-9
 """How far a pixel's centre may be off by the rounding of numbers."""
 
 
-class Malformed(Exception):
-    """The objects of the sample at `place` are not as docs/annotations.md describes them."""
-
-    def __init__(self, place: int, why: str) -> None:
-        super().__init__(why)
-        self.place = place
-
-
 @dataclass(frozen=True)
 class MemberType:
     """What a member has for each object: numbers of this `shape` and `dtype` (-1: any length), or
     anything for dtype None."""
 
-    shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] | None = None
+    shape: Shape = ()
+    dtype: DType | None = None
 
     def fill(self, value: float) -> float:
         """Return what is put where there is no object: -1 for whole numbers, False, and `value` for
@@ -122,7 +109,9 @@ def member_types(column: Column) -> dict[str, MemberType]:
     """Return all members of a column of objects. Raises ValueError for a type that is not one of
     objects."""
     type_ = column.type
-    if not pa.types.is_struct(type_) or not all(_is_ragged(field.type) for field in type_):
+    if not pa.types.is_struct(type_) or not all(
+        pa.types.is_list(field.type) or pa.types.is_large_list(field.type) for field in type_
+    ):
         raise ValueError("it is not a struct of lists")
     types = {field.name: _member_type(field, column.objects) for field in type_}
     if types.get(BOX) != BOX_TYPE or types.get(CATEGORY) != CATEGORY_TYPE:
@@ -147,20 +136,9 @@ def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
         return MemberType((), np.dtype(bool))
     if inner.kind != "fixed" or inner.dtype is None:
         return MemberType()
-    as_float32 = inner.dtype.kind == "f" and field.name in (BOX, AREA)
-    return MemberType(
-        inner.shape,
-        np.dtype(np.float32)
-        if as_float32
-        else np.dtype(np.int64)
-        if inner.dtype.kind in "iu"
-        else inner.dtype,
-    )
-
-
-def _is_ragged(type_: pa.DataType) -> bool:
-    """Return whether values are lists of any length."""
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
+    dtype = np.dtype(np.int64) if inner.dtype.kind in "iu" else inner.dtype
+    as_float32 = dtype.kind == "f" and field.name in (BOX, AREA)
+    return MemberType(inner.shape, np.dtype(np.float32) if as_float32 else dtype)
 
 
 def _depth(type_: pa.DataType) -> int:
@@ -187,7 +165,7 @@ class Marked:
 
     @classmethod
     def of(cls, array: pa.StructArray, types: dict[str, MemberType]) -> Marked:
-        """Read the members of an Arrow array of structs of lists. Raises Malformed."""
+        """Read the members of an Arrow array of structs of lists. Raises Misfit."""
         annotated = ~is_missing(array)
         lists = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         counts = _lengths(lists[BOX])
@@ -197,7 +175,7 @@ class Marked:
             wrong = np.flatnonzero(lengths != counts)
             if len(wrong):
                 place = int(wrong[0])
-                raise Malformed(place, f"has {counts[place]} boxes and {lengths[place]} of {name}")
+                raise Misfit(place, f"has {counts[place]} boxes and {lengths[place]} of {name}")
             members[name] = _member(name, lists[name].flatten(), type_, counts)
         return cls(counts, annotated, members, types)
 
@@ -207,7 +185,7 @@ class Marked:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def with_categories(self, table: Indices) -> Marked:
-        """Return the same objects with table[n] for the category n. Raises Malformed for one that
+        """Return the same objects with table[n] for the category n. Raises Misfit for one that
         is not in it."""
         categories: Any = self.members.get(CATEGORY)
         if categories is None:
@@ -215,7 +193,7 @@ class Marked:
         wrong = np.flatnonzero((categories < -1) | (categories >= len(table)))
         if len(wrong):
             place = int(self.owners[wrong[0]])
-            raise Malformed(
+            raise Misfit(
                 place, f"has the category {categories[wrong[0]]}, which is not one of {len(table)}"
             )
         renumbered = np.append(table, -1)[categories]
@@ -227,7 +205,7 @@ class Marked:
 
         It is what images/object_geometry.py does in a conversion, for all samples of a batch at
         once, and by the same rules. A point outside is no longer there (0, 0, 0). Nothing changes
-        in an image that is as it is stored. Raises Malformed.
+        in an image that is as it is stored. Raises Misfit.
         """
         owners, changed = self.owners, dict[str, Member]()
         of_object = moves.at(owners)
@@ -343,7 +321,7 @@ def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Array:
     wrong = np.flatnonzero(lengths > most)
     if len(wrong):
         place = _owner(counts, int(wrong[0]))
-        raise Malformed(
+        raise Misfit(
             place, f"has an object of {lengths[wrong[0]]} keypoints, where {most} have names"
         )
     points = values.flatten()
@@ -360,7 +338,7 @@ def _polygons(values: pa.Array, counts: Indices) -> Polygons:
     wrong = np.flatnonzero(lengths % 2)
     if len(wrong):
         owner = np.repeat(np.arange(len(of_object)), of_object)[wrong[0]]
-        raise Malformed(
+        raise Misfit(
             _owner(counts, int(owner)),
             f"has a polygon of {lengths[wrong[0]]} numbers, which are x, y, x, y, …",
         )
@@ -398,7 +376,7 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], 
             columns_of[owner] = visible_columns(_motion(moves, owner, mask), mask.shape[::-1])
         columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
         if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
-            raise Malformed(
+            raise Misfit(
                 owner,
                 f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image",
             )
@@ -413,11 +391,11 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], 
 
 def _pixels(runs: dict[str, Any], owner: int) -> Patch:
     if runs["size"].dtype.kind != "i" or runs["counts"] is None:
-        raise Malformed(owner, "has a mask without a size or without counts")
+        raise Misfit(owner, "has a mask without a size or without counts")
     try:
         return rle.decode_patch(runs["counts"], tuple(runs["size"].tolist()))
     except ValueError as error:
-        raise Malformed(owner, f"has a mask that cannot be read: {error}") from None
+        raise Misfit(owner, f"has a mask that cannot be read: {error}") from None
 
 
 def _motion(moves: Moves, place: int, mask: Patch) -> Motion:
@@ -503,7 +481,7 @@ class ObjectReader:
                 found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
                 gone = before - int(found.counts.sum())
                 self.cut += gone  # no call comes in between, in which another thread could add
-        except Malformed as malformed:
+        except Misfit as malformed:
             why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
             raise wanted.unreadable(malformed.place, why) from malformed
         found = found.only(members)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
-from shardctl.format.arrays import Array, Bytes, Indices
+from shardctl.format.arrays import Array, Bytes, Indices, Shape
 from shardctl.format.roles import Mask, Roles
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
@@ -137,19 +138,22 @@ class PictureReader:
         if missing is not None:
             left[missing] = False
         rest = np.flatnonzero(left)
-        if shape is None:
-            for place, pixels in self._decoded(column, located, wanted, converter, None, rest):
-                found[place] = converter.converted(pixels, place)
-            return found
-        in_place = None if transforms.changes(column) else found
-        size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
+        in_place = None if shape is None or transforms.changes(column) else found
         for place, pixels in self._decoded(column, located, wanted, converter, in_place, rest):
+            if shape is None:
+                found[place] = converter.converted(pixels, place)
+                continue
             own = found[place]
             if pixels.ctypes.data == own.ctypes.data and pixels.shape == shape:
                 continue
+            size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
             try:
                 view = converter.cut(pixels, place)
-                _check_size(view, size)
+                if view.shape[:2] != size:  # numpy repeats one row
+                    raise ValueError(
+                        f"it is {_size_text(view.shape)} (width x height), and all should be "
+                        f"{_size_text(size)}"
+                    )
                 converter.write_one(view, place, own)
             except DatasetError as error:
                 raise _faulty(column, wanted, place, str(error)) from error
@@ -193,7 +197,10 @@ class PictureReader:
         Returns the places of those that the slow way must look at.
         """
         changes, in_list = self._transforms.changes(column), isinstance(found, list)
-        scratch, shape, failed = self._scratch(column), column.picture_shape, []
+        shape, failed = column.picture_shape, []
+        # memory of this thread; else that of the largest one that the slow way has decoded
+        decoder = self._jpeg_decoder()
+        scratch = decoder.scratch if shape is None else decoder.memory(shape)
         for place, data in located.views(plain):
             if changes:
                 pixels = decode_plain(data, scratch)
@@ -214,19 +221,6 @@ class PictureReader:
                 except (Misfit, DatasetError, ValueError):
                     failed.append(place)
         return failed
-
-    def _scratch(self, column: Column) -> image.Pixels:
-        """Return memory of this thread with room for an image, where it is known how large they
-        are.
-
-        Else it is that of the largest one that the slow way has decoded.
-        """
-        decoder = self._jpeg_decoder()
-        return (
-            decoder.scratch
-            if column.picture_shape is None
-            else decoder.memory(column.picture_shape)
-        )
 
     def _decoded(
         self,
@@ -249,16 +243,17 @@ class PictureReader:
                 try:
                     own = out[place] if out is not None else None
                     pixels = self._decode(column, data, converter, place, own)
-                except DatasetError as error:
-                    raise _faulty(column, wanted, place, str(error)) from error
                 except Exception as error:
-                    if isinstance(error, Rejection):
-                        why = why_undecoded(column, error)
+                    if isinstance(error, DatasetError):
+                        why = str(error)
+                    elif isinstance(error, Rejection):
+                        why = f"{why_undecoded(column, error)}; {VERIFY_ADVICE}"
                     elif isinstance(error, ShardctlError) or not is_of_bytes(error):
                         raise
                     else:
-                        why = f"it does not decode: {type(error).__name__}: {error}"
-                    raise _faulty(column, wanted, place, f"{why}; {VERIFY_ADVICE}") from error
+                        name = type(error).__name__
+                        why = f"it does not decode: {name}: {error}; {VERIFY_ADVICE}"
+                    raise _faulty(column, wanted, place, why) from error
                 self._cache.keep(column.name, number, pixels)
             yield place, pixels
 
@@ -276,17 +271,13 @@ class PictureReader:
         Raises Rejection, DatasetError if it is too small or too large, and whatever a decoder
         raises.
         """
-        limit, look = (
-            limit_of(column, data, self._most),
-            converter.whole_look if self._keeps_decoded else converter.look,
-        )
+        limit = limit_of(column, data, self._most)
+        look = converter.whole_look if self._keeps_decoded else converter.look
         if isinstance(column.picture, Mask):
             values = image.decode_mask(data.tobytes(), limit, self._keep_truncated)
-            return (
-                image.seen(values, look(values.shape[::-1], place))
-                if self._transforms.resize
-                else values
-            )
+            if self._transforms.resize:
+                values = image.seen(values, look(values.shape[::-1], place))
+            return values
         if self._transforms.resize is not None:
             opened = image.open_image(data.tobytes(), limit, self._keep_truncated)
             return image.render(opened, look(opened.size, place))
@@ -305,17 +296,7 @@ class PictureReader:
         return decoder
 
 
-def _check_size(pixels: Array, size: tuple[int, ...]) -> None:
-    """Raise ValueError for an image or a mask of another size, (height, width), than it should
-    have: numpy repeats one row."""
-    if pixels.shape[:2] != size:
-        raise ValueError(
-            f"it is {_size_text(pixels.shape)} (width x height), and all should be "
-            f"{_size_text(size)}"
-        )
-
-
-def _size_text(shape: tuple[int, ...]) -> str:
+def _size_text(shape: Shape) -> str:
     return f"{shape[1]}x{shape[0]}"
 
 
@@ -378,8 +359,7 @@ def headers_of(column: Column, values: pa.Array) -> pa.StructArray:
 def _header(data: bytes | None) -> dict[str, Any] | None:
     if data is None:
         return None
-    try:
+    width = height = None
+    with suppress(Rejection):
         width, height = image.open_image(data, max_pixels=2**62).size
-    except Rejection:
-        return {"width": None, "height": None, "image_bytes": len(data)}
     return {"width": width, "height": height, "image_bytes": len(data)}

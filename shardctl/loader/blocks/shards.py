@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,8 +29,9 @@ from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
+    Fields,
     Opener,
-    ShardFacts,
+    StoredBlock,
     load_file,
     map_file,
     map_resident_file,
@@ -76,45 +77,8 @@ class OpenShard:
     used: float = 0.0
 
 
-_Key = tuple[int, Opener, tuple[int, ...] | None]
+_Key = tuple[int, Opener, Fields]
 """A shard, how it is opened, and for which fields."""
-
-
-@dataclass(frozen=True)
-class FinishedShards:
-    """What shards.arrow says, of shards of a dataset that is not complete: (shards,) int64 each,
-    `block_rows` (blocks,).
-
-    `names` are their paths.
-    """
-
-    names: list[str]
-    sha256: list[str]
-    sizes: Indices
-    raw_sizes: Indices
-    first: Indices
-    block_counts: Indices
-    block_rows: Indices
-    jpegs: None = None
-
-    @classmethod
-    def of(cls, shards: Sequence[tuple[str, ShardFacts]]) -> FinishedShards:
-        """Return the table of shards, each given by its path and its facts."""
-        facts = [each for _, each in shards]
-        rows = np.array([each.rows for each in facts], np.int64)
-        return cls(
-            [path for path, _ in shards],
-            [each.sha256 for each in facts],
-            np.array([each.bytes for each in facts], np.int64),
-            np.array([each.raw_bytes for each in facts], np.int64),
-            np.cumsum(rows) - rows,
-            np.array([len(each.block_rows) for each in facts], np.int64),
-            np.array([count for each in facts for count in each.block_rows], np.int64),
-        )
-
-    def digests(self, shards: slice) -> list[str]:
-        """Return the SHA-256 of these shards."""
-        return self.sha256[shards]
 
 
 _NOTHING = contextlib.nullcontext()
@@ -127,13 +91,16 @@ class Shards:
     `starts` (blocks + 1,) int64 says at which sample of the split each block begins.
     """
 
-    def __init__(self, root: Path, split: str | None = None) -> None:
+    def __init__(
+        self, root: Path, split: str | None = None, table: ShardTable | None = None
+    ) -> None:
+        """`table` is that of shards.arrow, where it was opened before."""
         root = root.absolute()  # the current folder may change later
         self.root, self._place, self.split = root, root, split
         self._manifest = os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
         self.manifest = Manifest.load(LocalFolder(root))
-        table = ShardTable(LocalFolder(root))
+        table = table or ShardTable(LocalFolder(root))
         if sum(facts.shards for facts in self.manifest.splits) != len(table):
             raise DatasetError(
                 f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; "
@@ -141,7 +108,7 @@ class Shards:
             )
         self._take(table, self._shards_of(split, len(table)))
 
-    def _take(self, table: ShardTable | FinishedShards, chosen: range) -> None:
+    def _take(self, table: ShardTable, chosen: range) -> None:
         """Begin with these of the shards of a table."""
         self._table = table
         first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
@@ -221,11 +188,6 @@ class Shards:
     def _chosen(self) -> slice:
         """The rows of the table that these shards are."""
         return slice(self._first_shard, self._first_shard + self.count)
-
-    @property
-    def fit_in_memory(self) -> bool:
-        """Whether all shards together are no larger than half of this machine's memory."""
-        return int(self._table.sizes[self._chosen].sum()) <= memory_bytes() // 2
 
     @property
     def bytes_per_sample(self) -> int:
@@ -310,9 +272,7 @@ class Shards:
         nothing to do for local files."""
         return _NOTHING
 
-    def read(
-        self, block: int, fields: tuple[int, ...] | None, stages: Stages
-    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(self, block: int, fields: Fields, stages: Stages) -> StoredBlock:
         """Read a block, or some columns of it, into memory. Raises DatasetError."""
         shard, number = self.place_of(block)
         return self.open(shard, read_file, fields).file.fetch(number)
@@ -335,7 +295,8 @@ class Shards:
 
     def opener(self, preload: bool) -> Opener:
         """Return how files are opened whose samples are read in place."""
-        return load_file if preload else map_resident_file if self.fit_in_memory else map_file
+        fit_in_memory = int(self._table.sizes[self._chosen].sum()) <= memory_bytes() // 2
+        return load_file if preload else map_resident_file if fit_in_memory else map_file
 
     def ahead(self, keeps: bool) -> Ahead | None:
         """Return what fetches blocks before they are needed, by this process (`keeps`) or others;
@@ -369,7 +330,7 @@ class Shards:
         nor shards."""
         return self.root
 
-    def open(self, shard: int, opener: Opener, fields: tuple[int, ...] | None = None) -> OpenShard:
+    def open(self, shard: int, opener: Opener, fields: Fields = None) -> OpenShard:
         """Open a shard, or return it where it is open. Raises DatasetError for one that is not what
         the manifest says."""
         wanted, there = (shard, opener, fields), self.files if opener is read_file else self.mapped
@@ -380,7 +341,7 @@ class Shards:
         found.used = time.monotonic()
         return found
 
-    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
+    def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:
         while True:
             self._read_on()
             path = self.path(shard)
@@ -412,7 +373,7 @@ class Shards:
             raise self._other(self.name_of(shard), what)
         return status
 
-    def _check_content(self, shard: int, file: BlockFile, fields: tuple[int, ...] | None) -> None:
+    def _check_content(self, shard: int, file: BlockFile, fields: Fields) -> None:
         """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
         if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
             raise self._other(self.name_of(shard), "its blocks are not those of the dataset")
@@ -436,7 +397,7 @@ class Shards:
         self.root, self._manifest = root, os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
 
-    def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
+    def _schema(self, fields: Fields) -> pa.Schema:
         columns = self.layout.columns
         return (
             columns if fields is None else pa.schema([columns.field(number) for number in fields])
@@ -471,18 +432,26 @@ def identity(path: str | Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
-    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises
-    DatasetError if it is gone."""
+def open_shards(find: Callable[[], Path], split: str | None) -> Shards:
+    """Open a split of the dataset in the folder that is found; again where it was replaced, or
+    moved, between the reading of two of its files. Raises DatasetError, UsageError."""
     while True:
-        root = _root_of(place, generation)
-        found = identity(root / MANIFEST)
+        root = find()
+        found, shards = identity(root / MANIFEST), None
         try:
             shards = Shards(root, split)
         except (DatasetError, UsageError):
             if identity(root / MANIFEST) == found:
                 raise
-            continue  # it was moved between two of its files
+        if shards is not None and identity(root / MANIFEST) == found:
+            return shards
+
+
+def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
+    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises
+    DatasetError if it is gone."""
+    while True:
+        shards = open_shards(lambda: _root_of(place, generation), split)
         if shards.manifest.generation == generation:
             shards._place = place
             return shards

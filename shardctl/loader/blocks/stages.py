@@ -69,7 +69,11 @@ class Stages:
 
     @contextmanager
     def _entered(self, name: str) -> Iterator[None]:
-        thread = self._mine()
+        if not hasattr(self._local, "thread"):
+            self._local.thread = _Thread()
+            with self._lock:
+                self._threads.append(self._local.thread)
+        thread: _Thread = self._local.thread
         thread.charge()
         thread.stack.append(name)
         try:
@@ -87,15 +91,6 @@ class Stages:
                 for name in STAGES
                 if self._measured
             }
-
-    def _mine(self) -> _Thread:
-        """Return what is known of the calling thread."""
-        if not hasattr(self._local, "thread"):
-            self._local.thread = _Thread()
-            with self._lock:
-                self._threads.append(self._local.thread)
-        thread: _Thread = self._local.thread
-        return thread
 
 
 _NOTHING = nullcontext()

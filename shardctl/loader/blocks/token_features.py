@@ -3,16 +3,15 @@ documents in each block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Array, Indices
+from shardctl.format.arrays import Array, DType, Indices, Shape
 from shardctl.format.roles import Tokens
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
@@ -39,7 +38,7 @@ NO_LABEL = -100
 """The label of a place that counts for no loss, as PyTorch's cross_entropy and Hugging Face have
 it."""
 
-_DTYPES: dict[str, np.dtype[Any]] = {
+_DTYPES: dict[str, DType] = {
     LABELS: np.dtype(np.int64),
     POSITION_IDS: np.dtype(np.int32),
     DOCUMENT_IDS: np.dtype(np.int32),
@@ -88,20 +87,13 @@ class BlockLayout:
         lengths = self.segments
         starts = ((np.cumsum(lengths) - lengths) % self.width).astype(np.int32)  # in the row
         places = np.arange(self.width, dtype=np.int32)
-        for part, some in self._parts():
-            np.subtract(
-                places,
-                np.repeat(starts[some], lengths[some]).reshape(-1, self.width),
-                out=found[part],
-            )
+        np.subtract(places, np.repeat(starts, lengths).reshape(found.shape), out=found)
 
     def document_ids(self, found: npt.NDArray[np.int32]) -> None:
         """Set which document of its row each token is of, counted from 0, and -1 for padding: (n,
         width)."""
         lengths, numbers = self._with_padding
-        numbers = numbers.astype(np.int32)
-        for part, some in self._parts():
-            found[part] = np.repeat(numbers[some], lengths[some]).reshape(-1, self.width)
+        found[:] = np.repeat(numbers.astype(np.int32), lengths).reshape(found.shape)
 
     def cu_seqlens(self) -> npt.NDArray[np.int32]:
         """Return where each document, and the padding of each row, begins in all rows one behind
@@ -111,30 +103,13 @@ class BlockLayout:
     def labels(self, tokens: Array, mask: Array | None, found: Indices) -> None:
         """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same
         document, or where the `mask` (n, width) of it is 0: (n, width)."""
-        ends = np.cumsum(self.segments) - 1
+        found[:, :-1] = tokens[:, 1:]
+        if mask is not None:
+            np.copyto(found[:, :-1], NO_LABEL, where=mask[:, 1:] == 0)
+        found.reshape(-1)[np.cumsum(self.segments) - 1] = NO_LABEL
         padded = np.flatnonzero(self.filled < self.width)
-        for part, some in self._parts():
-            labels = found[part]
-            labels[:, :-1] = tokens[part, 1:]
-            if mask is not None:
-                np.copyto(labels[:, :-1], NO_LABEL, where=mask[part, 1:] == 0)
-            labels.reshape(-1)[ends[some] - part.start * self.width] = NO_LABEL
         for row, first in zip(padded.tolist(), self.filled[padded].tolist(), strict=True):
             found[row, first:] = NO_LABEL
-
-    def _parts(self) -> Iterator[tuple[slice, slice]]:
-        """Yield some rows at a time, and their segments: few enough to stay in the processor's
-        cache."""
-        step = max(1, _TOGETHER // max(1, self.width))
-        rows = len(self.counts)
-        edges = np.concatenate([[0], np.cumsum(self.counts + (self.filled < self.width))])
-        for first in range(0, rows, step):
-            last = min(first + step, rows)
-            yield slice(first, last), slice(int(edges[first]), int(edges[last]))
-
-
-_TOGETHER = 1 << 16
-"""Places of rows that are worked on together: 512 kB of labels."""
 
 
 class Deriver:
@@ -189,20 +164,15 @@ class Deriver:
         what its name says."""
         schema = self._shards.layout.columns
         column = Column.of(schema.field(name)) if name in schema.names else None
-        integers = column is not None and column.dtype is not None and column.dtype.kind in "iu"
-        lists = integers and column is not None and column.kind == "variable"
-        as_tokens = (
-            integers
-            and column is not None
-            and (column.kind, column.shape) == (self._tokens.kind, self._tokens.shape)
+        if column is not None and column.dtype is not None and column.dtype.kind in "iu":
+            tokens = (self._tokens.kind, self._tokens.shape)
+            if (column.kind, column.shape) == (tokens if name == LOSS_MASK else ("variable", ())):
+                return column
+        found = "there is none" if column is None else f"it is {column.type}"
+        raise DatasetError(
+            f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, "
+            f"{self._tokens.type}: {found}"
         )
-        if column is None or not (as_tokens if name == LOSS_MASK else lists):
-            found = "there is none" if column is None else f"it is {column.type}"
-            raise DatasetError(
-                f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, "
-                f"{self._tokens.type}: {found}"
-            )
-        return column
 
     def read(self, batch: Batch, sources: BlockSources, memory: BatchMemory) -> Batch:
         """Return the derived fields of a batch, given its other fields. Raises DatasetError."""
@@ -218,13 +188,7 @@ class Deriver:
                 continue
             found = made[name] = memory.array(name, tokens.shape, _DTYPES[name])
             if name == LABELS:
-                layout.labels(
-                    tokens,
-                    None
-                    if self._mask is None
-                    else self._mask_of(self._mask, tokens.shape, sources),
-                    found,
-                )
+                layout.labels(tokens, self._mask_of(tokens.shape, sources), found)
             elif name == POSITION_IDS:
                 layout.position_ids(found)
             else:
@@ -233,14 +197,11 @@ class Deriver:
 
     def _layout(self, batch: Batch, tokens: Array, sources: BlockSources) -> BlockLayout:
         if self._lengths is None:
-            lengths = (
-                batch[f"{self._tokens.name}_length"]
-                if self._tokens.is_ragged
-                else np.full(len(tokens), tokens.shape[1])
-            )
-            return BlockLayout(
-                tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0]
-            )
+            lengths = np.full(len(tokens), tokens.shape[1])
+            if self._tokens.is_ragged:
+                lengths = batch[f"{self._tokens.name}_length"]
+            there = lengths > 0
+            return BlockLayout(tokens.shape[1], there.astype(np.int64), lengths[there])
         lists = _lists(self._lengths, sources)
         layout = BlockLayout(tokens.shape[1], lists.lengths[0], lists.numbers.astype(np.int64))
         # Each by itself too: the sum of long ones may begin anew at 0.
@@ -252,19 +213,19 @@ class Deriver:
             )
         return layout
 
-    def _mask_of(self, column: Column, shape: tuple[int, ...], sources: BlockSources) -> Array:
-        """Return the loss mask of a batch, (n, width), 0 at padding."""
-        assert column.dtype is not None, "whole numbers"
+    def _mask_of(self, shape: Shape, sources: BlockSources) -> Array | None:
+        """Return the loss mask of a batch, (n, width), 0 at padding; None if there is none."""
+        column = self._mask
+        if column is None or column.dtype is None:
+            return None
         if not column.is_ragged:
             located = sources.locate(column)
             if isinstance(located, Located):
-                return np.frombuffer(
-                    gather(located).buffers()[2], column.dtype, shape[0] * shape[1]
-                ).reshape(shape)
+                data = gather(located).buffers()[2]
+                return np.frombuffer(data, column.dtype, shape[0] * shape[1]).reshape(shape)
             return numbers_of(sources.take(column), column)[0]
-        lists = _lists(column, sources)
         full = np.zeros(shape, np.uint8)
-        padded = lists.padded(0, lambda wanted: np.empty(wanted, np.uint8))
+        padded = _lists(column, sources).padded(0, lambda wanted: np.empty(wanted, np.uint8))
         width = min(shape[1], padded.shape[1])
         full[:, :width] = padded[:, :width]
         return full

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.roles import Mask
+from shardctl.format.arrays import DType, Shape
+from shardctl.format.roles import Mask, Names
 from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
@@ -22,8 +23,6 @@ from shardctl.system.text import lacks
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.views import Resize
-
-Shape = tuple[int, ...]
 
 Normalization = tuple[Sequence[float], Sequence[float]]
 """Mean and standard deviation, a number each or one per channel (the last axis)."""
@@ -61,21 +60,15 @@ class Transforms:
     fill: Mapping[str, float] | None = None
     relabel: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     keep_objects: float | str = KEPT_SHARE
-    derive: tuple[str, ...] = ()
-    unmoved: tuple[str, ...] = ()
+    derive: Names = ()
+    unmoved: Names = ()
     max_pixels: int = MAX_PIXELS
 
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""
         by_name = {column.name: column for column in columns}
-        named = {
-            "pad": self.pad,
-            "dtype": self.dtype,
-            "normalize": self.normalize,
-            "fill": self.fill or {},
-        }
-        for option, names in named.items():
-            for name in names:
+        for option in ("pad", "dtype", "normalize", "fill"):
+            for name in getattr(self, option) or ():
                 if name not in by_name:
                     raise UsageError(
                         f"{option} is for columns that are read: {lacks('column', name, by_name)}"
@@ -99,7 +92,14 @@ class Transforms:
         objects = [column for column in columns if column.objects is not None]
         self._check_pictures([column for column in columns if column.picture], bool(objects))
         for column in objects:
-            self._check_flip(column)
+            # nobody knows how to mirror some keypoints: a left hand becomes a right one
+            unknown = column.objects is not None and column.objects.flip is None
+            if self.flip and "keypoints" in column.object_members and unknown:
+                raise UsageError(
+                    f"flip: the keypoints of {column.name} do not say which points change places in "
+                    f"a mirrored image; leave them out: columns=[…, '{column.name}.bbox', "
+                    f"'{column.name}.category']"
+                )
 
     def _check_value(self, option: str, column: Column, value: Any) -> None:
         """Raise UsageError for a value that a column of a batch cannot hold."""
@@ -115,35 +115,13 @@ class Transforms:
             number = float(value)
         else:
             number = real_number(f"{option}: the value for {column.name}", value)
-        stored = (
-            column.pixel_dtype
-            if is_mask
-            else np.dtype(bool)
-            if column.dtype is None
-            else column.dtype
-        )
+        stored = column.pixel_dtype if is_mask else column.dtype or np.dtype(bool)
         dtype = self.dtype_of(column.name, stored)
         if dtype.kind == "f":
             return
         least, most = (0, 1) if dtype.kind == "b" else range_of(dtype)
         if not (least <= number <= most and number == int(number)):
             raise UsageError(f"{option}: {value!r} does not fit {column.name}, which is {dtype}")
-
-    def _check_flip(self, column: Column) -> None:
-        """Raise UsageError for a flip of keypoints that nobody knows how to mirror: a left hand
-        becomes a right one."""
-        assert column.objects is not None
-        if self.flip and "keypoints" in column.object_members and column.objects.flip is None:
-            raise UsageError(
-                f"flip: the keypoints of {column.name} do not say which points change places in a "
-                f"mirrored image; leave them out: columns=[…, '{column.name}.bbox', "
-                f"'{column.name}.category']"
-            )
-
-    @property
-    def moves(self) -> bool:
-        """Whether the coordinates in images change."""
-        return self.moving is not None
 
     @property
     def moving(self) -> str | None:
@@ -162,16 +140,11 @@ class Transforms:
             )
         if self.crop_from == "random" and not self.crop:
             raise UsageError("crop_from='random' needs a crop; give crop= too")
-        given = {
-            "resize": self.resize,
-            "crop": self.crop,
-            "flip": self.flip,
-            "channels_first": self.channels_first,
-        }
-        options = [option for option, value in given.items() if value]
+        named = ("resize", "crop", "flip", "channels_first")
+        options = [option for option in named if getattr(self, option)]
         if not options:
             return
-        if not self.decode or not (columns or (with_objects and self.moves)):
+        if not self.decode or not (columns or (with_objects and self.moving)):
             raise UsageError(
                 f"{', '.join(options)}: only for decoded images, and there are none among the "
                 "columns"
@@ -198,16 +171,10 @@ class Transforms:
 
     def changes(self, column: Column) -> bool:
         """Return whether values of this column are changed before they are returned."""
-        view = (
-            bool(self.crop or self.flip or self.resize or self.puts_channels_first(column))
-            and column.picture is not None
-        )
-        return (
-            view
-            or column.name in self.relabel
-            or column.name in self.dtype
-            or column.name in self.normalize
-        )
+        if any(column.name in by_name for by_name in (self.relabel, self.dtype, self.normalize)):
+            return True
+        looks = self.crop or self.flip or self.resize or self.puts_channels_first(column)
+        return bool(looks) and column.picture is not None
 
     def puts_channels_first(self, column: Column) -> bool:
         """Return whether the channels of this column's values come before their height and
@@ -218,7 +185,7 @@ class Transforms:
             and not isinstance(column.picture, Mask)
         )
 
-    def dtype_of(self, name: str, stored: Any) -> np.dtype[Any]:
+    def dtype_of(self, name: str, stored: Any) -> DType:
         """Return the type that a column's numbers get."""
         return np.dtype(self.dtype.get(name, "float32" if name in self.normalize else stored))
 
@@ -319,12 +286,10 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
         )
 
 
-def range_of(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+def range_of(dtype: DType) -> tuple[Any, Any]:
     """Return the least and the greatest finite number of a type."""
-    info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    return (
-        (float(info.min), float(info.max)) if dtype.kind == "f" else (int(info.min), int(info.max))
-    )
+    info, kind = (np.finfo(dtype), float) if dtype.kind == "f" else (np.iinfo(dtype), int)
+    return kind(info.min), kind(info.max)
 
 
 def crop_size(name: str, crop: Any) -> tuple[int, int] | None:

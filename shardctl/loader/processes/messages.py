@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from shardctl.errors import WorkerError
@@ -30,15 +31,9 @@ Place = tuple[int, int, int]
 """The number of a segment, the first byte in it, and the number of bytes."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """The samples that are wanted, and the numbers of segments that are free again, or whose memory
-    is to be given up."""
-
-    samples: Indices
-    epoch: int
-    free: list[int]
-    given_up: list[int]
+Question = tuple[Indices, int, list[int], list[int]]
+"""The samples that are wanted, the epoch, and the numbers of segments that are free again, or whose
+memory is to be given up."""
 
 
 @dataclass(frozen=True)
@@ -84,41 +79,42 @@ def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:
     open then."""
     if not allow_open_files(count + DESCRIPTORS):  # other threads receive some too
         allow_open_files(count)
+    no_descriptors = WorkerError(
+        "this process has no file descriptors left for batches of its worker processes; "
+        f"{MORE_FILES}"
+    )
     descriptors: list[int] = []
-    try:
+    with ExitStack() as opened:
         while len(descriptors) < count:
             wanted = min(DESCRIPTORS, count - len(descriptors))
-            data, more, flags, _ = socket.recv_fds(channel, 1, DESCRIPTORS, _CLOSE_ON_EXEC)
+            try:
+                data, more, flags, _ = socket.recv_fds(channel, 1, DESCRIPTORS, _CLOSE_ON_EXEC)
+            except OSError as error:
+                raise (no_descriptors if error.errno in NO_DESCRIPTORS else Ended()) from error
             descriptors += more
+            for descriptor in more:
+                opened.callback(os.close, descriptor)
             if not data:
                 raise Ended
             # A process that may not have so many gets some, or none. The rest is lost.
             if flags & socket.MSG_CTRUNC or len(more) != wanted:
-                raise _no_descriptors()
-    except BaseException as error:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if isinstance(error, OSError):
-            raise (_no_descriptors() if error.errno in NO_DESCRIPTORS else Ended()) from error
-        raise
+                raise no_descriptors
+        opened.pop_all()
     return descriptors
 
 
-def _no_descriptors() -> WorkerError:
-    return WorkerError(
-        "this process has no file descriptors left for batches of its worker processes; "
-        f"{MORE_FILES}"
-    )
-
-
-def no_shared_memory(size: int, error: OSError) -> WorkerError:
-    """Return the error for memory that the system does not give, or for which there is no file
-    descriptor."""
-    if error.errno in NO_DESCRIPTORS:
-        return WorkerError(
-            f"no file descriptor is left for {size} bytes of shared memory; {MORE_FILES}"
-        )
-    return WorkerError(
-        f"no {size} bytes of shared memory can be had ({error.strerror or error}); keep fewer "
-        "batches"
-    )
+@contextmanager
+def shared_memory(size: int) -> Iterator[None]:
+    """Raise WorkerError for memory of this size that the system does not give, or for which there is
+    no file descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise WorkerError(
+                f"no file descriptor is left for {size} bytes of shared memory; {MORE_FILES}"
+            ) from error
+        raise WorkerError(
+            f"no {size} bytes of shared memory can be had ({error.strerror or error}); keep fewer "
+            "batches"
+        ) from error

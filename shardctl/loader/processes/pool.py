@@ -25,12 +25,12 @@ from typing import Any
 from shardctl.errors import WorkerError
 from shardctl.format.arrays import Bools, Indices
 from shardctl.loader.blocks.memory import Batch
-from shardctl.loader.processes.messages import Found, Question, no_shared_memory, receive_answer
+from shardctl.loader.processes.messages import Found, Question, receive_answer, shared_memory
 from shardctl.loader.stream import Stream, sums
 from shardctl.system.machine import NO_THREADS, allow_open_files
 from shardctl.system.mmap import SharedPages
 from shardctl.system.processes.channel import Ended, packed, raise_again, receive, send
-from shardctl.system.processes.fork import environment, not_started, start_python
+from shardctl.system.processes.fork import environment, keep_renewed, not_started, start_python
 from shardctl.system.processes.worker_state import await_end
 
 WORKER = "shardctl.loader.processes.worker"
@@ -51,14 +51,15 @@ class Processes:
         self._stream, self._count, self._threads = stream, count, threads
         self._workers: list[_Worker] = []
         self._past: dict[str, float] = {}
-        self._renew()
+        self._take_locks()
+        keep_renewed(self)
         _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Have processes of its own when it is unpickled."""
         return Processes, (self._stream, self._count, self._threads)
 
-    def _renew(self) -> None:
+    def _take_locks(self) -> None:
         # not by its condition, which Ctrl-C can leave taken (prefetch.py)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -136,20 +137,20 @@ class Processes:
             _end(os.getpid(), workers)
         self._changed.notify_all()
 
-    def _forget(self) -> None:
+    def renew(self) -> None:
         """Leave the processes to the parent, in a forked child: it gets processes of its own when
         it needs some."""
         workers, self._workers = self._workers, []
-        self._renew()
+        self._take_locks()
         if workers:
             self._ended.detach()
         for worker in workers:
             worker.leave()
 
-    def _keep_leased(self) -> None:
-        """Before a fork: the child sees the same shared memory, so that what is in use must never
-        be used again."""
-        for worker in list(self._workers):
+    def see(self) -> None:
+        """Note that another process sees the shared memory of now: what is in use must never be used
+        again."""
+        for worker in self._workers:
             worker.seen_by_others.update(worker.leases)
 
 
@@ -224,9 +225,8 @@ class _Worker:
                 free.append(self._free.popleft())
         given_up = [number for number in free if number in self.seen_by_others]
         try:
-            send(
-                channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up)
-            )
+            question: Question = samples, epoch, [n for n in free if n not in given_up], given_up
+            send(channel, question)
             found, batch, descriptors = receive_answer(channel)
             leases = self._leased(found, descriptors)
         except (Ended, OSError):
@@ -257,7 +257,8 @@ class _Worker:
             }
             try:
                 for (number, size), descriptor in zip(found.segments, descriptors, strict=True):
-                    self._pages[number] = _mapped(descriptor, size)
+                    with shared_memory(size):
+                        self._pages[number] = SharedPages(descriptor, size)
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -325,14 +326,6 @@ class _Worker:
         self.process.returncode = 0  # it is the parent's to wait for
 
 
-def _mapped(descriptor: int, size: int) -> SharedPages:
-    """Map a segment. Raises WorkerError."""
-    try:
-        return SharedPages(descriptor, size)
-    except OSError as error:
-        raise no_shared_memory(size, error) from error
-
-
 def _lease_ended(number: int, leases: dict[int, Any], free: deque[int], _: Any) -> None:
     """Note that nothing refers to a segment any more. Called wherever that happens: takes no
     lock."""
@@ -355,23 +348,13 @@ _ALIVE: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 _FORKING: set[int] = set()
 """Threads that fork this process at the moment. Other threads go on before and after the fork
-itself."""
+itself, and a handler of a person's program may take batches in between."""
 
 
 def _before_fork() -> None:
     _FORKING.add(threading.get_ident())
     for processes in list(_ALIVE):
-        processes._keep_leased()
-
-
-def _after_fork() -> None:
-    _FORKING.discard(threading.get_ident())
-
-
-def _forget_all() -> None:
-    _FORKING.clear()
-    for processes in list(_ALIVE):
-        processes._forget()
+        processes.see()
 
 
 def _close_all() -> None:
@@ -380,4 +363,8 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(before=_before_fork, after_in_child=_forget_all, after_in_parent=_after_fork)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_child=_FORKING.clear,
+    after_in_parent=lambda: _FORKING.discard(threading.get_ident()),
+)

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import OrderedDict
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ from shardctl.loader.processes.messages import (
     Found,
     Place,
     Question,
-    no_shared_memory,
     send_answer,
+    shared_memory,
 )
 from shardctl.loader.stream import Stream
 from shardctl.system.machine import keep_pandas_out_of_arrow, reuse_memory
@@ -56,21 +56,12 @@ class Segment:
     def __init__(self, number: int, size: int) -> None:
         """Make one. Raises WorkerError."""
         self.number = number
-        try:
+        with shared_memory(size), ExitStack() as opened:
             self.descriptor: int | None = file_in_memory(size)
-            try:
-                self.pages = SharedPages(self.descriptor, size)
-            except OSError:
-                os.close(self.descriptor)
-                raise
-        except OSError as error:
-            raise no_shared_memory(size, error) from error
+            opened.callback(os.close, self.descriptor)
+            self.pages = SharedPages(self.descriptor, size)
+            opened.pop_all()
         self.bytes = self.pages.bytes()
-
-    @property
-    def size(self) -> int:
-        """The size in bytes."""
-        return self.pages.size
 
     def handed_over(self) -> int:
         """Return the descriptor, which the caller sends and closes.
@@ -91,7 +82,7 @@ class SegmentPool:
         self._spare = spare
         self._lock = threading.Lock()
         self._used: dict[int, Segment] = {}
-        self._free: OrderedDict[int, Segment] = OrderedDict()
+        self._free: dict[int, Segment] = {}
         self._dropped: list[int] = []
         self._made = 0
 
@@ -99,11 +90,12 @@ class SegmentPool:
         """Return a segment of at least `size` bytes that nobody uses, whatever is in it."""
         with self._lock:
             fitting = [
-                segment for segment in self._free.values() if size <= segment.size <= _WASTE * size
+                (segment.pages.size, number)
+                for number, segment in self._free.items()
+                if size <= segment.pages.size <= _WASTE * size
             ]
             if fitting:
-                segment = min(fitting, key=lambda each: each.size)
-                del self._free[segment.number]
+                segment = self._free.pop(min(fitting)[1])
             else:
                 self._made += 1
                 segment = Segment(self._made, rounded(size))
@@ -119,7 +111,8 @@ class SegmentPool:
                 del self._used[number]
                 self._dropped.append(number)
             while len(self._free) > self._spare:
-                number, segment = self._free.popitem(last=False)
+                number = next(iter(self._free))
+                segment = self._free.pop(number)
                 if segment.descriptor is None:
                     self._dropped.append(number)
                 else:  # the loader's process has never heard of it
@@ -157,7 +150,7 @@ class SharedMemory(BatchMemory):
         address = array.__array_interface__["data"][0]
         for segment in self.segments:
             first = address - segment.pages.address
-            if 0 <= first < segment.size:
+            if 0 <= first < segment.pages.size:
                 return segment.number, first
         return None
 
@@ -239,59 +232,55 @@ def _run(lifeline: socket.socket, channels: list[socket.socket]) -> None:
     except BaseException as error:  # noqa: BLE001 - the loader's process raises it
         send(lifeline, _sent(error))
         return
-    worker = _Worker(stream, SegmentPool(_SPARE * len(channels) + _SPARE))
+    pool = SegmentPool(_SPARE * len(channels) + _SPARE)
     for channel in channels:
-        threading.Thread(target=worker.serve, args=(channel,), daemon=True).start()
+        threading.Thread(target=_serve, args=(stream, pool, channel), daemon=True).start()
     send(lifeline, None)
     lifeline.recv(1)  # nothing comes but the end
 
 
-class _Worker:
-    """Makes batches of a stream. Threads share it."""
+def _serve(stream: Stream, pool: SegmentPool, channel: socket.socket) -> None:
+    """Answer the questions on a channel until it ends."""
+    try:
+        while True:
+            _answer(stream, pool, channel, receive(channel))
+    except (Ended, OSError):
+        pass
+    except BaseException:  # noqa: BLE001 - a fault of ours: the end of the process is noticed, that of a thread is not
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
-    def __init__(self, stream: Stream, pool: SegmentPool) -> None:
-        self._stream, self._pool = stream, pool
 
-    def serve(self, channel: socket.socket) -> None:
-        """Answer the questions on a channel until it ends."""
-        try:
-            while True:
-                self._answer(channel, receive(channel))
-        except (Ended, OSError):
-            pass
-        except BaseException:  # noqa: BLE001 - a fault of ours: the end of the process is noticed, that of a thread is not
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
-
-    def _answer(self, channel: socket.socket, question: Question) -> None:
-        self._pool.give_back(question.free, question.given_up)
-        memory = SharedMemory(self._pool)
-        arrays: list[Place] = []
-        there = None
-        try:
-            batch, there = self._stream.gather(question.samples, question.epoch, memory)
-            message, arrays = _packed(batch, memory)
-            failed = False
-        except Exception as error:  # noqa: BLE001 - the loader's process raises it
-            message, failed = pickle.dumps(_sent(error), protocol=5), True
-            arrays = []
-        used = memory.keep({segment for segment, _, _ in arrays})
-        new = [segment for segment in used if segment.descriptor is not None]
-        found = Found(
-            failed,
-            there,
-            arrays,
-            [(segment.number, segment.size) for segment in new],
-            self._pool.dropped(),
-            {**self._stream.counts(), CPU_S: time.process_time()},
-        )
-        descriptors = [segment.handed_over() for segment in new]
-        try:
-            send_answer(channel, found, message, descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+def _answer(stream: Stream, pool: SegmentPool, channel: socket.socket, question: Question) -> None:
+    samples, epoch, free, given_up = question
+    pool.give_back(free, given_up)
+    memory = SharedMemory(pool)
+    arrays: list[Place] = []
+    there = None
+    try:
+        batch, there = stream.gather(samples, epoch, memory)
+        message, arrays = _packed(batch, memory)
+        failed = False
+    except Exception as error:  # noqa: BLE001 - the loader's process raises it
+        message, failed = pickle.dumps(_sent(error), protocol=5), True
+        arrays = []
+    used = memory.keep({segment for segment, _, _ in arrays})
+    new = [segment for segment in used if segment.descriptor is not None]
+    found = Found(
+        failed,
+        there,
+        arrays,
+        [(segment.number, segment.pages.size) for segment in new],
+        pool.dropped(),
+        {**stream.counts(), CPU_S: time.process_time()},
+    )
+    descriptors = [segment.handed_over() for segment in new]
+    try:
+        send_answer(channel, found, message, descriptors)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place]]:

@@ -26,8 +26,9 @@ import os
 import re
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import StorageError
-from shardctl.format.arrays import Bools, Bytes, Indices
+from shardctl.errors import DatasetError, StorageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
@@ -132,7 +133,7 @@ class Cache:
         Yield False where another one has done so for OPENING_PATIENCE: it may have been stopped.
         """
         with locked(self.folder / f"{_hash_of(url)}.lock", file_locks.OPENING_PATIENCE) as mine:
-            yield mine is not None
+            yield mine >= 0
 
     def find(self, url: str, version: str) -> CachedDataset | None:
         """Return the dataset of this URL whose manifest has this version, if it is here."""
@@ -158,53 +159,39 @@ class Cache:
                 found = CachedDataset(self, folder)
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return found
-        if os.path.lexists(folder) and not (_is_cached(folder) or _has_nothing_of_ours(folder)):
+        there = _entries_of(folder)
+        if os.path.lexists(folder) and (there is None or all(there)):
             raise StorageError(
                 f"{printable(str(folder))}: the cache needs this name, but a link or other files "
-                "have it; move them away, or"
-                " remove the link"
+                "have it; move them away, or remove the link"
             )
-        _remove(folder)  # an unfinished one: nobody else may make it now
-        needed = self.page * _OWN_PAGES + size
-        use = self._begin(folder, needed)
-        if use is None:
-            return None
-        with naming_the_path(folder):
+        _delete(folder)  # an unfinished one: nobody else may make it now
+        # the list of blocks is shorter than the tables
+        needed = self.page * _OWN_PAGES + 2 * size
+        with locked(self.folder / LOCK), naming_the_path(self.folder):
+            if not self._make_room(needed, folder):
+                return None
+            folder.mkdir(exist_ok=True)
+            _count(folder, needed)
+            use = Use(folder / IN_USE)
+        with naming_the_path(folder), closing(use):
             try:
-                (folder / SHARDS_FOLDER).mkdir(exist_ok=True)
-                (folder / TABLES_FOLDER).mkdir(exist_ok=True)
-                size = _bytes_of_blocks(*fetch(folder / TABLES_FOLDER))
-                if not self.reserve(folder, self.pages(0, size)):
-                    _delete(folder)
-                    return None
-                write_atomically(folder / BLOCKS, bytes(size))
+                for name in _OWN_FOLDERS:
+                    (folder / name).mkdir(exist_ok=True)
+                blocks = _bytes_of_blocks(*fetch(folder / TABLES_FOLDER))
+                write_atomically(folder / BLOCKS, bytes(blocks))
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return CachedDataset(self, folder)
-            except OSError as error:
+            except BaseException as error:
                 _delete(folder)
-                if error.errno not in _FULL:
+                if not isinstance(error, OSError) or error.errno not in _FULL:
                     raise
                 self.note_full()
                 return None
-            except BaseException:
-                _delete(folder)
-                raise
-            finally:
-                use.close()
 
     def pages(self, start: int, length: int) -> int:
         """Return how many bytes a stretch of a file takes on the disk, at the most."""
         return (-(-(start + length) // self.page) - start // self.page) * self.page
-
-    def _begin(self, folder: Path, size: int) -> Use | None:
-        """Make the folder of a dataset, in use, with room for so many bytes; None if there is no
-        room."""
-        with locked(self.folder / LOCK), naming_the_path(self.folder):
-            if not self._make_room(size, folder):
-                return None
-            folder.mkdir(exist_ok=True)
-            _count(folder, size)
-            return Use(folder / IN_USE)
 
     @property
     def refuses(self) -> bool:
@@ -232,10 +219,8 @@ class Cache:
         for folder in sorted(self.folders(), key=opened_at):
             if self._disk_has_room(size) and self._is_within_limit(size):
                 return True
-            if folder != keep and _is_removable(folder):
-                with unused(folder / IN_USE) as free:
-                    if free:
-                        _remove(folder)
+            if folder != keep:
+                _remove_unused(folder)
         if not self._disk_has_room(size):
             self.note_full()
             return False
@@ -299,18 +284,15 @@ class Cache:
                 entry = _entry(folder)
                 if url is not None and (entry is None or entry.url != url):
                     continue
-                with unused(folder / IN_USE) as free:
-                    if free:
-                        _remove(folder)
-                if entry is not None:
-                    (removed if free else kept).append(entry)
+                (removed if _remove_unused(folder) else kept).extend(filter(None, [entry]))
         return removed, kept
 
 
 class CachedDataset:
     """One dataset of a cache, in use as long as this object is there. Threads may share it.
 
-    `attach` must be called before blocks are kept.
+    `attach` must be called before blocks are kept. The place of a footer is the number of its shard;
+    the places of blocks come after those of all footers.
     """
 
     def __init__(self, cache: Cache, folder: Path) -> None:
@@ -323,8 +305,7 @@ class CachedDataset:
             self._use.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         os.utime(folder / IN_USE)
-        self._state: Bytes = np.empty(0, np.uint8)
-        self._tails = 0
+        self._close_locks: Callable[[], object] = int
 
     def __del__(self) -> None:
         """End the use. A forked child has the same lock: it is dropped when the last of them is
@@ -337,185 +318,118 @@ class CachedDataset:
         a part of it."""
         return self.folder.name.endswith(f"-{digest[:16]}")
 
-    def has_blocks(self, shards: int, blocks: int) -> bool:
-        """Return whether the file that says which blocks are here has the size for so many."""
-        return (self.folder / BLOCKS).stat().st_size == _bytes_of_blocks(shards, blocks)
-
     def discard(self) -> None:
         """End the use, and remove the dataset unless others use it: it is not as it was fetched."""
         self._use.close()
-        with locked(self.cache.folder / LOCK), unused(self.folder / IN_USE) as free:
-            if free:
-                _remove(self.folder)
+        with locked(self.cache.folder / LOCK):
+            _remove_unused(self.folder)
 
     def attach(self, shards: int, blocks: int) -> None:
-        """Find which blocks are here. Raises StorageError."""
-        self._tails = shards
+        """Find which blocks are here. Raises StorageError, and DatasetError where the list of them
+        is not of so many."""
         with naming_the_path(self.folder / BLOCKS):
-            self._open_locks()
-            held = mmap.mmap(self._descriptor.number, _bytes_of_blocks(shards, blocks))
+            if (self.folder / BLOCKS).stat().st_size != _bytes_of_blocks(shards, blocks):
+                raise DatasetError(f"{printable(str(self.folder / BLOCKS))}: not of this dataset")
+            self.renew()
+            held = mmap.mmap(self._descriptor, _bytes_of_blocks(shards, blocks))
         self._digests = np.frombuffer(held, np.uint64, shards)
         self._state = np.frombuffer(held, np.uint8, offset=self._digests.nbytes)
         keep_renewed(self)
 
     def renew(self) -> None:
-        """Open the locks of a forked child, unless the dataset was removed: whoever wants to keep a
-        block in it is told."""
-        with suppress(OSError):
-            self._open_locks()
-
-    def _open_locks(self) -> None:
         """Open the locks, for this process alone: a forked child has those of its parent, which do
-        not keep the two apart."""
-        self._descriptor = _Descriptor(open_own(self.folder / BLOCKS, os.O_RDWR))
-        self._locks = ByteLocks(self.folder / BLOCKS, self._descriptor.number)
+        not keep the two apart. Where the dataset was removed, whoever wants to keep a block in it is
+        told."""
+        self._close_locks()
+        with suppress(FileNotFoundError):
+            self._descriptor = open_own(self.folder / BLOCKS, os.O_RDWR)
+            self._close_locks = weakref.finalize(self, os.close, self._descriptor)
+            self._locks = ByteLocks(self.folder / BLOCKS, self._descriptor)
 
     def path(self, name: str) -> Path:
         """Return where the blocks of a shard are."""
         return self._shards_folder / name
 
-    def has_tail(self, shard: int) -> bool:
-        """Whether the footer of a shard is here."""
-        return bool(self._state[shard] == THERE)
+    def has(self, place: int) -> bool:
+        """Whether a footer or a block is here."""
+        return bool(self._state[place] == THERE)
 
-    def has(self, block: int) -> bool:
-        """Whether a block is here."""
-        return bool(self._state[self._tails + block] == THERE)
-
-    def missing(self, blocks: Indices) -> Bools:
-        """Return which of these blocks are not here."""
-        missing: Bools = self._state[self._tails + blocks] != THERE
+    def missing(self, places: Indices) -> Bools:
+        """Return which of these are not here."""
+        missing: Bools = self._state[places] != THERE
         return missing
-
-    def keep_tail(
-        self, shard: int, name: str, size: int, blocks: int, get: Callable[[], bytes]
-    ) -> bytes | None:
-        """Bring the last bytes of a shard of `size` bytes, once. Return None if they are here then,
-        else the bytes."""
-        path, extra = self.path(name), self.cache.page * (3 + blocks // _EXTENTS_OF_PAGE)
-        with self._locks.held(shard) as mine:
-            if self._state[shard] == THERE:
-                return None
-            tail = get()
-            if not mine:
-                return tail
-            start = size - len(tail)
-            if self._has_room(shard, path, size, start, len(tail), extra):
-                self._digests[shard] = xxhash.xxh3_64_intdigest(tail)
-                return None if self._put(shard, path, size, start, tail) else tail
-            return tail
 
     def keep(
         self,
-        block: int,
+        place: int,
         name: str,
         size: int,
-        start: int,
-        length: int,
+        start: int | None,
+        blocks: int,
         get: Callable[[], pa.Buffer],
     ) -> pa.Buffer | None:
-        """Bring a block, `length` bytes from `start` on of a shard of `size` bytes, once; the
-        result is as of `keep_tail`."""
-        place, path = self._tails + block, self.path(name)
+        """Bring some bytes of a shard of `size` bytes and so many blocks, once: those from `start`
+        on, None for its footer. Return None if they are here then, else the bytes."""
         if self._state[place] == ABSENT and self.cache.refuses:
             return get()
         with self._locks.held(place) as mine:
             if self._state[place] == THERE:
                 return None
-            if mine and self._has_room(place, path, size, start, length, 0):
-                data = get()
-                return None if self._put(place, path, size, start, data) else data
-        return get()
+            data = get()
+            extra = 0
+            if start is None:  # the first of this file
+                start, extra = size - data.size, self.cache.page * (3 + blocks // _EXTENTS_OF_PAGE)
+            if mine and self._put(place, self.path(name), size, start, data, extra):
+                return None
+        return data
 
     def is_tail(self, shard: int, tail: bytes) -> bool:
         """Return whether these are the last bytes of a shard as they were fetched."""
         return bool(self._digests[shard] == xxhash.xxh3_64_intdigest(tail))
 
-    def forget_tail(self, shard: int) -> None:
-        """Have a footer fetched anew: it cannot be read."""
-        self.forget(shard - self._tails)
-
-    def forget(self, block: int) -> None:
-        """Have a block fetched anew: it is not what was written."""
-        place = self._tails + block
+    def forget(self, place: int) -> None:
+        """Have a footer or a block fetched anew: it is not what was written."""
         with self._locks.held(place) as mine:
             if mine and self._state[place] == THERE:
                 self._state[place] = RESERVED
 
-    def _has_room(
-        self, place: int, path: Path, size: int, start: int, length: int, extra: int
+    def _put(
+        self, place: int, path: Path, size: int, start: int, data: pa.Buffer, extra: int
     ) -> bool:
-        """Return whether there is space for a stretch of a file, which is reserved then."""
-        if self._state[place] == ABSENT:
-            if not self._take_room(path, size, start, length, extra):
-                return False
-            self._state[place] = RESERVED
-        return True
-
-    def _put(self, place: int, path: Path, size: int, start: int, data: Any) -> bool:
-        """Write a stretch of a file, and say that it is here; False if there was no room after
-        all."""
-        if not self._write(path, size, start, data):
+        """Write a stretch of a file, and return whether there was room: some file systems reserve no
+        space."""
+        needed = self.cache.pages(start, data.size) + extra
+        is_new = self._state[place] == ABSENT
+        if is_new and not self.cache.reserve(self.folder, needed):
             return False
+        try:
+            with open(path, "r+b", buffering=0, opener=_opened) as file:
+                if os.fstat(file.fileno()).st_size != size:
+                    file.truncate(size)
+                if is_new:
+                    os.posix_fallocate(file.fileno(), start, data.size)
+                    self._state[place] = RESERVED
+                done, view = 0, memoryview(data)
+                while done < len(view):
+                    done += os.pwrite(file.fileno(), view[done : done + (1 << 30)], start + done)
+        except OSError as error:
+            if self._state[place] == ABSENT:
+                self.cache.give_back(self.folder, needed)
+            if error.errno not in _FULL:
+                raise StorageError(
+                    f"{printable(str(path))}: cannot write here ({error.strerror or error})"
+                ) from error
+            self.cache.note_full()
+            return False
+        if place < len(self._digests):
+            self._digests[place] = xxhash.xxh3_64_intdigest(data)
         self._state[place] = THERE
         return True
 
-    def _take_room(self, path: Path, size: int, start: int, length: int, extra: int) -> bool:
-        """Reserve space for a stretch of a file, which is made where it is not there."""
-        needed = self.cache.pages(start, length) + extra
-        if not self.cache.reserve(self.folder, needed):
-            return False
-        try:
-            with _opened(path, size) as descriptor:
-                os.posix_fallocate(descriptor, start, length)
-        except OSError as error:
-            self.cache.give_back(self.folder, needed)
-            if error.errno not in _FULL:
-                raise StorageError(
-                    f"{printable(str(path))}: cannot write here ({error.strerror or error})"
-                ) from error
-            self.cache.note_full()
-            return False
-        return True
 
-    def _write(self, path: Path, size: int, start: int, data: Any) -> bool:
-        """Write bytes, and return whether there was room: some file systems reserve no space."""
-        view = memoryview(data).cast("B")
-        try:
-            with _opened(path, size) as descriptor:
-                done = 0
-                while done < len(view):
-                    done += os.pwrite(descriptor, view[done : done + (1 << 30)], start + done)
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise StorageError(
-                    f"{printable(str(path))}: cannot write here ({error.strerror or error})"
-                ) from error
-            self.cache.note_full()
-            return False
-        return True
-
-
-class _Descriptor:
-    """A descriptor that is closed with this object."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __del__(self) -> None:
-        os.close(self.number)
-
-
-@contextmanager
-def _opened(path: Path, size: int) -> Iterator[int]:
-    """Open a sparse file of this size."""
-    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        if os.fstat(descriptor).st_size != size:
-            os.ftruncate(descriptor, size)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _opened(path: str, flags: int) -> int:
+    """Open a file of a shard, which is made where it is not there."""
+    return open_own(Path(path), flags | os.O_CREAT)
 
 
 def _bytes_of_blocks(shards: int, blocks: int) -> int:
@@ -582,10 +496,13 @@ def _entry(folder: Path) -> Entry | None:
     )
 
 
-def _remove(folder: Path) -> None:
-    """Remove the folder of a dataset, if a cache has made it."""
-    if _is_removable(folder):
-        _delete(folder)
+def _remove_unused(folder: Path) -> bool:
+    """Remove the folder of a dataset if nobody uses it, and return whether that is so. What no cache
+    has made stays."""
+    with unused(folder / IN_USE) as free:
+        if free and _is_removable(folder):
+            _delete(folder)
+    return free
 
 
 def _delete(folder: Path) -> None:
@@ -609,55 +526,42 @@ def _delete(folder: Path) -> None:
 def _is_removable(folder: Path) -> bool:
     """Return whether a cache has made a folder, certainly: then what is its own there may be
     deleted."""
-    return _has_dataset(folder) or _is_cached(folder)
+    entries = _entries_of(folder)
+    return _has_dataset(folder) or (entries is not None and not entries[1])
 
 
 def _has_dataset(folder: Path) -> bool:
     """Return whether a folder has a whole dataset: it says which, and has its name. Systems put
     files of their own there."""
     about = about_of(folder)
-    if about is None or folder.name != f"{_hash_of(about.url)}-{about.digest[:16]}":
-        return False
-    entries = _entries_of(folder)
-    return entries is not None and all(
-        _is_of_cache(entry) for entry in entries if _is_name_of_ours(entry.name)
-    )
+    named = about is not None and folder.name == f"{_hash_of(about.url)}-{about.digest[:16]}"
+    return named and _entries_of(folder) is not None
 
 
-def _is_cached(folder: Path) -> bool:
-    """Return whether a folder, and no link to one, has only what a cache puts there: two folders
-    and some ordinary files."""
-    entries = _entries_of(folder)
-    return entries is not None and all(map(_is_of_cache, entries))
+def _entries_of(folder: Path) -> tuple[int, int] | None:
+    """Return how much in a folder has a name that a cache gives, and how much has another.
 
-
-def _has_nothing_of_ours(folder: Path) -> bool:
-    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset has
-    room beside it."""
-    entries = _entries_of(folder)
-    return entries is not None and not any(_is_name_of_ours(entry.name) for entry in entries)
-
-
-def _entries_of(folder: Path) -> list[os.DirEntry[str]] | None:
-    """Return what is in a folder; None if it is a link, or cannot be listed."""
+    None if the folder, or anything of such a name in it, may be no cache's: it is a link, or no
+    folder or ordinary file as it should be.
+    """
     if not is_folder(folder):
         return None
+    own = others = 0
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        for entry in os.scandir(folder):
+            if entry.name in _OWN_FOLDERS:
+                fits = entry.is_dir(follow_symlinks=False)
+            elif _OWN_FILE.fullmatch(entry.name):
+                fits = entry.is_file(follow_symlinks=False)
+            else:
+                others += 1
+                continue
+            if not fits:
+                return None
+            own += 1
     except OSError:
         return None
-
-
-def _is_name_of_ours(name: str) -> bool:
-    return name in _OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
-
-
-def _is_of_cache(entry: os.DirEntry[str]) -> bool:
-    """Return whether this may be what a cache has put there: no link."""
-    if entry.name in _OWN_FOLDERS:
-        return entry.is_dir(follow_symlinks=False)
-    return _is_name_of_ours(entry.name) and entry.is_file(follow_symlinks=False)
+    return own, others
 
 
 def _hash_of(url: str) -> str:
@@ -667,7 +571,4 @@ def _hash_of(url: str) -> str:
 def _is_name(name: str) -> bool:
     """Return whether a folder may be that of a dataset: nothing else that lies there is counted, or
     removed."""
-    first, dash, second = name.partition("-")
-    return bool(dash) and all(
-        len(part) == 16 and set(part) <= set("0123456789abcdef") for part in (first, second)
-    )
+    return re.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}", name) is not None

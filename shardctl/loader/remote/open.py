@@ -33,14 +33,15 @@ from shardctl.errors import (
 from shardctl.format.arrays import Indices
 from shardctl.format.dataset_location import missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import MANIFEST, SHARDS
-from shardctl.format.shard import BlockFile, Opener, map_file
+from shardctl.format.names import GENERATIONS, MANIFEST, SHARDS
+from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.shards import OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
+from shardctl.system.arguments import whole_number
 from shardctl.system.files import (
     FileFacts,
     naming_the_path,
@@ -87,6 +88,25 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
     return Cache(Path(folder), None if limit is None else size_of(limit, of))
 
 
+def remote_shards(
+    url: str,
+    split: str | None,
+    generation: int | None,
+    folder: str | Path | bool | None,
+    limit: int | str | None,
+) -> RemoteShards:
+    """Open a split of the dataset below a URL, as `open_dataset` has it. Raises DatasetError,
+    StoreError, StorageError, InstallError, UsageError."""
+    cache = cache_of(folder, limit)
+    shards = RemoteShards(open_remote(url, cache), split)
+    if generation is not None:
+        number = whole_number("generation", generation)
+        if number != shards.manifest.generation.number:
+            kept = f"{url.rstrip('/')}/{GENERATIONS}/{number:05d}"
+            shards = RemoteShards(open_remote(kept, cache), split)
+    return shards
+
+
 def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError,
     InstallError, UsageError."""
@@ -121,97 +141,60 @@ def open_again(about: About, cache: Cache | None, tables: Path) -> RemoteDataset
     return opened
 
 
-def fetch_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
-    """Bring another file of the dataset to its tables, unless it is there as it was. Raises
-    DatasetError, StoreError."""
-    path = dataset.tables / name
-    if not path.exists() or sha256_of(path) != facts.sha256:
-        _fetch(StoreFolder(dataset.url), dataset.base, dataset.tables, name, facts)
-
-
 def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
-    if cache is None:
-        return _in_scratch(folder, _about(folder), None)
-    with cache.looking_up(folder.url) as mine:
-        found = folder.stat(MANIFEST)
-        if found is None:
+    with nullcontext(False) if cache is None else cache.looking_up(folder.url) as mine:
+        if cache is not None:
+            found = folder.stat(MANIFEST)
+            if found is None:
+                raise missing_dataset(folder.url)
+            about = About(folder.url, found.version, "")
+            if (opened := _from_cache(about, cache.find(folder.url, found.version))) is not None:
+                return opened
+        there = read_manifest(folder.store)
+        if there is None:
             raise missing_dataset(folder.url)
-        kept = cache.find(folder.url, found.version)
-        if (
-            kept is not None
-            and (opened := _from_cache(About(folder.url, found.version, ""), kept)) is not None
-        ):
-            return opened
-        about, data = _about(folder)
-        if not mine:
-            return _in_scratch(folder, (about, data), None)
+        data, version = there
+        about = About(folder.url, version, _digest(data))
         manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
-        facts = manifest.files[SHARDS]
 
         def fetch(tables: Path) -> tuple[int, int]:
-            return _fetch_tables(folder, manifest, data, tables)
+            _fetch(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
+            table = ShardTable(LocalFolder(tables))
+            write_atomically(tables / MANIFEST, data)
+            return len(table), len(table.block_rows)
 
-        kept = cache.make(about, cache.pages(0, len(data)) + cache.pages(0, facts.bytes), fetch)
-        if kept is not None and (opened := _from_cache(about, kept)) is not None:
-            return opened
-    return _in_scratch(folder, (about, data), None)
+        if cache is not None and mine:
+            size = sum(cache.pages(0, each) for each in (len(data), manifest.files[SHARDS].bytes))
+            if (opened := _from_cache(about, cache.make(about, size, fetch))) is not None:
+                return opened
+    with ExitStack() as stack:
+        tables = stack.enter_context(scratch_folder())
+        fetch(tables)
+        opened = RemoteDataset(about, manifest.base, tables, None)
+        weakref.finalize(opened, _leave, os.getpid(), stack.pop_all())
+    return opened
 
 
-def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset | None:
+def _from_cache(about: About, kept: CachedDataset | None) -> RemoteDataset | None:
     """Return a dataset of the cache, in `looking_up`. None if its tables are not as they were
     fetched: then it is removed."""
+    if kept is None:
+        return None
     with naming_the_path(kept.tables), suppress(FileNotFoundError, DatasetError):
         data = read_bytes(kept.tables / MANIFEST)
         manifest = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST))
         digest = _digest(data)
         if kept.is_of(digest) and sha256_of(kept.tables / SHARDS) == manifest.files[SHARDS].sha256:
-            table = ShardTable(LocalFolder(kept.tables))
-            if kept.has_blocks(len(table), len(table.block_rows)):
-                return RemoteDataset(
-                    About(about.url, about.version, digest), manifest.base, kept.tables, kept
-                )
+            about = About(about.url, about.version, digest)
+            return RemoteDataset(about, manifest.base, kept.tables, kept)
     kept.discard()
     return None
-
-
-def _in_scratch(
-    folder: StoreFolder, found: tuple[About, bytes], kept: CachedDataset | None
-) -> RemoteDataset:
-    """Bring the tables to a folder that is removed when the dataset is no longer used."""
-    about, data = found
-    manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
-    with ExitStack() as stack:
-        tables = stack.enter_context(scratch_folder())
-        _fetch_tables(folder, manifest, data, tables)
-        opened = RemoteDataset(about, manifest.base, tables, kept)
-        weakref.finalize(opened, _leave, os.getpid(), stack.pop_all())
-    return opened
 
 
 def _leave(process: int, stack: ExitStack) -> None:
     """Remove a scratch folder: not in a forked child, as the parent reads it still."""
     if os.getpid() == process:
         stack.close()
-
-
-def _about(folder: StoreFolder) -> tuple[About, bytes]:
-    """Return which dataset is there, and its manifest."""
-    found = read_manifest(folder.store)
-    if found is None:
-        raise missing_dataset(folder.url)
-    data, version = found
-    return About(folder.url, version, _digest(data)), data
-
-
-def _fetch_tables(
-    folder: StoreFolder, manifest: Manifest, data: bytes, tables: Path
-) -> tuple[int, int]:
-    """Bring what a reader needs to the folder `tables`, and return how many shards and blocks there
-    are."""
-    _fetch(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
-    table = ShardTable(LocalFolder(tables))
-    write_atomically(tables / MANIFEST, data)
-    return len(table), len(table.block_rows)
 
 
 def _fetch(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileFacts) -> None:
@@ -255,16 +238,8 @@ class RemoteShards(Shards):
 
     def __init__(self, dataset: RemoteDataset, split: str | None = None) -> None:
         self.dataset = dataset
-        super().__init__(dataset.tables, split)
-        assert isinstance(self._table, ShardTable)  # only unfinished datasets have another
-        dataset.attach(self._table)
-        self._first = dataset.first_block(self._first_shard)
-
-    @classmethod
-    def at(cls, url: str, split: str | None, cache: Cache | None) -> RemoteShards:
-        """Open the dataset below a URL. Raises DatasetError, StoreError, StorageError,
-        InstallError, UsageError."""
-        return cls(open_remote(url, cache), split)
+        super().__init__(dataset.tables, split, dataset.table)
+        self._first = int(dataset.first_block[self._first_shard])
 
     def in_split(self, split: str) -> Shards:
         """Return the shards of a split of the same dataset. Raises UsageError."""
@@ -285,19 +260,17 @@ class RemoteShards(Shards):
 
     def name_of(self, shard: int) -> str:
         """Return the URL of a shard of this split for messages."""
-        return printable(self.dataset.name_of(self._first_shard + shard))
+        return self.dataset.name_of(self._first_shard + shard)
 
     def _path(self, shard: int) -> str:
-        path = self.dataset.path(self._first_shard + shard)
-        return self.name_of(shard) if path is None else str(path)
+        opened = self.dataset.shard(self._first_shard + shard)
+        return str(opened.path or opened.shown)
 
     def wanted(self, blocks: list[int]) -> AbstractContextManager[None]:
         """Request these blocks at the same time."""
         return self.dataset.wanted([self._first + block for block in blocks])
 
-    def read(
-        self, block: int, fields: tuple[int, ...] | None, stages: Stages
-    ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(self, block: int, fields: Fields, stages: Stages) -> StoredBlock:
         """Return a block, or some columns of it, once it is here. Raises DatasetError,
         StoreError."""
         return self.dataset.read(self._first + block, fields, stages.stage(NETWORK))
@@ -365,21 +338,24 @@ class RemoteShards(Shards):
 
     def fetch_files(self, names: Sequence[str]) -> Path:
         """Bring files of the dataset. Raises DatasetError, StoreError."""
+        tables = self.dataset.tables
         for name in names:
-            fetch_file(self.dataset, name, self.manifest.files[name])
-        return self.dataset.tables
+            facts = self.manifest.files[name]
+            if not (tables / name).exists() or sha256_of(tables / name) != facts.sha256:
+                _fetch(StoreFolder(self.dataset.url), self.dataset.base, tables, name, facts)
+        return tables
 
-    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
-        path = self.dataset.path(self._first_shard + shard)
-        if path is None:
-            file = self.dataset.reader(self._first_shard + shard, fields)
-            self._check_content(shard, file, fields)
-            return OpenShard(file, Path(), NO_FILE)
-        file, status = BlockFile.at(path, opener, fields), identity(path)
-        if status is None:
-            raise _removed(path)
+    def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:
+        opened = self.dataset.shard(self._first_shard + shard)
+        if opened.path is None:
+            file, status = opened.reader(fields, mapped=False), NO_FILE
+        else:
+            file, there = BlockFile.at(opened.path, opener, fields), identity(opened.path)
+            if there is None:
+                raise _removed(opened.path)
+            status = there
         self._check_content(shard, file, fields)
-        return OpenShard(file, path, status)
+        return OpenShard(file, opened.path or Path(), status)
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes

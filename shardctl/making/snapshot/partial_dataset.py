@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Indices
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
+from shardctl.format.tables import SHARDS_SCHEMA, ShardEntry, ShardTable
 from shardctl.loader.blocks.memory import Batch
-from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
+from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
@@ -105,9 +107,9 @@ class FinishedPart(Shards):
             created="",
             shardctl_version=__version__,
         )
-        self._take(
-            FinishedShards.of([(path, facts) for path, _, facts in shards]), range(len(shards))
-        )
+        rows_of_table = [ShardEntry.of_written("", path, facts).row() for path, _, facts in shards]
+        table = pa.Table.from_pylist(rows_of_table, SHARDS_SCHEMA)
+        self._take(ShardTable(LocalFolder(target), table), range(len(shards)))
 
     @property
     def _is_in_place(self) -> bool:
