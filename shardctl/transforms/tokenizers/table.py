@@ -167,12 +167,8 @@ def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
     if role.tokenizer is None:
         raise DatasetError(f"{shown}: does not say which tokenizer made its tokens")
     if not is_file_name(role.tokenizer):
-        raise DatasetError(
-            f"{shown}: names a tokenizer that is not in its folder: "
-            f"{printable(role.tokenizer)!r:.200}"
-        )
-    # only datasets of tokens need it
-
+        named = f"{printable(role.tokenizer)!r:.200}"
+        raise DatasetError(f"{shown}: names a tokenizer that is not in its folder: {named}")
     tokenizer = open_tokenizer(role.tokenizer, folder.work)
     if role.vocabulary is not None and tokenizer.vocabulary != role.vocabulary:
         other = (
