@@ -117,10 +117,15 @@ class SamplePipeline:
             return [self._made(sample) for sample in self._with_variants([0], [record])[1]]
         if self._store.name == "source":
             return [self._kept(record)]
-        return [
-            self._stored(sample, picture, cut_off, self._store)
-            for sample, picture, cut_off in self._pictures(record)
-        ]
+        made, store = [], self._store
+        for fields, picture, cut_off in self._pictures(record):
+            self._enter("encode")
+            (width, height), name = picture.size, _image_name(fields)
+            is_raw = store.name == "raw"
+            stored = picture.pixels if is_raw else _encoded(picture.image, name, store)
+            shape = (height, width, 3)
+            made.append(self._made({**fields, "image": stored}, (), shape, cut_off))
+        return made
 
     def settle(self, made: Sequence[MadeSample]) -> list[MadeSample]:
         """Return samples as they are written, of which some had to wait."""
@@ -293,17 +298,6 @@ class SamplePipeline:
         shape = (opened.size[1], opened.size[0], 3)
         fields = {**record, "image": {"bytes": data, "path": name}, "variant": 0}
         return self._made(fields, (), shape, dropped, jpeg_facts(data))
-
-    def _stored(
-        self, fields: Sample, picture: Picture, cut_off: int, store: ImageEncoding
-    ) -> MadeSample:
-        """Return the sample with its picture as it is stored. Raises Rejection."""
-        self._enter("encode")
-        width, height = picture.size
-        stored: Any = picture.pixels
-        if store.name != "raw":
-            stored = _encoded(picture.image, _image_name(fields), store)
-        return self._made({**fields, "image": stored}, (), (height, width, 3), cut_off)
 
     def _by_functions(self, record: Sample) -> list[MadeSample]:
         """Return the samples that functions make of one record. Raises Rejection."""
