@@ -44,7 +44,7 @@ from shardctl.system.progress import Phase, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.overriding import recipe_with_options
-from shardctl.transforms.stored_recipe import samples_per_record
+from shardctl.transforms.table import samples_per_record
 
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
 RAW_COMPRESSIONS = ("none", "lz4", "zstd")

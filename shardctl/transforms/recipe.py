@@ -37,8 +37,7 @@ from shardctl.transforms.base import (
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
-from shardctl.transforms.stored_recipe import OWN
-from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
+from shardctl.transforms.table import OWN, TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
 

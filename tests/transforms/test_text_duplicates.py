@@ -33,8 +33,8 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.base import Records
 from shardctl.transforms.duplicates import exact, near
+from shardctl.transforms.duplicates.exact import SCHEMA
 from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
-from shardctl.transforms.duplicates.table import SCHEMA
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform

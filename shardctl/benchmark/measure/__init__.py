@@ -67,7 +67,7 @@ from shardctl.system.python_names import with_options
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.stored_recipe import refuse_unnamed_functions
+from shardctl.transforms.table import refuse_unnamed_functions
 
 __all__ = [
     "AgainstResult",

@@ -28,7 +28,7 @@ from shardctl.making.plan.fingerprint import (
 from shardctl.making.plan.listing import Listing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.stored_recipe import user_functions
+from shardctl.transforms.table import user_functions
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""

@@ -44,8 +44,10 @@ from shardctl.transforms.duplicates.exact import (
     PIECE_BITS,
     Rows,
     Runs,
+    add_dropped,
     add_hashes,
     repeated,
+    write_table,
 )
 from shardctl.transforms.duplicates.near import (
     BANDED,
@@ -63,7 +65,6 @@ from shardctl.transforms.duplicates.pictures import (
     first_of_similar,
 )
 from shardctl.transforms.duplicates.pieces import DOCUMENT
-from shardctl.transforms.duplicates.table import add_dropped, write_table
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 

@@ -74,7 +74,7 @@ from shardctl.system.locations import is_url
 from shardctl.system.progress import Phase, Progress, Report, progress_of
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.stored_recipe import refuse_unnamed_functions, user_functions
+from shardctl.transforms.table import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""

@@ -45,7 +45,7 @@ from shardctl.making.write.writer import splits_of
 from shardctl.system.files import FileFacts
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
-from shardctl.transforms.stored_recipe import samples_per_record
+from shardctl.transforms.table import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""

@@ -83,7 +83,7 @@ from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.stored_recipe import refuse_unnamed_functions
+from shardctl.transforms.table import refuse_unnamed_functions
 
 ANEW = "convert again with --overwrite"
 

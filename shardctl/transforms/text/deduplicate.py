@@ -18,6 +18,7 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.options import Number, Word, setting
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records, RejectRow
+from shardctl.transforms.duplicates.exact import DuplicatesTable
 from shardctl.transforms.duplicates.pieces import (
     DOCUMENT,
     LINE,
@@ -26,7 +27,6 @@ from shardctl.transforms.duplicates.pieces import (
     without_pieces,
 )
 from shardctl.transforms.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
-from shardctl.transforms.duplicates.table import DuplicatesTable
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import require_text, texts_of, with_texts
 
