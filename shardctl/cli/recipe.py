@@ -20,7 +20,7 @@ from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_te
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
-    from shardctl.transforms.recipe_files.checking import Check, StepSummary
+    from shardctl.transforms.recipe_files.reading import Check, StepSummary
 
 PROBLEMS_FOUND = 1
 
@@ -75,7 +75,7 @@ def check(file: str, output: Output, imports: bool) -> int:
     Exit codes: 0 no problems, 1 problems, 3 no such file.
     """
     with quick_imports():
-        from shardctl.transforms.recipe_files.checking import check_recipe
+        from shardctl.transforms.recipe_files.reading import check_recipe
 
     look_in_current_folder()
     found = check_recipe(Path(file), imports)
@@ -201,7 +201,7 @@ def schema(output: Output) -> None:
       #:schema ./recipe.schema.json        <- the first line of recipe.toml
     """
     with quick_imports():
-        from shardctl.transforms.recipe_files.checking import recipe_schema
+        from shardctl.transforms.recipe_files.reading import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
 

@@ -10,12 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.images.geometry import Size
 from shardctl.system.files import near_path, read_named
 from shardctl.system.text import printable
+from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.ready import recipe_file
-from shardctl.transforms.settings import SettingError
+from shardctl.transforms.settings import Json, SettingError, each_of, first_line
+from shardctl.transforms.table import definitions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -150,7 +153,7 @@ class RecipeFile:
 
     shown: str
     text: str
-    recipe: dict[str, Any]
+    recipe: Json
 
     @classmethod
     def read(cls, path: Path) -> RecipeFile | Problem:
@@ -205,7 +208,7 @@ class RecipeFile:
             return {}
 
 
-def load_recipe(path: Path) -> dict[str, Any]:
+def load_recipe(path: Path) -> Json:
     """Read a recipe file, or a ready recipe by its @NAME, as plain data.
 
     Raises UsageError, naming the line, if a value is wrong, and InputError if there is no such
@@ -232,3 +235,111 @@ def _toml_problem(shown: str, text: str, message: str) -> Problem:
         line = text.rstrip("\n").count("\n") + 1
     hint = "" if shown.endswith(".toml") else "; `shardctl recipe show @imagenet` prints one"
     return Problem(shown, line, column, "", printable(f"not a TOML file: {message}{hint}"))
+
+
+# --- what is wrong with a file, and what it does ---
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """A step of a recipe. `settings` has all of them, defaults too; `does` is a sentence.
+
+    `moves` are the annotations that stay right beside an image that it has changed, None for what
+    is not a step of images. `size` is the (width, height) of every image after it, where the recipe
+    fixes it.
+    """
+
+    name: str
+    settings: Json
+    does: str
+    random: bool
+    samples: int
+    moves: tuple[str, ...] | None
+    size: Size | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A recipe file that was checked. `recipe` is None if there are problems."""
+
+    file: str
+    problems: tuple[Problem, ...]
+    recipe: Recipe | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def steps(self) -> tuple[StepSummary, ...]:
+        """What the recipe does, step by step."""
+        return summaries(self.recipe.transform) if self.recipe else ()
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """The annotations that all steps of images can move."""
+        moved = [step.moves for step in self.steps if step.moves is not None]
+        return tuple(sorted(EVERYTHING.intersection(*moved)))
+
+
+def check_recipe(path: Path, imports: bool = False) -> Check:
+    """Find everything that is wrong with a recipe file. `imports` says whether to import the
+    functions that it names.
+
+    Raises InputError if there is no such file, or it cannot be read.
+    """
+    file = RecipeFile.read(path)
+    if isinstance(file, Problem):
+        return Check(file.file, (file,), None)
+    recipe, errors = Recipe.examined(file.recipe)
+    if recipe is not None and imports:
+        for place, step in enumerate(recipe.transform):
+            try:
+                step.loaded()
+            except InstallError as error:
+                errors.append(SettingError(str(error), "transform", place))
+            except UsageError as error:
+                errors += [each.within("transform", place) for each in each_of(error)]
+    problems = sorted(
+        (file.problem(error) for error in errors),
+        key=lambda problem: (problem.line or 0, problem.column or 0),
+    )
+    return Check(file.shown, tuple(problems), recipe if not problems else None)
+
+
+def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
+    """Return what each step does."""
+    found: list[StepSummary] = []
+    size: Size | None = None
+    for step in steps:
+        samples, moves = 1, None
+        if isinstance(step, ImageTransform):
+            size, samples, moves = step.output_size(size), step.samples, tuple(sorted(step.moves))
+        elif isinstance(step, SampleTransform):
+            size = None  # a person's function may change it
+        found.append(
+            StepSummary(
+                step.name,
+                step.settings(),
+                first_line(type(step)),
+                step.random,
+                samples,
+                moves,
+                size,
+            )
+        )
+    return tuple(found)
+
+
+def recipe_schema() -> Json:
+    """Return the JSON schema: draft 7, which the TOML plugins of editors know."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "shardctl recipe",
+        "description": "What is done to every input of a dataset, and how the result is stored.",
+        "type": "object",
+        "properties": Recipe.properties(),
+        "additionalProperties": False,
+        "definitions": definitions(),
+    }
