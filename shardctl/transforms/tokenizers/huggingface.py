@@ -36,7 +36,6 @@ from shardctl.transforms.tokenizers.base import (
     Ids,
     Rows,
     Tokenizer,
-    TokenizerKind,
     TokensInText,
     joined,
     longer_than,
@@ -471,6 +470,3 @@ def open_file(where: Path, engine: str) -> HuggingFace:
     near = [where.with_name(name) for name in BESIDE] if where.name == FILE else []
     beside = {path.name: path.read_bytes() for path in near if path.is_file()}
     return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)
-
-
-KIND = TokenizerKind("a tokenizer.json or a folder with one", FILE, open_file)

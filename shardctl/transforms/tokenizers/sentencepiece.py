@@ -10,14 +10,12 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.system.packages import needed
-from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import (
     MOST,
     Encoded,
     Ids,
     Rows,
     Tokenizer,
-    TokenizerKind,
     joined,
     longer_than,
 )
@@ -81,10 +79,3 @@ class SentencePiece(Tokenizer):
         """Return the number of a piece."""
         number = int(self._model.PieceToId(token))
         return number if self._model.IdToPiece(number) == token else None
-
-
-KIND = TokenizerKind(
-    "a SentencePiece .model",
-    FILE,
-    lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where))),
-)
