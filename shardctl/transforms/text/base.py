@@ -60,19 +60,13 @@ def require_text(given: pa.Schema, who: str) -> None:
         return
     if TOKENS in given.names:
         raise InputError(f"{who} takes texts, and the step before it has made tokens of them")
-    is_there = (
-        f"the field {TEXT} is {given.field(place).type}"
-        if place >= 0
-        else f"they have {_listed(given)}"
-    )
+    is_there = f"they have {', '.join(map(printable, given.names)) or 'no fields'}"
+    if place >= 0:
+        is_there = f"the field {TEXT} is {given.field(place).type}"
     raise InputError(
         f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names the "
         "field of texts"
     )
-
-
-def _listed(given: pa.Schema) -> str:
-    return ", ".join(map(printable, given.names)) or "no fields"
 
 
 class TextStep(BatchTransform):

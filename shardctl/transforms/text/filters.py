@@ -429,39 +429,25 @@ class FilterGopherRepetition(TextFilter, step="filter_gopher_repetition"):
         words = Words(texts)
         # texts whose n-grams matter: no rule before has rejected them
         open_ = np.ones(len(texts), bool)
-        kinds = (
-            ("line", words.lines(), self.max_duplicate_lines, self.max_duplicate_line_chars),
-            (
-                "paragraph",
-                words.paragraphs(),
-                self.max_duplicate_paragraphs,
-                self.max_duplicate_paragraph_chars,
-            ),
-        )
-        for what, spans, most, most_chars in kinds:
+        for what, spans in (("line", words.lines()), ("paragraph", words.paragraphs())):
             count, characters = duplicate_shares(words, spans)
-            rules = (
-                Rule(f"gopher-duplicate-{what}s", f"share of duplicate {what}s", count, most=most),
-                Rule(
-                    f"gopher-duplicate-{what}-chars",
-                    f"share of characters in duplicate {what}s",
-                    characters,
-                    most=most_chars,
-                ),
-            )
-            for rule in rules:
+            for said, kind, values in (
+                ("share of", f"{what}s", count),
+                ("share of characters in", f"{what}_chars", characters),
+            ):
+                rule = Rule(
+                    f"gopher-duplicate-{kind.replace('_', '-')}",
+                    f"{said} duplicate {what}s",
+                    values,
+                    most=getattr(self, f"max_duplicate_{kind}"),
+                )
                 open_ &= ~rule.broken()
                 yield rule
         limits = dict(zip(N_GRAMS, (*self.top_ngrams, *self.duplicate_ngrams), strict=True))
         for n, covered in _covered_by_n_grams(words, open_):
-            what = "the most common" if n < 5 else "duplicate"
-            name = f"gopher-{'top' if n < 5 else 'duplicate'}-{n}-gram"
-            rule = Rule(
-                name,
-                f"share of characters in {what} {n}-gram{'s' * (n > 4)}",
-                covered,
-                most=limits[n],
-            )
+            kind, what = ("top", "the most common") if n < 5 else ("duplicate", "duplicate")
+            said = f"share of characters in {what} {n}-gram{'s' * (n > 4)}"
+            rule = Rule(f"gopher-{kind}-{n}-gram", said, covered, most=limits[n])
             open_ &= ~rule.broken()
             yield rule
 

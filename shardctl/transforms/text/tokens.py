@@ -116,12 +116,8 @@ class TokenStep(BatchTransform):
 
     def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
         """Return the roles, with that of the tokens."""
-        return {
-            **given,
-            TOKENS: Tokens(
-                self.opened.vocabulary, self._role("eos"), self._role("pad"), self.opened.kept_as
-            ),
-        }
+        eos, pad = self._role("eos"), self._role("pad")
+        return {**given, TOKENS: Tokens(self.opened.vocabulary, eos, pad, self.opened.kept_as)}
 
     def _role(self, role: str) -> int | None:
         """Return the token of a role. Raises SettingError if the one that the setting names is
