@@ -117,7 +117,11 @@ class Transform(Settings, ABC):
         `folder` has the `files` of a step that was loaded before: that of a dataset, or of a job.
         Raises UsageError if it cannot be used, InputError if a file cannot be read.
         """
+        self.prepare()
         return self
+
+    def prepare(self) -> None:
+        """Find what the work needs, such as a package. Raises UsageError, InstallError."""
 
     @property
     def files(self) -> dict[str, bytes]:

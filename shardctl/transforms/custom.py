@@ -305,11 +305,10 @@ class Model(GroupTransform, step="model"):
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
     arguments: str = setting(TABLE, "{}", "A table with the keywords for the class.")
 
-    def loaded(self, folder: Path | None = None) -> Transform:
+    def prepare(self) -> None:
         """Import the class, to be sure that it can be used. No object is made. Raises
         UsageError."""
         self._class  # noqa: B018 - imported once, and kept
-        return self
 
     def code_digest(self) -> str | None:
         """Return the digest of what decides what the class does, and of its `version`."""

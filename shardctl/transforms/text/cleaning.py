@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import unicodedata
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,11 +180,10 @@ class Html(TextTransform, step="html"):
         Flag(), True, "Take the tags out; false: only make character references characters."
     )
 
-    def loaded(self, folder: Path | None = None) -> Html:
-        """Return this step, having found the parser. Raises InstallError."""
+    def prepare(self) -> None:
+        """Find the parser. Raises InstallError."""
         if self.tags:
             _parser()
-        return self
 
     def versions(self) -> tuple[str, ...]:
         """Return that of the parser, and of what is text: 1 had none of that in pictures and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -150,11 +149,10 @@ class Replace(TextStep, step="replace"):
         if self.engine == "re2" and refused:
             raise SettingError(f"pattern is not valid for RE2: {refused}", "pattern")
 
-    def loaded(self, folder: Path | None = None) -> Replace:
-        """Return this step, having tried the pattern. Raises SettingError, InstallError."""
+    def prepare(self) -> None:
+        """Try the pattern. Raises SettingError, InstallError."""
         if not self._by_re2:
             _compiled(self.pattern, self.replacement)
-        return self
 
     @property
     def _by_re2(self) -> bool:

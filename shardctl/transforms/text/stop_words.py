@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,11 +41,10 @@ class StopWords(TextTransform, step="stop_words"):
     also: tuple[str, ...] = ALSO
     keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
 
-    def loaded(self, folder: Path | None = None) -> StopWords:
-        """Return this step, having found the words. Raises SettingError for an unknown language,
+    def prepare(self) -> None:
+        """Find the words. Raises SettingError for an unknown language,
         InstallError."""
         stop_words(self.language, self.name)
-        return self
 
     made_by = ("stopwordsiso", "unidata")
 
@@ -83,11 +81,10 @@ class FilterStopWords(TextFilter, step="filter_stop_words"):
     def __post_init__(self) -> None:
         check_limits(self)
 
-    def loaded(self, folder: Path | None = None) -> FilterStopWords:
-        """Return this step, having found the words. Raises SettingError for an unknown language,
+    def prepare(self) -> None:
+        """Find the words. Raises SettingError for an unknown language,
         InstallError."""
         stop_words(self.language, self.name)
-        return self
 
     made_by = ("stopwordsiso", "unidata")
 
@@ -181,10 +178,9 @@ class Segment(TextTransform, step="segment"):
         if not self.separator:
             raise SettingError("separator must not be empty", "separator")
 
-    def loaded(self, folder: Path | None = None) -> Segment:
-        """Return this step, having found the package. Raises InstallError."""
+    def prepare(self) -> None:
+        """Find the package. Raises InstallError."""
         _rjieba()
-        return self
 
     made_by = ("rjieba",)
 
