@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.images import pixels
 from shardctl.images.geometry import Colour, Matrix, Size, moving
@@ -222,7 +222,7 @@ _MAPS: dict[str, Callable[[Size, float], Matrix]] = {
 }
 """The operations that move pixels: the map from the output to the image."""
 
-_VALUES: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+_VALUES: dict[str, Callable[[Image, float], Image]] = {
     "brightness": lambda image, more: pixels.brightness(image, 1 + more),
     "saturation": lambda image, more: pixels.saturation(image, 1 + more),
     "contrast": lambda image, more: pixels.contrast(image, 1 + more),

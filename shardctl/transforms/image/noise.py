@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.images import pixels
 from shardctl.system.options import Number, Whole, Word, setting
@@ -23,7 +23,7 @@ class GaussianNoise(PixelTransform, step="gaussian_noise"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw the noise."""
         return pixels.gaussian_noise(image, rng, self.mean, between(self.sigma, rng))
 
@@ -36,7 +36,7 @@ class SaltAndPepper(PixelTransform, step="salt_and_pepper"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw the pixels."""
         return pixels.salt_and_pepper(image, rng, between(self.amount, rng), self.salt)
 
@@ -70,7 +70,7 @@ class Jpeg(PixelTransform, step="jpeg"):
         """Whether the quality is drawn."""
         return self.quality[0] < self.quality[1]
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Encode and decode."""
         low, high = self.quality
         return pixels.jpeg(image, whole(rng, low, high) if low < high else low)
@@ -96,7 +96,7 @@ class GaussianBlur(PixelTransform, step="gaussian_blur"):
         """Whether sigma is drawn."""
         return self.sigma[0] < self.sigma[1]
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Blur."""
         return pixels.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
@@ -406,7 +406,7 @@ def _image_name(record: Sample) -> str:
     return str(record["image"]["path"] or record["key"])
 
 
-def _encoded(pixels: Pixels | Image.Image, name: str, store: ImageEncoding) -> dict[str, Any]:
+def _encoded(pixels: Pixels | Image, name: str, store: ImageEncoding) -> dict[str, Any]:
     """Return the encoded image, and its name with the ending of its format: that of its file, or
     the key of its record."""
     stem, _, ending = name.rpartition(".")
