@@ -37,7 +37,7 @@ from shardctl.transforms.base import (
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
-from shardctl.transforms.table import OWN, TOKEN_STEPS, TRANSFORMS, Steps
+from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
 
@@ -127,7 +127,7 @@ class Recipe(RecipeKeys):
     """
 
     transform: tuple[Transform, ...] = setting(
-        Steps(), (), "The steps, in the order in which they are done."
+        STEPS, (), "The steps, in the order in which they are done."
     )
 
     @classmethod

@@ -28,7 +28,7 @@ from shardctl.system.options import (
     setting,
 )
 from shardctl.transforms.duplicates.rule import DISTANCE, KEEP_ALL, SIMILARITY
-from shardctl.transforms.settings import PROBABILITY, Checked, Names, OrWord, Settings, Sides
+from shardctl.transforms.settings import NAMES, PROBABILITY, Checked, OrWord, Settings, Sides
 
 if TYPE_CHECKING:
     from shardctl.format.shard import Compression
@@ -247,7 +247,7 @@ class RecipeKeys(Settings):
         heading=READING,
     )
     columns: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
         "Names of the columns of CSV files without a header.",
         metavar="A,B,…",
@@ -262,7 +262,7 @@ class RecipeKeys(Settings):
         heading=READING,
     )
     null_values: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
         "Texts that mean a missing value in CSV files and labels files, such as NA,null. Default: "
         "none (`shardctl help inputs`).",
@@ -346,7 +346,7 @@ class RecipeKeys(Settings):
         omit_default=True,
     )
     unmoved: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
         "Fields that stay right when steps move the pixels of the image. Without this, known "
         "places, masks and other images are refused, and other numbers named in a note.",
@@ -355,7 +355,7 @@ class RecipeKeys(Settings):
         omit_default=True,
     )
     mask_fields: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
         "Fields of records that are masks: images with one number for each pixel of their image. "
         "They move with it, as in the loader. Default: if steps move pixels, fields with names and "

@@ -242,30 +242,25 @@ COLOUR = Checked(
 """A colour: one number for grey, or [red, green, blue], 0 to 255 each."""
 
 
-class Names(ValueType):
-    """Different names: a list, or one string with commas between them."""
+def _names(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    listed = isinstance(names, list | tuple) and all(
+        isinstance(name, str) and name for name in names
+    )
+    if not listed or len(set(names)) < len(names):
+        raise ValueError("must be different names, such as id,text,label")
+    return tuple(names)
 
-    def __init__(self) -> None:
-        super().__init__("str | Sequence[str]")
 
-    def read(self, value: Any) -> tuple[str, ...]:
-        """Return the names."""
-        names = value.split(",") if isinstance(value, str) else value
-        listed = isinstance(names, list | tuple) and all(
-            isinstance(name, str) and name for name in names
-        )
-        if not listed or len(set(names)) < len(names):
-            raise ValueError("must be different names, such as id,text,label")
-        return tuple(names)
+_NAME = {"type": "string", "minLength": 1}
 
-    def write(self, value: tuple[str, ...]) -> list[str]:
-        """Return a list of them."""
-        return list(value)
-
-    def schema(self) -> Json:
-        """Return the schema of a list, and of a string."""
-        name = {"type": "string", "minLength": 1}
-        return {"anyOf": [{"type": "array", "items": name, "uniqueItems": True}, name]}
+NAMES = Checked(
+    _names,
+    {"anyOf": [{"type": "array", "items": _NAME, "uniqueItems": True}, _NAME]},
+    list,
+    "str | Sequence[str]",
+)
+"""Different names: a list, or one string with commas between them."""
 
 
 def _table(value: Any) -> str:

@@ -8,10 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.system.options import ValueType
 from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import BatchTransform, ImageTransform, Transform, settings_of
-from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
+from shardctl.transforms.settings import Checked, Json, SettingError, each_of, raise_any
 
 _MODULES = {
     "image.views": """resize letterbox pad crop random_crop random_resized_crop five_crop ten_crop
@@ -92,31 +91,26 @@ def unknown_step(name: Any) -> str:
     return unknown("step", name, TRANSFORMS, LISTING)
 
 
-class Steps(ValueType):
-    """A list of steps, each with its `name` and its settings."""
+def _steps_of(value: Any) -> tuple[Transform, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of steps: [[transform]] with two brackets")
+    steps: list[Transform] = []
+    errors: list[SettingError] = []
+    for number, given in enumerate(value):
+        try:
+            steps.append(parse_step(given))
+        except SettingError as error:
+            errors += [each.within(number) for each in each_of(error)]
+    raise_any(errors)
+    return tuple(steps)
 
-    def read(self, value: Any) -> tuple[Transform, ...]:
-        """Return the steps. Raises SettingError with all that is wrong."""
-        if not isinstance(value, list | tuple):
-            raise ValueError("must be a list of steps: [[transform]] with two brackets")
-        steps: list[Transform] = []
-        errors: list[SettingError] = []
-        for number, given in enumerate(value):
-            try:
-                steps.append(parse_step(given))
-            except SettingError as error:
-                errors += [each.within(number) for each in each_of(error)]
-        raise_any(errors)
-        return tuple(steps)
 
-    def write(self, value: tuple[Transform, ...]) -> list[Json]:
-        """Return the steps as a recipe has them."""
-        return [settings_of(step) for step in value]
-
-    def schema(self) -> Json:
-        """Return the schema of a list of steps, whichever they are: each is as the definition
-        `step` says."""
-        return {"type": "array", "items": {"$ref": "#/definitions/step"}}
+STEPS = Checked(
+    _steps_of,
+    {"type": "array", "items": {"$ref": "#/definitions/step"}},
+    lambda steps: [settings_of(step) for step in steps],
+)
+"""A list of steps, each with its `name` and its settings: each is as the definition `step` says."""
 
 
 def definitions() -> Json:

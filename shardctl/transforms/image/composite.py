@@ -12,12 +12,12 @@ from shardctl.system.options import setting
 from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import PROBABILITY, Checked, Numbers, SettingError, raise_any
-from shardctl.transforms.table import Steps
+from shardctl.transforms.table import STEPS
 
 
 def _inside(value: Any) -> tuple[ImageTransform, ...]:
     """Return steps each of which changes the image and makes one sample of each."""
-    steps = Steps().read(value)
+    steps = STEPS.read(value)
     if not steps:
         raise ValueError("must have at least one step")
     inside = [step for step in steps if isinstance(step, ImageTransform) and step.samples == 1]
@@ -31,7 +31,7 @@ def _inside(value: Any) -> tuple[ImageTransform, ...]:
     return tuple(inside)
 
 
-STEPS_INSIDE = Checked(_inside, {**Steps().schema(), "minItems": 1}, Steps().write)
+STEPS_INSIDE = Checked(_inside, {**STEPS.schema(), "minItems": 1}, STEPS.write)
 
 
 class InOrder(ImageTransform, step="sequence"):

@@ -19,7 +19,7 @@ from shardctl.transforms.base import (
     RejectRow,
     check_limits,
 )
-from shardctl.transforms.settings import PROBABILITY, Names, Numbers
+from shardctl.transforms.settings import NAMES, PROBABILITY, Numbers
 from shardctl.transforms.text.base import (
     Rule,
     TextFilter,
@@ -128,7 +128,7 @@ class FilterC4(TextStep, step="filter_c4"):
     """
 
     endings: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (".", "?", "!", '"', "”"),
         "A line must end with one of these, and not with an ellipsis (...).",
     )
@@ -142,12 +142,12 @@ class FilterC4(TextStep, step="filter_c4"):
         COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper)."
     )
     line_phrases: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         ("javascript", *POLICY),
         "A line with one of these is removed, in any case. The paper has javascript alone.",
     )
     text_phrases: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         ("lorem ipsum", "{"),
         "A text with one of these is rejected, in any case: add words that you do not want.",
     )
@@ -209,7 +209,7 @@ class FilterFineweb(TextFilter, step="filter_fineweb"):
         PROBABILITY, 0.12, "The share of lines that end with punctuation must be over this."
     )
     punctuation: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (".", "?", "!", '"', "'", "”", "’", "。", "？", "！"),
         "What a line may end with; the first five are those of the code.",
     )
@@ -286,7 +286,7 @@ class FilterGopher(TextFilter, step="filter_gopher"):
         PROBABILITY, 0.9, "Largest share of lines that start with a bullet."
     )
     bullets: tuple[str, ...] = setting(
-        Names(), ("•", "-"), "What a bullet is. The paper does not say; datatrove has these."
+        NAMES, ("•", "-"), "What a bullet is. The paper does not say; datatrove has these."
     )
     max_ellipsis_lines: float = setting(
         PROBABILITY, 0.3, "Largest share of lines that end with an ellipsis."
@@ -296,7 +296,7 @@ class FilterGopher(TextFilter, step="filter_gopher"):
         COUNT, 2, "How many of stop_words a text must have, each counted once; 0 for any language."
     )
     stop_words: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         ("the", "be", "to", "of", "and", "that", "have", "with"),
         "These words, in lower or upper case.",
     )

@@ -15,7 +15,7 @@ from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
-from shardctl.transforms.settings import PROBABILITY, Names, SettingError
+from shardctl.transforms.settings import NAMES, PROBABILITY, SettingError
 from shardctl.transforms.text.base import Rule, TextFilter, TextTransform, where
 from shardctl.transforms.text.words import (
     Mask,
@@ -28,7 +28,7 @@ from shardctl.transforms.text.words import (
 )
 
 LANGUAGE = setting(Text(), help="The language, by its code of ISO 639-1: en, de, zh, …")
-ALSO = setting(Names(), (), "More words that count as stop words.")
+ALSO = setting(NAMES, (), "More words that count as stop words.")
 INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
@@ -39,7 +39,7 @@ class StopWords(TextTransform, step="stop_words"):
 
     language: str = LANGUAGE
     also: tuple[str, ...] = ALSO
-    keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
+    keep: tuple[str, ...] = setting(NAMES, (), "Words of the list that stay, such as not.")
 
     def prepare(self) -> None:
         """Find the words. Raises SettingError for an unknown language,
