@@ -163,7 +163,7 @@ READY = sorted((ROOT / "docs" / "recipes").glob("*.toml"))
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
 def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(path, photos, tmp_path):
-    from shardctl.transforms.recipe_files.checking import check_recipe
+    from shardctl.transforms.recipe_files.reading import check_recipe
 
     found = check_recipe(path)
     assert [str(problem) for problem in found.problems] == []

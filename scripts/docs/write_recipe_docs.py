@@ -9,7 +9,7 @@ from typing import Any
 
 from shardctl.system.options import declared_in
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.checking import recipe_schema
+from shardctl.transforms.recipe_files.reading import recipe_schema
 from shardctl.transforms.settings import first_line
 from shardctl.transforms.table import TRANSFORMS
 

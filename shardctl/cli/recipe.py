@@ -1,26 +1,23 @@
 """`shardctl recipe`: check, show and describe recipe files."""
 
 from __future__ import annotations
-
+import click
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
-
-from shardctl.cli.command import Group, option
-from shardctl.cli.output import Output, output_options, print_json, print_table, warn
+from shardctl.cli.command import (Group, option)
+from shardctl.cli.output import (Output, output_options, print_json, print_table, warn)
 from shardctl.errors import UsageError
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.text import counted, printable
-from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
+from shardctl.system.text import (counted, printable)
+from shardctl.transforms.recipe_files.ready import (MARK, ready_recipes, ready_text)
+from typing import (Any, TYPE_CHECKING)
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
-    from shardctl.transforms.recipe_files.checking import Check
+    from shardctl.transforms.recipe_files.reading import (Check, StepSummary)
 
 PROBLEMS_FOUND = 1
 
@@ -75,7 +72,7 @@ def check(file: str, output: Output, imports: bool) -> int:
     Exit codes: 0 no problems, 1 problems, 3 no such file.
     """
     with quick_imports():
-        from shardctl.transforms.recipe_files.checking import check_recipe
+        from shardctl.transforms.recipe_files.reading import check_recipe
 
     look_in_current_folder()
     found = check_recipe(Path(file), imports)
@@ -201,7 +198,7 @@ def schema(output: Output) -> None:
       #:schema ./recipe.schema.json        <- the first line of recipe.toml
     """
     with quick_imports():
-        from shardctl.transforms.recipe_files.checking import recipe_schema
+        from shardctl.transforms.recipe_files.reading import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.errors import Rejection
 from shardctl.format.roles import Role, Sample
@@ -117,7 +117,11 @@ class Transform(Settings, ABC):
         `folder` has the `files` of a step that was loaded before: that of a dataset, or of a job.
         Raises UsageError if it cannot be used, InputError if a file cannot be read.
         """
+        self.prepare()
         return self
+
+    def prepare(self) -> None:
+        """Find what the work needs, such as a package. Raises UsageError, InstallError."""
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -215,7 +219,7 @@ class PixelTransform(ImageTransform):
     in_place = True
 
     @abstractmethod
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Return the changed RGB image, of the same size."""
 
     def apply(self, picture: Picture, rng: Rng) -> None:
@@ -347,7 +351,7 @@ def settings_of(step: Transform) -> dict[str, Any]:
     return {"name": step.name, **step.settings()}
 
 
-Decoded = Callable[[], Image.Image]
+Decoded = Callable[[], Image]
 """Gives the upright RGB picture, decoded when it is first asked for; a JPEG at a scale that is
 enough for what is measured."""
 

@@ -74,8 +74,12 @@ def code_digest(target: str, code: Any) -> str | None:
         files = {module: _module_digest(target, module) for module in modules}
         told = json.dumps([version, files], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()
+    try:
+        source = inspect.getsourcefile(_innermost(code))
+    except TypeError:  # it is part of Python, or of a compiled module
+        source = None
     module = sys.modules.get(target.partition(":")[0])
-    paths = dict.fromkeys((_source_file(_innermost(code)), getattr(module, "__file__", None)))
+    paths = dict.fromkeys((source, getattr(module, "__file__", None)))
     digests = [hashlib.sha256(_read(path)).hexdigest() for path in paths if path]
     if len(digests) < 2:
         return digests[0] if digests else None
@@ -108,13 +112,6 @@ def _innermost(function: Any) -> Any:
     if inspect.ismethod(function):
         return function.__func__
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
-
-
-def _source_file(code: Any) -> str | None:
-    try:
-        return inspect.getsourcefile(code)
-    except TypeError:  # it is part of Python, or of a compiled module
-        return None
 
 
 def _read(path: str) -> bytes:
@@ -179,19 +176,15 @@ def _module_digest(target: str, name: str) -> str:
         raise UsageError(
             f"transform {target}: cannot import {name}, which it depends on ({error})"
         ) from error
-    files = [
-        file
-        for folder in getattr(module, "__path__", ())
-        for file in sorted(Path(folder).rglob("*.py"))
-    ]
+    folders = getattr(module, "__path__", ())
+    files = [file for folder in folders for file in sorted(Path(folder).rglob("*.py"))]
     if not files and getattr(module, "__file__", None):
         files = [Path(str(module.__file__))]
     if not files:
         raise UsageError(f"transform {target}: {name}, which it depends on, has no file")
     try:
-        return hashlib.sha256(
-            b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)
-        ).hexdigest()
+        digests = [hashlib.sha256(read_bytes(file)).digest() for file in files]
+        return hashlib.sha256(b"".join(digests)).hexdigest()
     except OSError as error:
         raise UsageError(
             f"transform {target}: a file of {name}, which it depends on, cannot be read ({error})"
@@ -312,11 +305,10 @@ class Model(GroupTransform, step="model"):
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
     arguments: str = setting(TABLE, "{}", "A table with the keywords for the class.")
 
-    def loaded(self, folder: Path | None = None) -> Transform:
+    def prepare(self) -> None:
         """Import the class, to be sure that it can be used. No object is made. Raises
         UsageError."""
         self._class  # noqa: B018 - imported once, and kept
-        return self
 
     def code_digest(self) -> str | None:
         """Return the digest of what decides what the class does, and of its `version`."""
@@ -364,11 +356,9 @@ class Model(GroupTransform, step="model"):
                 f"transform {self.target}: is not a class; a step model needs one, and custom "
                 "takes functions"
             )
-        call = next(
-            (vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None
-        )
-        takes = _takes(call, None, []) if call is not None and not _is_other(call) else False
-        if not takes:
+        calls = (vars(base).get("__call__") for base in found.__mro__)
+        call = next(filter(None, calls), None)
+        if call is None or _is_other(call) or not _takes(call, None, []):
             raise UsageError(
                 f"transform {self.target}: needs an ordinary method __call__, which is called with "
                 "a list of samples"

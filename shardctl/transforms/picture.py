@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.images.codecs.image import Pixels, TooManyPixels
 from shardctl.images.codecs.resampling import pixels_of, resampled
@@ -26,17 +26,17 @@ class Picture:
         self.part = part
         self.max_pixels = max_pixels
         self._stages: list[Stage] = []
-        self._base: Image.Image | None = None
+        self._base: Image | None = None
         self._base_size = size
 
     @classmethod
-    def of(cls, image: Image.Image) -> Picture:
+    def of(cls, image: Image) -> Picture:
         """Return the picture of an image that is there."""
         picture = cls(image.size)
         picture._settle(image)
         return picture
 
-    def begin(self, image: Image.Image) -> None:
+    def begin(self, image: Image) -> None:
         """Give the picture what its pixels are taken from: the decoded image, which may be smaller
         than its size."""
         self._base = image
@@ -60,7 +60,7 @@ class Picture:
         return [*self._stages, stage]
 
     @property
-    def image(self) -> Image.Image:
+    def image(self) -> Image:
         """The pixels of what is seen, RGB."""
         assert self._base is not None, "`begin` comes first"
         if not self._is_settled() or self._base.size != self._base_size:
@@ -71,7 +71,7 @@ class Picture:
         return self._base
 
     @image.setter
-    def image(self, image: Image.Image) -> None:
+    def image(self, image: Image) -> None:
         assert image.size == self.size, "a step that changes pixels keeps the size"
         self._settle(image)
 
@@ -101,7 +101,7 @@ class Picture:
         self._stages = self._stages_with(stage)
         self._settle(resampled(image, stage))
 
-    def _settle(self, image: Image.Image) -> None:
+    def _settle(self, image: Image) -> None:
         self._base, self._base_size = image, image.size
         self.look = View.whole(self._base_size)
 

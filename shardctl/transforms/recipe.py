@@ -37,8 +37,7 @@ from shardctl.transforms.base import (
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
-from shardctl.transforms.stored_recipe import OWN
-from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
+from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
 
@@ -128,7 +127,7 @@ class Recipe(RecipeKeys):
     """
 
     transform: tuple[Transform, ...] = setting(
-        Steps(), (), "The steps, in the order in which they are done."
+        STEPS, (), "The steps, in the order in which they are done."
     )
 
     @classmethod
@@ -219,21 +218,14 @@ class Recipe(RecipeKeys):
         ]
         return pa.schema(marked, fields.metadata)
 
-    @classmethod
-    def reading_of(cls, given: Json) -> Reading:
-        """Return how records are read by a recipe whose kind need not be decided yet. Raises
-        SettingError."""
-        return cls._of_given(given).reading
+    @property
+    def image_source(self) -> str | None:
+        """The field that is chosen as the image, None if none is."""
+        return next((old for old, new in self.chosen_fields.items() if new == "image"), None)
 
     @classmethod
-    def image_source(cls, given: Json) -> str | None:
-        """Return the field that a recipe chooses as the image, None if it chooses none. Raises
-        SettingError."""
-        chosen = cls._of_given(given).chosen_fields
-        return next((old for old, new in chosen.items() if new == "image"), None)
-
-    @classmethod
-    def _of_given(cls, given: Json) -> Recipe:
+    def draft(cls, given: Json) -> Recipe:
+        """Build a recipe whose kind need not be decided yet. Raises SettingError."""
         values, errors = cls.values(given)
         raise_any(errors)
         return cls(**values)

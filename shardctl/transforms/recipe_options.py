@@ -28,7 +28,7 @@ from shardctl.system.options import (
     setting,
 )
 from shardctl.transforms.duplicates.rule import DISTANCE, KEEP_ALL, SIMILARITY
-from shardctl.transforms.settings import PROBABILITY, Checked, Names, OrWord, Settings, Sides
+from shardctl.transforms.settings import NAMES, PROBABILITY, Checked, OrWord, Settings, Sides
 
 if TYPE_CHECKING:
     from shardctl.format.shard import Compression
@@ -143,11 +143,9 @@ class RecipeKeys(Settings):
     kind: str = setting(
         Word(*KINDS),
         UNDECIDED,
-        "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: the "
-        "rows of .csv, .json, .parquet"
-        " and the like. auto: decided by the content of the sources. A format: like auto, but only "
-        "files of this format are"
-        " read.",
+        "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: rows of "
+        ".csv, .json, .parquet and the like. auto: decided by the sources. A format: like auto, "
+        "with files of this format alone.",
         heading=READING,
     )
     store: ImageEncoding | None = setting(
@@ -157,8 +155,7 @@ class RecipeKeys(Settings):
         ),
         None,
         "How images are stored: source (the original bytes), jpeg:QUALITY, png, webp:QUALITY, raw "
-        "(pixels), or none. Default:"
-        " source, or jpeg:90 if a step changes the image.",
+        "(pixels), or none. Default: source, or jpeg:90 if a step changes the image.",
         metavar="HOW",
         heading=STORAGE,
         brief="raw (pixels), jpeg:90, png, webp:80 or source",
@@ -170,8 +167,7 @@ class RecipeKeys(Settings):
         ),
         None,
         "Compression of the blocks: none, lz4, zstd or zstd:LEVEL. auto: zstd:3 for text and "
-        "tables; images and packed tokens"
-        " are not compressed.",
+        "tables, none for images and packed tokens.",
         metavar="HOW",
         heading=STORAGE,
     )
@@ -181,9 +177,8 @@ class RecipeKeys(Settings):
     group: GroupRule | None = setting(
         Parsed("shardctl.sources.splits:GroupRule.parse"),
         None,
-        "With --split train=0.9,val=0.1: keep a group in one split. FIELD is a column of the "
-        "labels file or a field of the"
-        " records; REGEX finds its one (group) in the keys.",
+        "With --split train=0.9,val=0.1: keep a group in one split. FIELD: a column of the labels "
+        "file, or a field of the records. REGEX: its one (group) in the keys.",
         metavar="FIELD|REGEX",
         heading=SPLITS,
         omit_default=True,
@@ -201,8 +196,7 @@ class RecipeKeys(Settings):
     truncated: str = setting(
         Word("reject", "keep"),
         "reject",
-        "Truncated images: reject them, or keep the part that can be read and fill the rest with "
-        "grey.",
+        "Truncated images: reject them, or keep what can be read and fill the rest with grey.",
         heading=IMAGES,
     )
     gray16: GrayRange | None = setting(
@@ -228,15 +222,11 @@ class RecipeKeys(Settings):
         ),
         KEEP_ALL,
         "keep: keep all. exact: reject an image with the same bytes, or the same text, as an "
-        "earlier one. similar or"
-        " similar:BITS: reject an image that looks like an earlier one. Up to BITS of the 64 bits "
-        "of their hashes differ,"
-        f" {DISTANCE} by default. near or near:SHARE: reject a text that is nearly the same as an "
-        "earlier one. At least SHARE"
-        f" of their 5-word sequences are the same, {SIMILARITY} by default. line, paragraph: drop "
-        "lines or paragraphs that an"
-        " earlier text had. For texts, this is the step deduplicate after the last step that "
-        "changes them.",
+        "earlier one. similar or similar:BITS: reject an image that looks like an earlier one: up "
+        f"to BITS of the 64 bits of their hashes differ, {DISTANCE} by default. near or near:SHARE: "
+        "reject a text that is nearly an earlier one: at least SHARE of their 5-word sequences are "
+        f"the same, {SIMILARITY} by default. line, paragraph: drop lines or paragraphs of earlier "
+        "texts. For texts, this is the step deduplicate after the last step that changes them.",
         metavar="WHICH",
         heading=STEPS,
         brief="reject duplicates: exact, similar or near",
@@ -251,13 +241,13 @@ class RecipeKeys(Settings):
     encoding: str = setting(
         Parsed("shardctl.sources.formats.encodings:known_encoding"),
         "utf-8",
-        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is guessed "
-        "for each file.",
+        "Encoding of text files, as Python calls it, for instance gbk. detect: guessed for each "
+        "file.",
         metavar="NAME",
         heading=READING,
     )
     columns: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
         "Names of the columns of CSV files without a header.",
         metavar="A,B,…",
@@ -266,17 +256,16 @@ class RecipeKeys(Settings):
     delimiter: str | None = setting(
         Checked(_delimiter, {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}),
         None,
-        "Character between the cells of CSV files, for instance ; or tab. Default: a comma, in "
-        ".tsv files a tab.",
+        "Character between the cells of CSV files, such as ; or tab. Default: a comma, in .tsv "
+        "files a tab.",
         metavar="C|tab",
         heading=READING,
     )
     null_values: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
-        "Texts that mean a missing value in the cells of CSV files and labels files, for instance "
-        "NA,null. Default: none"
-        " (`shardctl help inputs`).",
+        "Texts that mean a missing value in CSV files and labels files, such as NA,null. Default: "
+        "none (`shardctl help inputs`).",
         metavar="A,B,…",
         heading=READING,
         omit_default=True,
@@ -299,9 +288,8 @@ class RecipeKeys(Settings):
     key_field: str | None = setting(
         Text(),
         None,
-        "Field of the records with the keys of the samples. Each key must occur once. The field is "
-        "renamed to key. Default:"
-        " keys are made of the file and the number of the record, FILE#N.",
+        "Field of the records with the keys, each of which must occur once. It is renamed to key. "
+        "Default: keys are made of the file and the number of the record, FILE#N.",
         metavar="FIELD",
         heading=FIELDS,
         omit_default=True,
@@ -310,8 +298,8 @@ class RecipeKeys(Settings):
         Text(),
         None,
         "Field of a table with the images: bytes, paths, or structs of both. It is renamed to "
-        "image. Default: found by its"
-        " type and name. none, with --kind table: keep structs of bytes and path unchanged.",
+        "image. Default: found by its type and name. none, with --kind table: keep structs of bytes "
+        "and path.",
         metavar="FIELD|none",
         heading=FIELDS,
     )
@@ -319,8 +307,7 @@ class RecipeKeys(Settings):
         Word(*FORMATS),
         UNDECIDED,
         "Read only files of this format, such as webdataset or tfrecord. auto: files of any "
-        "format. You can also give the"
-        " format as the kind.",
+        "format. The kind can name it too.",
         heading=READING,
         omit_default=True,
     )
@@ -330,7 +317,7 @@ class RecipeKeys(Settings):
             python="str | Sequence[str] | Mapping[str, str]",
         ),
         None,
-        "Fields of the records to keep, and their new names: "
+        "Fields of the records to keep, with new names: "
         "image=image/encoded,label=image/class/label. Default: all.",
         metavar="NEW=OLD,…",
         heading=FIELDS,
@@ -344,8 +331,8 @@ class RecipeKeys(Settings):
         ),
         None,
         "Types of the fields of records: NAME:TYPE,… or a file with this text. A type is string, "
-        "int64, float64 or bool. Other"
-        " fields are left out. Default: all fields, with the types found in the records.",
+        "int64, float64 or bool. Other fields are left out. Default: all fields, with the types "
+        "found.",
         metavar="TYPES",
         heading=FIELDS,
     )
@@ -353,28 +340,26 @@ class RecipeKeys(Settings):
         KeptShare(),
         KEPT_SHARE,
         "When an image is cut: keep an object if at least this share of its area stays visible. "
-        "center: keep an object if its"
-        " centre stays visible.",
+        "center: if its centre does.",
         metavar="SHARE|center",
         heading=LABELS,
         omit_default=True,
     )
     unmoved: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
-        "Fields that are right as they are when steps move the pixels of the image. Without this, "
-        "known places, masks and other"
-        " images are refused, and other numbers named in a note.",
+        "Fields that stay right when steps move the pixels of the image. Without this, known "
+        "places, masks and other images are refused, and other numbers named in a note.",
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
     )
     mask_fields: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (),
         "Fields of records that are masks: images with one number for each pixel of their image. "
-        "They move with it, as in the"
-        " loader. Default: if steps move pixels, the fields with names and first values of masks.",
+        "They move with it, as in the loader. Default: if steps move pixels, fields with names and "
+        "first values of masks.",
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
@@ -536,10 +521,9 @@ SHORTCUTS = {
         "tokenize",
         "tokenizer",
         Written("str | Path"),
-        "Make tokens of the texts, after all other steps except packing. Give a tokenizer.json, a "
-        "folder with one, a"
-        " SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes "
-        "(`shardctl help text`).",
+        "Make tokens of the texts, after all other steps but packing: a tokenizer.json, a folder "
+        "with one, a SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, "
+        "or bytes (`shardctl help text`).",
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",
@@ -548,9 +532,8 @@ SHORTCUTS = {
         "tokenize_chat",
         "template",
         Written("str | Path"),
-        "With --tokenizer: make tokens of chats, and a mask of the tokens that count for the loss. "
-        "auto:"
-        " the template in the tokenizer's folder.",
+        "With --tokenizer: make tokens of chats, and a mask of those that count for the loss. auto: "
+        "the template in the tokenizer's folder.",
         TOKENS,
         metavar="auto|chatml|FILE",
     ),
@@ -558,8 +541,7 @@ SHORTCUTS = {
         "pack",
         "length",
         Whole(2),
-        "Pack the tokens of documents into blocks of L tokens. This is the last step, after "
-        "--tokenizer.",
+        "Pack the tokens of documents into blocks of L tokens: the last step, after --tokenizer.",
         TOKENS,
         metavar="L",
         brief="pack tokens into blocks of L tokens",
@@ -569,9 +551,8 @@ SHORTCUTS = {
         "method",
         Word("concat", "bfd", "none"),
         "How documents are packed. concat: in sequence, cut where a block ends. bfd: best-fit "
-        "decreasing; a document that fits"
-        " in a block is not cut. none: one row for each document, or for each piece of at most L "
-        "tokens.",
+        "decreasing, which cuts none that fits in a block. none: a row for each document, or for "
+        "each piece of at most L tokens.",
         TOKENS,
         otherwise="concat",
     ),
@@ -583,11 +564,9 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "recipe": Option(
         FilePath(),
         None,
-        "A recipe file (`shardctl help recipes`), or a ready recipe such as @imagenet (`shardctl "
-        "recipe list`). An option"
-        " replaces the key of the same name in the file. --resize, --crop, --random-crop and "
-        "--flip change the step in the"
-        " file.",
+        "A recipe file (`shardctl help recipes`), or a ready one such as @imagenet (`shardctl "
+        "recipe list`). An option replaces the key of its name; --resize, --crop, --random-crop and "
+        "--flip change the step in the file.",
         metavar="FILE.toml|@NAME",
         heading=STEPS,
         brief="a file with all steps and keys, or @imagenet",
@@ -596,8 +575,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
         Many(Text("hflip p=0.5")),
         (),
         "Add any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 "
-        "fill=[0, 0, 0]'. It is done after"
-        " the steps of the recipe and of the other options. May be given several times.",
+        "fill=[0, 0, 0]', after those of the recipe and of other options. May be given several "
+        "times.",
         metavar="'NAME KEY=VALUE…'",
         spelling="--step",
         heading=STEPS,
@@ -605,9 +584,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "transforms": Option(
         Many(Text(), alone=True),
         (),
-        "Your own function, called with each sample. Or your own class, such as a model: each "
-        "worker makes one object of it,"
-        " and calls it with lists of samples. May be given several times.",
+        "Your own function, called with each sample; or your own class, such as a model: each "
+        "worker makes one object, and calls it with lists of samples. May be given several times.",
         metavar="MODULE:NAME",
         spelling="--transform",
         heading=STEPS,

@@ -77,8 +77,9 @@ class Checked(ValueType):
         check: Callable[[Any], Any],
         form: Json,
         written: Callable[[Any], Any] = lambda value: value,
+        python: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__(python)
         self._check, self._form, self._written = check, form, written
 
     def read(self, value: Any) -> Any:
@@ -118,79 +119,10 @@ class OrWord(ValueType):
         return {"anyOf": [*form.get("anyOf", [form]), {"const": self.absent}]}
 
 
-def _list_of(items: Json, least: int | None, most: int | None) -> Json:
+def list_of(items: Json, least: int | None, most: int | None) -> Json:
     """Return the schema of a list, of any length where there are no limits."""
     length = {} if least is None else {"minItems": least, "maxItems": most}
     return {"type": "array", "items": items, **length}
-
-
-class Span(Number):
-    """Two rising numbers within limits. One number n alone stands for what `alone` says.
-
-    `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not
-    allowed.
-    """
-
-    def __init__(
-        self,
-        low: float = -math.inf,
-        high: float = math.inf,
-        above: bool = False,
-        alone: str = "none",
-        centre: float = 0.0,
-    ) -> None:
-        super().__init__(low, high, above)
-        self.alone, self.centre = alone, centre
-
-    def read(self, value: Any) -> Any:
-        """Return the two numbers."""
-        one = number_of(value)
-        if self.alone == "fixed" and math.isfinite(one):
-            value = one, one
-        if self.alone == "around" and 0 <= one < math.inf:
-            value = max(self.low, self.centre - one), self.centre + one
-        pair = [number_of(each) for each in value] if isinstance(value, list | tuple) else []
-        if len(pair) != 2 or not all(map(self.fits, pair)) or pair[0] > pair[1]:
-            alone = "" if self.alone == "none" else "one number, or "
-            raise ValueError(f"must be {alone}two rising numbers{self.limits()}")
-        return pair[0], pair[1]
-
-    def write(self, value: tuple[float, float]) -> list[float]:
-        """Return a list of the two."""
-        return list(value)
-
-    def schema(self) -> Json:
-        """Return the schema of a list of two numbers, and of one number where that is allowed."""
-        number = super().schema()
-        pair = _list_of(number, 2, 2)
-        one = number if self.alone == "fixed" else {"type": "number"}
-        return pair if self.alone == "none" else {"anyOf": [one, pair]}
-
-
-class WholeSpan(Whole):
-    """Two rising whole numbers within limits, or one number, which is both."""
-
-    def read(self, value: Any) -> Any:
-        """Return the two numbers."""
-        parts = value if isinstance(value, list | tuple) else [value] * 2
-        try:
-            low, high = map(super().read, parts)
-        except ValueError:
-            low, high = 1, 0
-        if low > high:
-            raise ValueError(
-                f"must be one whole number, or two rising ones, from {self.low} to {self.high}"
-            )
-        return low, high
-
-    def write(self, value: tuple[int, int]) -> int | list[int]:
-        """Return one number where both are the same."""
-        return value[0] if value[0] == value[1] else list(value)
-
-    def schema(self) -> Json:
-        """Return the schema of a number, or a list of two."""
-        number = super().schema()
-        return {"anyOf": [number, _list_of(number, 2, 2)]}
 
 
 class Numbers(Number):
@@ -215,7 +147,45 @@ class Numbers(Number):
 
     def schema(self) -> Json:
         """Return the schema of such a list."""
-        return _list_of(super().schema(), self.count, self.count)
+        return list_of(super().schema(), self.count, self.count)
+
+
+class Span(Numbers):
+    """Two rising numbers within limits. One number n alone stands for what `alone` says.
+
+    `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not
+    allowed.
+    """
+
+    def __init__(
+        self,
+        low: float = -math.inf,
+        high: float = math.inf,
+        above: bool = False,
+        alone: str = "none",
+        centre: float = 0.0,
+    ) -> None:
+        super().__init__(2, low, high)
+        self.above, self.alone, self.centre = above, alone, centre
+
+    def read(self, value: Any) -> Any:
+        """Return the two numbers."""
+        one = number_of(value)
+        if self.alone == "fixed" and math.isfinite(one):
+            value = one, one
+        if self.alone == "around" and 0 <= one < math.inf:
+            value = max(self.low, self.centre - one), self.centre + one
+        pair = [number_of(each) for each in value] if isinstance(value, list | tuple) else []
+        if len(pair) != 2 or not all(map(self.fits, pair)) or pair[0] > pair[1]:
+            alone = "" if self.alone == "none" else "one number, or "
+            raise ValueError(f"must be {alone}two rising numbers{self.limits()}")
+        return pair[0], pair[1]
+
+    def schema(self) -> Json:
+        """Return the schema of a list of two numbers, and of one number where that is allowed."""
+        pair = super().schema()
+        one = pair["items"] if self.alone == "fixed" else {"type": "number"}
+        return pair if self.alone == "none" else {"anyOf": [one, pair]}
 
 
 class Sides(ValueType):
@@ -251,7 +221,7 @@ class Sides(ValueType):
         """Return the schema of a number, a string with both, or a list of both."""
         side = Whole(1, MAX_SIDE).schema()
         text = {"type": "string", "pattern": "^[0-9]+([xX][0-9]+)?$"}
-        return {"anyOf": [side, text, _list_of(side, 1, 2)]}
+        return {"anyOf": [side, text, list_of(side, 1, 2)]}
 
 
 def _colour(value: Any) -> Colour:
@@ -266,36 +236,31 @@ _BYTE = Whole(0, 255).schema()
 
 COLOUR = Checked(
     _colour,
-    {"anyOf": [_BYTE, _list_of(_BYTE, 3, 3)]},
+    {"anyOf": [_BYTE, list_of(_BYTE, 3, 3)]},
     lambda colour: colour[0] if len(set(colour)) == 1 else list(colour),
 )
 """A colour: one number for grey, or [red, green, blue], 0 to 255 each."""
 
 
-class Names(ValueType):
-    """Different names: a list, or one string with commas between them."""
+def _names(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    listed = isinstance(names, list | tuple) and all(
+        isinstance(name, str) and name for name in names
+    )
+    if not listed or len(set(names)) < len(names):
+        raise ValueError("must be different names, such as id,text,label")
+    return tuple(names)
 
-    def __init__(self) -> None:
-        super().__init__("str | Sequence[str]")
 
-    def read(self, value: Any) -> tuple[str, ...]:
-        """Return the names."""
-        names = value.split(",") if isinstance(value, str) else value
-        listed = isinstance(names, list | tuple) and all(
-            isinstance(name, str) and name for name in names
-        )
-        if not listed or len(set(names)) < len(names):
-            raise ValueError("must be different names, such as id,text,label")
-        return tuple(names)
+_NAME = {"type": "string", "minLength": 1}
 
-    def write(self, value: tuple[str, ...]) -> list[str]:
-        """Return a list of them."""
-        return list(value)
-
-    def schema(self) -> Json:
-        """Return the schema of a list, and of a string."""
-        name = {"type": "string", "minLength": 1}
-        return {"anyOf": [{"type": "array", "items": name, "uniqueItems": True}, name]}
+NAMES = Checked(
+    _names,
+    {"anyOf": [{"type": "array", "items": _NAME, "uniqueItems": True}, _NAME]},
+    list,
+    "str | Sequence[str]",
+)
+"""Different names: a list, or one string with commas between them."""
 
 
 def _table(value: Any) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from shardctl.system.options import ValueType
-from shardctl.system.text import unknown
-from shardctl.transforms.base import Transform, settings_of
-from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
+from shardctl.errors import UsageError
+from shardctl.system.text import printable, unknown
+from shardctl.transforms.base import BatchTransform, ImageTransform, Transform, settings_of
+from shardctl.transforms.settings import Checked, Json, SettingError, each_of, raise_any
 
 _MODULES = {
     "image.views": """resize letterbox pad crop random_crop random_resized_crop five_crop ten_crop
@@ -90,34 +91,82 @@ def unknown_step(name: Any) -> str:
     return unknown("step", name, TRANSFORMS, LISTING)
 
 
-class Steps(ValueType):
-    """A list of steps, each with its `name` and its settings."""
+def _steps_of(value: Any) -> tuple[Transform, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of steps: [[transform]] with two brackets")
+    steps: list[Transform] = []
+    errors: list[SettingError] = []
+    for number, given in enumerate(value):
+        try:
+            steps.append(parse_step(given))
+        except SettingError as error:
+            errors += [each.within(number) for each in each_of(error)]
+    raise_any(errors)
+    return tuple(steps)
 
-    def read(self, value: Any) -> tuple[Transform, ...]:
-        """Return the steps. Raises SettingError with all that is wrong."""
-        if not isinstance(value, list | tuple):
-            raise ValueError("must be a list of steps: [[transform]] with two brackets")
-        steps: list[Transform] = []
-        errors: list[SettingError] = []
-        for number, given in enumerate(value):
-            try:
-                steps.append(parse_step(given))
-            except SettingError as error:
-                errors += [each.within(number) for each in each_of(error)]
-        raise_any(errors)
-        return tuple(steps)
 
-    def write(self, value: tuple[Transform, ...]) -> list[Json]:
-        """Return the steps as a recipe has them."""
-        return [settings_of(step) for step in value]
-
-    def schema(self) -> Json:
-        """Return the schema of a list of steps, whichever they are: each is as the definition
-        `step` says."""
-        return {"type": "array", "items": {"$ref": "#/definitions/step"}}
+STEPS = Checked(
+    _steps_of,
+    {"type": "array", "items": {"$ref": "#/definitions/step"}},
+    lambda steps: [settings_of(step) for step in steps],
+)
+"""A list of steps, each with its `name` and its settings: each is as the definition `step` says."""
 
 
 def definitions() -> Json:
     """Return the JSON schemas of all steps by their names, and of `step`, which is one of them."""
     each = {name: step.json_schema() for name, step in TRANSFORMS.items()}
     return {"step": {"oneOf": [{"$ref": f"#/definitions/{name}"} for name in TRANSFORMS]}, **each}
+
+
+# --- what can be told of the recipe of a dataset as plain data: it is not trusted, and what it names is
+# not imported ---
+
+OWN = ("custom", "model")
+"""The names of the steps that call a person's code."""
+
+
+def samples_per_record(recipe: Mapping[str, Any]) -> int:
+    """Return how many samples a recipe makes of a record: its variants, and the parts of each. The
+    functions of a person are left aside."""
+    count = int(recipe.get("variants") or 1)
+    for step in _steps(recipe, ImageTransform, "samples"):
+        count *= step.samples
+    return count
+
+
+def splits_records(recipe: Mapping[str, Any]) -> bool:
+    """Return whether a step may make several samples of a record: any number."""
+    return any(step.splits for step in _steps(recipe, BatchTransform, "splits"))
+
+
+def _steps(recipe: Mapping[str, Any], kind: type[Transform], told: str) -> Iterator[Any]:
+    """Yield the steps of a kind that say something else than others of what is `told`."""
+    for given in recipe.get("transform") or ():
+        found = TRANSFORMS.get(str(given.get("name"))) if isinstance(given, dict) else None
+        if found and issubclass(found, kind) and getattr(found, told) is not getattr(kind, told):
+            try:
+                yield parse_step(given)
+            except SettingError:
+                continue
+
+
+def user_functions(recipe: Mapping[str, Any]) -> list[str]:
+    """Return the names of the user functions in a recipe."""
+    steps = recipe.get("transform")
+    steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return [str(step.get("target")) for step in steps if str(step.get("name")) in OWN]
+
+
+def refuse_unnamed_functions(
+    recipe: Mapping[str, Any], named: Iterable[str], shown: str, who: str
+) -> None:
+    """Raise UsageError if the recipe of a dataset has user functions that the caller did not name.
+    `shown` is where it is."""
+    unnamed = [target for target in user_functions(recipe) if target not in named]
+    if unnamed:
+        options = " ".join(f"--transform {printable(target)}" for target in unnamed)
+        raise UsageError(
+            f"{shown}: was made with user functions; {who} runs those that you name: check the "
+            f"code, and add {options}"
+        )

@@ -2,19 +2,16 @@
 refused."""
 
 from __future__ import annotations
-
 import datetime
 import decimal
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from itertools import chain
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
-
-from shardctl.format.arrays import dtype_of, is_list
+from collections.abc import (Callable, Iterable, Sequence)
+from contextlib import suppress
+from itertools import chain
+from shardctl.format.arrays import (dtype_of, is_list)
+from typing import Any
 
 PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 """Types that Arrow takes as they are."""
@@ -244,8 +241,7 @@ def rounded(value: Any, type_: pa.DataType) -> Any:
         }
     if _is_wide(type_) or not isinstance(value, float):
         return value
-    one = _narrowed(value, type_)
-    return value if math.isinf(one) else one
+    return rounded([float(value)], type_)[0]
 
 
 def holds_narrow_floats(type_: pa.DataType) -> bool:
@@ -389,27 +385,7 @@ def _takes(type_: pa.DataType, kind: type) -> bool:
 
 def _is_exact(value: Any, type_: pa.DataType) -> bool:
     """Return whether a number is the same in a narrow floating type, and a time in its unit, with
-    or without a time zone."""
-    if _is_time(type_):
-        return _is_same_time(value, type_)
-    if _is_wide(type_):
-        return True
-    narrow = _narrowed(value, type_)
-    return narrow == value or math.isnan(narrow)
-
-
-def _narrowed(value: Any, type_: pa.DataType) -> float:
-    with np.errstate(all="ignore"):  # what overflows does not come back as it was
-        return float(np.array(value, np.float64).astype(dtype_of(type_)))
-
-
-def _is_time(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(type_)) and not pa.types.is_interval(type_)
-
-
-def _is_same_time(value: Any, type_: pa.DataType) -> bool:
-    """Return whether a time comes out of a column as it went in. Arrow leaves out what is below its
-    unit, and time zones.
+    or without a time zone: Arrow leaves out what is below the unit, and time zones.
 
     Times with a time zone are the same at the same moment, whichever zone the column has.
     """
@@ -417,8 +393,10 @@ def _is_same_time(value: Any, type_: pa.DataType) -> bool:
         unit = "D" if pa.types.is_date32(type_) else "ms" if pa.types.is_date(type_) else type_.unit
         kind = "datetime64" if isinstance(value, np.datetime64) else "timedelta64"
         return bool(np.isnat(value) or value.dtype == np.dtype(f"{kind}[{unit}]"))
+    if pa.types.is_interval(type_) or (_is_wide(type_) and not pa.types.is_temporal(type_)):
+        return True
     with suppress(pa.ArrowException, OverflowError, ValueError):
-        return bool(pa.scalar(value, type_).as_py() == value)
+        return bool(pa.scalar(value, type_).as_py() == value or value != value)
     return True  # who makes an array of it finds what is wrong
 
 

@@ -24,9 +24,13 @@ from shardctl.sources.format_table import RECORDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.options import declared_in
 from shardctl.transforms.recipe import KEYS, Recipe
-from shardctl.transforms.recipe_files.checking import check_recipe, recipe_schema
 from shardctl.transforms.recipe_files.overriding import parse_step_option
-from shardctl.transforms.recipe_files.reading import load_recipe, places
+from shardctl.transforms.recipe_files.reading import (
+    check_recipe,
+    load_recipe,
+    places,
+    recipe_schema,
+)
 from shardctl.transforms.recipe_files.showing import recipe_toml, show_recipe
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.table import TRANSFORMS

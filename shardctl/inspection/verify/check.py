@@ -28,7 +28,7 @@ class Provenance:
 
     def __init__(self, stored: DatasetTables, shard: int) -> None:
         # 60 ms to import, and `quick` makes no object of this class.
-        from shardctl.transforms.stored_recipe import (
+        from shardctl.transforms.table import (
             samples_per_record,
             splits_records,
             user_functions,

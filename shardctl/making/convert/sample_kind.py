@@ -1,37 +1,30 @@
 """What the sources hold: the kind of the samples, and whether images are in tables."""
 
 from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import (Collection, Iterable, Sequence)
 from functools import partial
-from typing import Any
-
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import (InputError, UsageError)
 from shardctl.format.roles import Mask
 from shardctl.making.plan.labels import LABEL
-from shardctl.making.plan.list_files import is_sidecar, walked, why_nothing
+from shardctl.making.plan.list_files import (is_sidecar, walked, why_nothing)
 from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.scan import ByteRange, PrePlanTask, scan
-from shardctl.sources.export_description import (
-    RESTORED,
-    described,
-    may_be_of_export,
-    name_in_records,
-)
+from shardctl.making.shards.scan import (ByteRange, PrePlanTask, scan)
+from shardctl.sources.export_description import (RESTORED, described, may_be_of_export, name_in_records)
 from shardctl.sources.files import SourceRoot
-from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
-from shardctl.sources.formats import Reading, ending_of, without_compression
+from shardctl.sources.format_table import (BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES)
+from shardctl.sources.formats import (Reading, ending_of, without_compression)
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
-from shardctl.sources.kinds import KINDS, Form, SampleKind
-from shardctl.sources.label_table import DELIMITED_SUFFIXES, some
+from shardctl.sources.image_columns import (AUTO, NO_IMAGES, without_doubt)
+from shardctl.sources.kinds import (Form, KINDS, SampleKind)
+from shardctl.sources.label_table import (DELIMITED_SUFFIXES, some)
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.types import Types
-from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.sources.walk import (FoundFile, LeftOut)
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
+from typing import Any
 
 LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""
@@ -58,7 +51,7 @@ def settle_kind(
         and not recipe.get("fields")
         and not recipe.get("schema")
     )
-    reading = Recipe.reading_of(recipe)
+    reading = Recipe.draft(recipe).reading
     field = recipe.get("image_field")
     if is_open:
         recipe["kind"] = _kind_of(roots, reading, field, labels)
@@ -67,14 +60,14 @@ def settle_kind(
         and field is None
         and (reading.format or _has_only_tables(roots, reading))
     ):
-        recipe["image_field"] = Recipe.image_source(recipe) or AUTO
+        recipe["image_field"] = Recipe.draft(recipe).image_source or AUTO
     if not (is_open or are_members) or (
         recipe["kind"] != "table" and recipe.get("image_field") is None
     ):
         return notices
     types = _first_types(roots, reading, engine)
     if is_open and recipe["kind"] == "table" and field is None:
-        chosen = Recipe.image_source(recipe)
+        chosen = Recipe.draft(recipe).image_source
         column = chosen or (None if types is None else without_doubt(types.found()))
         if column is not None:
             recipe |= {"kind": "image", "image_field": column}
@@ -110,7 +103,7 @@ def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[
     else is wanted."""
     if not any(may_be_of_export(root.folder) for root in roots):
         return []  # to look for a table may take as long as all files
-    file = first_file(roots, KINDS["table"], Recipe.reading_of(recipe), (Form.MANY,))
+    file = first_file(roots, KINDS["table"], Recipe.draft(recipe).reading, (Form.MANY,))
     export = None if file is None else described(file.opened)
     if (
         export is None

@@ -75,12 +75,11 @@ class Repeats:
         ]
 
     def _rejection(self, place: int, path: str) -> Rejection:
-        if self.apart is None:
-            return Rejection("plan", "duplicate", f"has the same bytes as {path}, which is kept")
-        bits = (
-            f"{self.apart[place]} of 64 bits of their hashes differ, up to {self.rule.distance} may"
-        )
-        return Rejection("plan", "duplicate", f"looks like {path}, which is kept ({bits})")
+        why = f"has the same bytes as {path}, which is kept"
+        if self.apart is not None:
+            bits = f"{self.apart[place]} of 64 bits of their hashes differ"
+            why = f"looks like {path}, which is kept ({bits}, up to {self.rule.distance} may)"
+        return Rejection("plan", "duplicate", why)
 
 
 def first_of_equal(digests: Hashes) -> Places:
@@ -151,22 +150,16 @@ class _Greedy:
         """Settle those of some hashes that are near a kept one, and return the others."""
         if not len(kept):
             return places
-        pays = _lookups_pay(len(places), len(kept), self._distance)
-        near = _looked_up if pays else _compared
+        # lookups cost less than to compare each with each; their pairs are spread over memory
+        lookups = len(places) * _TABLES * len(_masks(self._distance // _TABLES))
+        cost = SETUP + lookups * (LOOKUP + 4 * len(kept) / (1 << _CHUNK))
+        near = _looked_up if cost < len(places) * len(kept) else _compared
         first = np.full(len(places), len(kept))
         for of, other in near(self._hashes[places], self._hashes[kept], self._distance):
             np.minimum.at(first, of, other)
         alike = first < len(kept)
         self.first[places[alike]] = kept[first[alike]]
         return places[~alike]
-
-
-def _lookups_pay(hashes: int, others: int, distance: int) -> bool:
-    """Return whether it costs less to look hashes up among others than to compare each with
-    each."""
-    lookups = hashes * _TABLES * len(_masks(distance // _TABLES))
-    each = LOOKUP + 4 * others / (1 << _CHUNK)  # the pairs that it leads to are spread over memory
-    return SETUP + lookups * each < hashes * others
 
 
 def _compared(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[Places, Places]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.images import pixels
 from shardctl.images.geometry import Colour, Matrix, Size, moving
@@ -64,13 +64,6 @@ def _geometry(
     }
 
 
-def _factors(strongest: float) -> dict[str, Strengths]:
-    return {
-        name: Strengths(0, strongest, True)
-        for name in ("brightness", "saturation", "contrast", "sharpness")
-    }
-
-
 def _values(most_bits: int, fewest_bits: int) -> dict[str, Strengths | None]:
     return {
         "posterize": Strengths(most_bits, fewest_bits, whole=True),
@@ -80,26 +73,20 @@ def _values(most_bits: int, fewest_bits: int) -> dict[str, Strengths | None]:
     }
 
 
-RAND_AUGMENT: Space = {
-    "identity": None,
-    **_geometry(0.3, 150 / 331, 30, True),
-    **_factors(0.9),
-    **_values(8, 4),
-}
+_ADJUSTED = ("brightness", "saturation", "contrast", "sharpness")
+_BY_90 = dict.fromkeys(_ADJUSTED, Strengths(0, 0.9, True))
+_LIKE_AUTO: Space = {**_geometry(0.3, 150 / 331, 30, True), **_BY_90, **_values(8, 4)}
+
+RAND_AUGMENT: Space = {"identity": None, **_LIKE_AUTO}
 TRIVIAL_AUGMENT: Space = {
     "identity": None,
     **_geometry(0.99, 32, 135, False),
-    **_factors(0.99),
+    **dict.fromkeys(_ADJUSTED, Strengths(0, 0.99, True)),
     **_values(8, 2),
 }
-AUTO_AUGMENT: Space = {
-    **_geometry(0.3, 150 / 331, 30, True),
-    **_factors(0.9),
-    **_values(8, 4),
-    "invert": None,
-}
+AUTO_AUGMENT: Space = {**_LIKE_AUTO, "invert": None}
 AUG_MIX_PART: Space = {**_geometry(0.3, 1 / 3, 30, True), **_values(4, 0)}
-AUG_MIX: Space = {**AUG_MIX_PART, **_factors(0.9)}
+AUG_MIX: Space = {**AUG_MIX_PART, **_BY_90}
 
 AUTO_AUGMENT_BINS = 10
 AUG_MIX_BINS = 10
@@ -194,10 +181,10 @@ shear_x:0.7:2+invert:0.1
 
 POLICIES: Mapping[str, Sequence[Sequence[Choice]]] = {
     dataset: [
-        [
+        tuple(
             (name, float(probability), int(index[0]) if index else None)
             for name, probability, *index in (each.split(":") for each in pair.split("+"))
-        ]
+        )
         for pair in text.split()
     ]
     for dataset, text in _PAIRS.items()
@@ -235,7 +222,7 @@ _MAPS: dict[str, Callable[[Size, float], Matrix]] = {
 }
 """The operations that move pixels: the map from the output to the image."""
 
-_VALUES: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+_VALUES: dict[str, Callable[[Image, float], Image]] = {
     "brightness": lambda image, more: pixels.brightness(image, 1 + more),
     "saturation": lambda image, more: pixels.saturation(image, 1 + more),
     "contrast": lambda image, more: pixels.contrast(image, 1 + more),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.images import pixels
 from shardctl.images.pixels import BACKENDS, adjust
@@ -85,7 +85,7 @@ class ColorJitter(PixelTransform, step="color_jitter"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw the order and the factors, and adjust."""
         spans = {
             "brightness": (self.brightness, 1.0),
@@ -110,7 +110,7 @@ class PhotometricDistort(PixelTransform, step="photometric_distort"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw what is changed, and change it: the contrast after the brightness or at last, each
         with probability 1/2."""
         if not self.p:
@@ -144,7 +144,7 @@ class ChannelPermutation(SometimesPixels, step="channel_permutation"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw an order."""
         return pixels.permute_channels(image, order(rng, 3))
 
@@ -157,7 +157,7 @@ class ChannelDropout(SometimesPixels, step="channel_dropout"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw a channel."""
         return pixels.drop_channels(image, (whole(rng, 0, 2),), self.value)
 

@@ -11,37 +11,33 @@ from shardctl.images.geometry import Size
 from shardctl.system.options import setting
 from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import PROBABILITY, Numbers, SettingError, raise_any
-from shardctl.transforms.table import Steps
+from shardctl.transforms.settings import PROBABILITY, Checked, Numbers, SettingError, raise_any
+from shardctl.transforms.table import STEPS
 
 
-class StepsInside(Steps):
-    """A list of at least one step, each of which changes the image and makes one sample of each."""
+def _inside(value: Any) -> tuple[ImageTransform, ...]:
+    """Return steps each of which changes the image and makes one sample of each."""
+    steps = STEPS.read(value)
+    if not steps:
+        raise ValueError("must have at least one step")
+    inside = [step for step in steps if isinstance(step, ImageTransform) and step.samples == 1]
+    raise_any(
+        [
+            SettingError(f"{step.name} cannot be inside another step", number)
+            for number, step in enumerate(steps)
+            if step not in inside
+        ]
+    )
+    return tuple(inside)
 
-    def read(self, value: Any) -> tuple[ImageTransform, ...]:
-        """Return the steps. Raises SettingError with all that is wrong."""
-        steps = super().read(value)
-        if not steps:
-            raise ValueError("must have at least one step")
-        inside = [step for step in steps if isinstance(step, ImageTransform) and step.samples == 1]
-        raise_any(
-            [
-                SettingError(f"{step.name} cannot be inside another step", number)
-                for number, step in enumerate(steps)
-                if step not in inside
-            ]
-        )
-        return tuple(inside)
 
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of such a list."""
-        return {**super().schema(), "minItems": 1}
+STEPS_INSIDE = Checked(_inside, {**STEPS.schema(), "minItems": 1}, STEPS.write)
 
 
 class InOrder(ImageTransform, step="sequence"):
     """All steps, in order: for a place where one step is expected."""
 
-    steps: tuple[ImageTransform, ...] = setting(StepsInside(), help="The steps.")
+    steps: tuple[ImageTransform, ...] = setting(STEPS_INSIDE, help="The steps.")
 
     @property
     def lazy(self) -> bool:

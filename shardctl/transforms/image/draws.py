@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.images.geometry import Size
 from shardctl.images.pixels import Rectangle
@@ -59,10 +59,10 @@ class SometimesPixels(PixelTransform):
 
     p: float
 
-    change: ClassVar[Callable[..., Image.Image]]
+    change: ClassVar[Callable[..., Image]]
     """What a step does that is one function of the image and the step's other settings."""
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Return the changed image."""
         settings = [getattr(self, name) for name in declared_in(type(self)) if name != "p"]
         return type(self).change(image, *settings)

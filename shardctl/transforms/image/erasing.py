@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PIL import Image
+from PIL.Image import Image
 
 from shardctl.images import pixels
 from shardctl.images.geometry import BLACK, Colour
@@ -18,9 +18,7 @@ _VALUE = setting(
 )
 
 
-def _erased(
-    image: Image.Image, box: pixels.Rectangle, value: Colour | None, rng: Rng
-) -> Image.Image:
+def _erased(image: Image, box: pixels.Rectangle, value: Colour | None, rng: Rng) -> Image:
     if value is None:
         return pixels.erase_with_noise(image, box, rng)
     return pixels.erase(image, box, value)
@@ -40,7 +38,7 @@ class Erase(PixelTransform, step="erase"):
         """Whether its values are drawn."""
         return self.value is None
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Paint."""
         (left, right), (top, bottom) = (
             (round(first * side), min(side, round((first + share) * side)))
@@ -68,7 +66,7 @@ class RandomErasing(SometimesPixels, step="random_erasing"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw a rectangle, and paint."""
         box = rectangle(rng, image.size, self.scale, self.ratio)
         return image if box is None else _erased(image, box, self.value, rng)

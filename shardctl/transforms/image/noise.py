@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from PIL import Image
+from typing import Any
+
+from PIL.Image import Image
 
 from shardctl.images import pixels
 from shardctl.system.options import Number, Whole, Word, setting
 from shardctl.transforms.base import PixelTransform, Range, Rng, between
 from shardctl.transforms.image.draws import SometimesPixels, whole
-from shardctl.transforms.settings import PROBABILITY, SettingError, Span, WholeSpan
+from shardctl.transforms.settings import PROBABILITY, Checked, SettingError, Span, list_of
 
 
 class GaussianNoise(PixelTransform, step="gaussian_noise"):
@@ -21,7 +23,7 @@ class GaussianNoise(PixelTransform, step="gaussian_noise"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw the noise."""
         return pixels.gaussian_noise(image, rng, self.mean, between(self.sigma, rng))
 
@@ -34,22 +36,41 @@ class SaltAndPepper(PixelTransform, step="salt_and_pepper"):
 
     draws = True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Draw the pixels."""
         return pixels.salt_and_pepper(image, rng, between(self.amount, rng), self.salt)
+
+
+def _qualities(value: Any) -> tuple[int, int]:
+    parts = value if isinstance(value, list | tuple) else [value] * 2
+    try:
+        low, high = map(_QUALITY.read, parts)
+    except ValueError:
+        low, high = 1, 0
+    if low > high:
+        raise ValueError("must be one whole number, or two rising ones, from 1 to 100")
+    return low, high
+
+
+_QUALITY = Whole(1, 100)
+_QUALITIES = Checked(
+    _qualities,
+    {"anyOf": [_QUALITY.schema(), list_of(_QUALITY.schema(), 2, 2)]},
+    lambda pair: pair[0] if pair[0] == pair[1] else list(pair),
+)
 
 
 class Jpeg(PixelTransform, step="jpeg"):
     """Encode as a JPEG (4:2:0) and decode again."""
 
-    quality: tuple[int, int] = setting(WholeSpan(1, 100), help="1 to 100, or [lowest, highest].")
+    quality: tuple[int, int] = setting(_QUALITIES, help="1 to 100, or [lowest, highest].")
 
     @property
     def random(self) -> bool:
         """Whether the quality is drawn."""
         return self.quality[0] < self.quality[1]
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Encode and decode."""
         low, high = self.quality
         return pixels.jpeg(image, whole(rng, low, high) if low < high else low)
@@ -75,7 +96,7 @@ class GaussianBlur(PixelTransform, step="gaussian_blur"):
         """Whether sigma is drawn."""
         return self.sigma[0] < self.sigma[1]
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def pixels(self, image: Image, rng: Rng) -> Image:
         """Blur."""
         return pixels.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
 

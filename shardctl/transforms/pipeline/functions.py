@@ -162,10 +162,10 @@ class Functions:
                 rng = self._recipe.rng(f"{key}\0{number}", variant, step.draws)
                 so_far = (*given, sample.copy()) if self._traced else given
                 try:
-                    results = step.apply(sample, rng)
-                    _take(made, record, results, key, variant, who, so_far)
+                    results: Sequence[Sample] | Rejection = step.apply(sample, rng)
                 except Rejection as rejection:
-                    made.rejects.setdefault(record, rejection)
+                    results = rejection
+                _take(made, record, results, key, variant, who, so_far)
             applied = made
         return applied
 
@@ -197,12 +197,7 @@ class Functions:
             for record, result, (key, variant), given in zip(
                 records, results, names, before, strict=True
             ):
-                try:
-                    if isinstance(result, Rejection):
-                        raise result
-                    _take(made, record, result, key, variant, who, given)
-                except Rejection as rejection:
-                    made.rejects.setdefault(record, rejection)
+                _take(made, record, result, key, variant, who, given)
         return made
 
     def settle(self, applied: Applied) -> None:
@@ -235,16 +230,23 @@ class Functions:
 def _take(
     made: Applied,
     record: int,
-    results: Sequence[Sample],
+    results: Sequence[Sample] | Rejection,
     key: str,
     variant: int,
     who: str,
     given: Given,
 ) -> None:
-    """Add what a function made of a sample. Raises Rejection."""
+    """Add what a function made of a sample."""
+    if isinstance(results, Rejection):
+        made.rejects.setdefault(record, results)
+        return
     for changed in results:
         if changed.get("key") is not key or changed.get("variant") is not variant:
-            _check(changed, key, variant, who)
+            fault = _fault(changed, key, variant, who)
+            if fault is not None:
+                made.rejects.setdefault(record, fault)
+                return
+            changed["variant"] = variant
         if not _UNCHANGEABLE.issuperset(map(type, changed.values())):
             changed = unshared(changed)
         made.records.append(record)
@@ -279,17 +281,17 @@ def _copied(value: Any, levels: int = DEEPEST) -> Any:
     return copied
 
 
-def _check(changed: Sample, key: str, variant: int, who: str) -> None:
-    """Make sure that a sample still names the input that it was made of. Raises Rejection."""
+def _fault(changed: Sample, key: str, variant: int, who: str) -> Rejection | None:
+    """Return what is wrong with a sample that does not name the input any more that it was made
+    of."""
     if not _is_same(changed.get("key"), key):
         new = f"changed the key to {describe(changed['key'])}" if "key" in changed else ""
         message = f"{who} {new or 'removed the key'}; it names the input and must stay"
-        raise Rejection("transform", "key-changed", message)
-    if not _is_same(changed.get("variant", variant), variant):
-        new = describe(changed["variant"])
-        message = f"{who} changed variant to {new}; it counts the samples of an input"
-        raise Rejection("transform", "variant-changed", message)
-    changed["variant"] = variant
+        return Rejection("transform", "key-changed", message)
+    if _is_same(changed.get("variant", variant), variant):
+        return None
+    message = f"{who} changed variant to {describe(changed['variant'])}; it counts the samples of"
+    return Rejection("transform", "variant-changed", f"{message} an input")
 
 
 def _is_same(value: Any, wanted: str | int) -> bool:

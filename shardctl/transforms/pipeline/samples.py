@@ -2,42 +2,31 @@
 values of a shard's columns."""
 
 from __future__ import annotations
-
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, takewhile
-from types import MappingProxyType
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
-from PIL import Image
-
+from PIL.Image import Image
+from collections import deque
+from collections.abc import (Callable, Iterator, Mapping, Sequence)
+from dataclasses import (dataclass, field, replace)
+from itertools import (chain, takewhile)
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Sample
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import ImageEncoding, Opened, Pixels
-from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
+from shardctl.images.codecs.image import (ImageEncoding, Opened, Pixels)
+from shardctl.images.codecs.jpeg import (JpegFacts, jpeg_facts)
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
-from shardctl.transforms.base import Rng, judge
+from shardctl.transforms.base import (Rng, judge)
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked
-from shardctl.transforms.pipeline.functions import (
-    Applied,
-    Called,
-    Functions,
-    Given,
-    MadeSample,
-    Shape,
-    unshared,
-)
+from shardctl.transforms.pipeline.deferred_objects import (Annotated, DeferredObjects, Marked)
+from shardctl.transforms.pipeline.functions import (Applied, Called, Functions, Given, MadeSample, Shape, unshared)
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, row_size
+from shardctl.transforms.values import (UnfitValue, array_of, describe, for_column, row_size)
+from types import MappingProxyType
+from typing import Any
 
 
 @dataclass
@@ -116,10 +105,15 @@ class SamplePipeline:
             return [self._made(sample) for sample in self._with_variants([0], [record])[1]]
         if self._store.name == "source":
             return [self._kept(record)]
-        return [
-            self._stored(sample, picture, cut_off, self._store)
-            for sample, picture, cut_off in self._pictures(record)
-        ]
+        made, store = [], self._store
+        for fields, picture, cut_off in self._pictures(record):
+            self._enter("encode")
+            (width, height), name = picture.size, _image_name(fields)
+            is_raw = store.name == "raw"
+            stored = picture.pixels if is_raw else _encoded(picture.image, name, store)
+            shape = (height, width, 3)
+            made.append(self._made({**fields, "image": stored}, (), shape, cut_off))
+        return made
 
     def settle(self, made: Sequence[MadeSample]) -> list[MadeSample]:
         """Return samples as they are written, of which some had to wait."""
@@ -293,17 +287,6 @@ class SamplePipeline:
         fields = {**record, "image": {"bytes": data, "path": name}, "variant": 0}
         return self._made(fields, (), shape, dropped, jpeg_facts(data))
 
-    def _stored(
-        self, fields: Sample, picture: Picture, cut_off: int, store: ImageEncoding
-    ) -> MadeSample:
-        """Return the sample with its picture as it is stored. Raises Rejection."""
-        self._enter("encode")
-        width, height = picture.size
-        stored: Any = picture.pixels
-        if store.name != "raw":
-            stored = _encoded(picture.image, _image_name(fields), store)
-        return self._made({**fields, "image": stored}, (), (height, width, 3), cut_off)
-
     def _by_functions(self, record: Sample) -> list[MadeSample]:
         """Return the samples that functions make of one record. Raises Rejection."""
         parts = [self.prepare(record)] if self._store is None else self._variants_of(record)
@@ -314,11 +297,14 @@ class SamplePipeline:
                 lambda records, is_model: self._enter("transform"),
                 lambda record: self._enter("encode"),
             )
-            _raise_rejection(made)
             applied.extend(made)
             images += stored
-        self._functions.settle(applied)
-        _raise_rejection(applied)
+            if applied.rejects:
+                break
+        else:
+            self._functions.settle(applied)
+        for rejection in applied.rejects.values():
+            raise rejection
         made_of = zip(applied.samples, applied.given, images, strict=True)
         return [self._made(fields, given, *image) for fields, given, image in made_of]
 
@@ -338,8 +324,8 @@ class SamplePipeline:
             return self._functions.setter(field, given, sample)
 
         if seen is not None and not np.array_equal(np.asarray(sample.get("image")), seen):
-            unmoved = self._annotated.unmoved(before, sample)
-            self.unmoved.update(dict.fromkeys(unmoved, setter("image")))
+            for name in self._annotated.unmoved(before, sample):
+                self.unmoved[name] = setter("image")
         if store.name == "none":
             self._annotated.check(sample, setter)
             applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
@@ -393,26 +379,14 @@ class SamplePipeline:
 
 
 def _settled(made: MadeSample, moved: Iterator[dict[str, Any]]) -> MadeSample:
-    before, kept, fields = 0, 0, dict(made.fields)
+    objects, cut_off, fields = made.objects, made.cut_off, dict(made.fields)
     for name, value in made.fields.items():
         if isinstance(value, DeferredObjects):
-            before += len(value.objects["bbox"])
             fields[name] = found = next(moved)
-            kept += len(found["bbox"])
-    objects, cut_off = made.objects + kept, made.cut_off + before - kept
-    return replace(
-        made,
-        fields=fields,
-        size=row_size(fields.values()),
-        objects=objects,
-        cut_off=cut_off,
-        waits=False,
-    )
-
-
-def _raise_rejection(applied: Applied) -> None:
-    for rejection in applied.rejects.values():
-        raise rejection
+            objects += len(found["bbox"])
+            cut_off += len(value.objects["bbox"]) - len(found["bbox"])
+    size = row_size(fields.values())
+    return replace(made, fields=fields, size=size, objects=objects, cut_off=cut_off, waits=False)
 
 
 def _image_name(record: Sample) -> str:
@@ -420,7 +394,7 @@ def _image_name(record: Sample) -> str:
     return str(record["image"]["path"] or record["key"])
 
 
-def _encoded(pixels: Pixels | Image.Image, name: str, store: ImageEncoding) -> dict[str, Any]:
+def _encoded(pixels: Pixels | Image, name: str, store: ImageEncoding) -> dict[str, Any]:
     """Return the encoded image, and its name with the ending of its format: that of its file, or
     the key of its record."""
     stem, _, ending = name.rpartition(".")

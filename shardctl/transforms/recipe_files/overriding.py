@@ -4,7 +4,6 @@ option's value."""
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
@@ -14,15 +13,10 @@ from typing import Any
 from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
 from shardctl.system.text import printable
-from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_files.reading import load_recipe, read_toml
 from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
 from shardctl.transforms.settings import Json
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def recipe_with_options(
@@ -153,8 +147,8 @@ def parse_step_option(text: str) -> Json:
 
 def _value(text: str) -> Any:
     try:
-        found = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+        found = read_toml(f"value = {text}")
+    except (ValueError, RecursionError):
         found = {"value": text} if _WORD.fullmatch(text) else {}
     if list(found) != ["value"]:
         raise ValueError(text)

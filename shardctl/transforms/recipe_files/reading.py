@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.images.geometry import Size
 from shardctl.system.files import near_path, read_named
 from shardctl.system.text import printable
+from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.ready import recipe_file
-from shardctl.transforms.settings import SettingError
+from shardctl.transforms.settings import Json, SettingError, each_of, first_line
+from shardctl.transforms.table import definitions
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+read_toml = tomllib.loads
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
@@ -149,7 +153,7 @@ class RecipeFile:
 
     shown: str
     text: str
-    recipe: dict[str, Any]
+    recipe: Json
 
     @classmethod
     def read(cls, path: Path) -> RecipeFile | Problem:
@@ -177,11 +181,23 @@ class RecipeFile:
 
     def problem(self, error: SettingError) -> Problem:
         """Return what a wrong setting of the file is to people: where it is, and in which step."""
-        place = nearest_place(self._places, error.key)
-        step = ", ".join(steps_to(self.recipe, error.key))
-        message = f"{step}: {error.problem}" if step else error.problem
-        line, column = place or (None, None)
-        return Problem(self.shown, line, column, shown_key(error.key), printable(message))
+        line, column = nearest_place(self._places, error.key) or (None, None)
+        at: Any = self.recipe
+        steps, way = [], ""  # "step 2 (choice)", "step 1 (hflip)"; transform[1].brightness
+        for part in error.key:
+            try:
+                at = at[part]
+            except (LookupError, TypeError):
+                at = None
+            if isinstance(part, str):
+                way += f".{part}" if way else part
+                continue
+            way += f"[{part}]"
+            if at is not None and error.key[0] == "transform":
+                name = at.get("name") if isinstance(at, dict) else None
+                steps.append(f"step {part + 1}{f' ({name})' if isinstance(name, str) else ''}")
+        message = ": ".join((*filter(None, [", ".join(steps)]), error.problem))
+        return Problem(self.shown, line, column, printable(way), printable(message))
 
     @cached_property
     def _places(self) -> dict[Key, TextPlace]:
@@ -192,7 +208,7 @@ class RecipeFile:
             return {}
 
 
-def load_recipe(path: Path) -> dict[str, Any]:
+def load_recipe(path: Path) -> Json:
     """Read a recipe file, or a ready recipe by its @NAME, as plain data.
 
     Raises UsageError, naming the line, if a value is wrong, and InputError if there is no such
@@ -210,29 +226,6 @@ def load_recipe(path: Path) -> dict[str, Any]:
     return file.recipe
 
 
-def steps_to(recipe: Any, key: Key) -> Iterator[str]:
-    """Yield the steps on the way to a setting, from the outermost in: "step 2 (choice)", "step 1
-    (hflip)"."""
-    at = recipe
-    for part in key if key[:1] == ("transform",) else ():
-        try:
-            at = at[part]
-        except (LookupError, TypeError):
-            return
-        if isinstance(part, int):
-            name = at.get("name") if isinstance(at, dict) else None
-            yield f"step {part + 1}{f' ({name})' if isinstance(name, str) else ''}"
-
-
-def shown_key(key: Iterable[str | int]) -> str:
-    """Return the way to a setting as people write it: transform[1].brightness, with numbers from
-    0."""
-    text = ""
-    for part in key:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return printable(text)
-
-
 def _toml_problem(shown: str, text: str, message: str) -> Problem:
     found = _PLACE_IN_MESSAGE.search(message)
     line = column = None
@@ -242,3 +235,111 @@ def _toml_problem(shown: str, text: str, message: str) -> Problem:
         line = text.rstrip("\n").count("\n") + 1
     hint = "" if shown.endswith(".toml") else "; `shardctl recipe show @imagenet` prints one"
     return Problem(shown, line, column, "", printable(f"not a TOML file: {message}{hint}"))
+
+
+# --- what is wrong with a file, and what it does ---
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """A step of a recipe. `settings` has all of them, defaults too; `does` is a sentence.
+
+    `moves` are the annotations that stay right beside an image that it has changed, None for what
+    is not a step of images. `size` is the (width, height) of every image after it, where the recipe
+    fixes it.
+    """
+
+    name: str
+    settings: Json
+    does: str
+    random: bool
+    samples: int
+    moves: tuple[str, ...] | None
+    size: Size | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A recipe file that was checked. `recipe` is None if there are problems."""
+
+    file: str
+    problems: tuple[Problem, ...]
+    recipe: Recipe | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def steps(self) -> tuple[StepSummary, ...]:
+        """What the recipe does, step by step."""
+        return summaries(self.recipe.transform) if self.recipe else ()
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """The annotations that all steps of images can move."""
+        moved = [step.moves for step in self.steps if step.moves is not None]
+        return tuple(sorted(EVERYTHING.intersection(*moved)))
+
+
+def check_recipe(path: Path, imports: bool = False) -> Check:
+    """Find everything that is wrong with a recipe file. `imports` says whether to import the
+    functions that it names.
+
+    Raises InputError if there is no such file, or it cannot be read.
+    """
+    file = RecipeFile.read(path)
+    if isinstance(file, Problem):
+        return Check(file.file, (file,), None)
+    recipe, errors = Recipe.examined(file.recipe)
+    if recipe is not None and imports:
+        for place, step in enumerate(recipe.transform):
+            try:
+                step.loaded()
+            except InstallError as error:
+                errors.append(SettingError(str(error), "transform", place))
+            except UsageError as error:
+                errors += [each.within("transform", place) for each in each_of(error)]
+    problems = sorted(
+        (file.problem(error) for error in errors),
+        key=lambda problem: (problem.line or 0, problem.column or 0),
+    )
+    return Check(file.shown, tuple(problems), recipe if not problems else None)
+
+
+def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
+    """Return what each step does."""
+    found: list[StepSummary] = []
+    size: Size | None = None
+    for step in steps:
+        samples, moves = 1, None
+        if isinstance(step, ImageTransform):
+            size, samples, moves = step.output_size(size), step.samples, tuple(sorted(step.moves))
+        elif isinstance(step, SampleTransform):
+            size = None  # a person's function may change it
+        found.append(
+            StepSummary(
+                step.name,
+                step.settings(),
+                first_line(type(step)),
+                step.random,
+                samples,
+                moves,
+                size,
+            )
+        )
+    return tuple(found)
+
+
+def recipe_schema() -> Json:
+    """Return the JSON schema: draft 7, which the TOML plugins of editors know."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "shardctl recipe",
+        "description": "What is done to every input of a dataset, and how the result is stored.",
+        "type": "object",
+        "properties": Recipe.properties(),
+        "additionalProperties": False,
+        "definitions": definitions(),
+    }

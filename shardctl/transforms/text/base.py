@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
+from shardctl.transforms.settings import shown_beside
 
 
 def version_of(package: str) -> str:
@@ -57,19 +60,13 @@ def require_text(given: pa.Schema, who: str) -> None:
         return
     if TOKENS in given.names:
         raise InputError(f"{who} takes texts, and the step before it has made tokens of them")
-    is_there = (
-        f"the field {TEXT} is {given.field(place).type}"
-        if place >= 0
-        else f"they have {_listed(given)}"
-    )
+    is_there = f"they have {', '.join(map(printable, given.names)) or 'no fields'}"
+    if place >= 0:
+        is_there = f"the field {TEXT} is {given.field(place).type}"
     raise InputError(
         f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names the "
         "field of texts"
     )
-
-
-def _listed(given: pa.Schema) -> str:
-    return ", ".join(map(printable, given.names)) or "no fields"
 
 
 class TextStep(BatchTransform):
@@ -119,13 +116,63 @@ class TextTransform(TextStep):
         return self.changed(texts)
 
 
-class TextFilter(TextStep):
-    """Rejects records whose text does not keep to a rule, and changes none."""
+@dataclass(frozen=True)
+class Rule:
+    """A value of each text, (n,), and the least and the most that it may be: whole numbers, or
+    shares.
 
-    @abstractmethod
+    `name` is what its rejects are counted by, `what` the value in words. With `exclusive` a value
+    at the limit is rejected too.
+    """
+
+    name: str
+    what: str
+    values: npt.NDArray[Any]
+    least: float | None = None
+    most: float | None = None
+    exclusive: bool = False
+
+    def broken(self) -> npt.NDArray[np.bool_]:
+        """Return which texts do not keep to it, (n,)."""
+        low = -np.inf if self.least is None else self.least
+        high = np.inf if self.most is None else self.most
+        if self.exclusive:
+            return (self.values <= low) | (self.values >= high)
+        return (self.values < low) | (self.values > high)
+
+    def why(self, row: int) -> str:
+        """Say what is wrong with a text that breaks it."""
+        value = self.values[row].item()
+        low = self.least is not None and value <= self.least
+        limit = self.least if low else self.most
+        assert limit is not None, "only a text that breaks a rule is asked about"
+        side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
+        return f"{self.what} {shown_beside(value, limit)} is {side} {limit:.15g}"
+
+
+def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
+    """Yield the texts that break a rule, each once, with the first of the rules that it breaks, in
+    the order of the texts."""
+    first: dict[int, Rule] = {}
+    for rule in rules:
+        for row in np.flatnonzero(rule.broken()).tolist():
+            first.setdefault(row, rule)
+    for row in sorted(first):
+        yield row, Rejection("filter", first[row].name, first[row].why(row))
+
+
+class TextFilter(TextStep):
+    """Rejects records whose text does not keep to a rule, and changes none. `texts` are (n,) string
+    without nulls."""
+
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values of `texts`."""
+        raise NotImplementedError
+
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         """Yield the texts that do not keep to a rule, each once, with the first rule that it
-        breaks. `texts` is (n,) string without nulls."""
+        breaks."""
+        return broken_by(self.rules(texts))
 
     def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return the same texts."""

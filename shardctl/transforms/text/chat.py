@@ -126,20 +126,22 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
                 f"chat template {printable(str(path))}: it cannot be read ({reason}); {how}"
             ) from None
 
-    def kept(self, digest: str | None) -> TokenizeChat:
-        """Return the same step with the settings that open the files that a dataset keeps."""
-        step = super().kept(digest)
-        own = self.template not in (AUTO, BUILT_IN)
-        kept = replace(step, template=TEMPLATE, digest=digest) if own else step
-        vars(kept).update(opened=self.opened, source=vars(self)["source"], day=vars(self)["day"])
-        return kept
+    def keep(self, digest: str | None) -> None:
+        """Take the settings that open the files that a dataset keeps."""
+        super().keep(digest)
+        if self._has_own:
+            vars(self)["template"] = TEMPLATE
+
+    @property
+    def _has_own(self) -> bool:
+        return self.template not in (AUTO, BUILT_IN)
 
     @property
     def files(self) -> dict[str, bytes]:
         """The files of the tokenizer, and the template where it is another one than the
         tokenizer's."""
-        own = self.template not in (AUTO, BUILT_IN)
-        return {**super().files, **({TEMPLATE: vars(self)["source"].encode()} if own else {})}
+        own = {TEMPLATE: vars(self)["source"].encode()} if self._has_own else {}
+        return {**super().files, **own}
 
     def versions(self) -> tuple[str, ...]:
         """Return those of the packages that make the tokens, and of what reads templates."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import unicodedata
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,11 +180,10 @@ class Html(TextTransform, step="html"):
         Flag(), True, "Take the tags out; false: only make character references characters."
     )
 
-    def loaded(self, folder: Path | None = None) -> Html:
-        """Return this step, having found the parser. Raises InstallError."""
+    def prepare(self) -> None:
+        """Find the parser. Raises InstallError."""
         if self.tags:
             _parser()
-        return self
 
     def versions(self) -> tuple[str, ...]:
         """Return that of the parser, and of what is text: 1 had none of that in pictures and
@@ -195,11 +193,9 @@ class Html(TextTransform, step="html"):
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without markup. Those without any < and & stay what they are."""
         marked = pc.match_substring_regex(texts, "[<&]" if self.tags else "&")
-        return where(texts, marked, _without_tags if self.tags else _unescaped)
-
-
-def _unescaped(texts: pa.Array) -> list[str]:
-    return list(map(unescape, texts.to_pylist()))
+        if self.tags:
+            return where(texts, marked, _without_tags)
+        return where(texts, marked, lambda some: [unescape(text) for text in some.to_pylist()])
 
 
 def _without_tags(texts: pa.Array) -> list[str]:

@@ -18,6 +18,7 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.options import Number, Word, setting
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records, RejectRow
+from shardctl.transforms.duplicates.exact import DuplicatesTable
 from shardctl.transforms.duplicates.pieces import (
     DOCUMENT,
     LINE,
@@ -26,7 +27,6 @@ from shardctl.transforms.duplicates.pieces import (
     without_pieces,
 )
 from shardctl.transforms.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
-from shardctl.transforms.duplicates.table import DuplicatesTable
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import require_text, texts_of, with_texts
 
@@ -103,14 +103,11 @@ class Deduplicate(BatchTransform, step="deduplicate"):
         for number, row in enumerate(rows.tolist()):
             path, record = paths[int(files[number])].as_py(), int(kept_records[number])
             key = printable(f"{path}#{record}" if record else path)
-            if self.method == EXACT:
-                kind, why = "duplicate", f"has the same text as {key}, which is kept"
-            else:
+            kind, why = "duplicate", f"has the same text as {key}, which is kept"
+            if self.method == NEAR:
                 alike = f"their similarity is {similarity[number]:.2f}"
-                kind, why = (
-                    "near-duplicate",
-                    f"has nearly the same text as {key}, which is kept ({alike})",
-                )
+                why = f"has nearly the same text as {key}, which is kept ({alike})"
+                kind = "near-duplicate"
             reject(row, Rejection("filter", kind, why))
         return (records.kept(kept),)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError
 from shardctl.format.arrays import Indices, TextBytes, texts_from
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
@@ -23,11 +19,12 @@ from shardctl.transforms.base import (
     RejectRow,
     check_limits,
 )
-from shardctl.transforms.settings import PROBABILITY, Names, Numbers, shown_beside
+from shardctl.transforms.settings import NAMES, PROBABILITY, Numbers
 from shardctl.transforms.text.base import (
-    Fault,
+    Rule,
     TextFilter,
     TextStep,
+    broken_by,
     require_text,
     texts_of,
 )
@@ -45,66 +42,9 @@ from shardctl.transforms.text.words import (
 )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A value of each text, (n,), and the least and the most that it may be: whole numbers, or
-    shares.
-
-    `name` is what its rejects are counted by, `what` the value in words. With `exclusive` a value
-    at the limit is rejected too.
-    """
-
-    name: str
-    what: str
-    values: npt.NDArray[Any]
-    least: float | None = None
-    most: float | None = None
-    exclusive: bool = False
-
-    def broken(self) -> Mask:
-        """Return which texts do not keep to it, (n,)."""
-        low = -np.inf if self.least is None else self.least
-        high = np.inf if self.most is None else self.most
-        if self.exclusive:
-            return (self.values <= low) | (self.values >= high)
-        return (self.values < low) | (self.values > high)
-
-    def why(self, row: int) -> str:
-        """Say what is wrong with a text that breaks it."""
-        value = self.values[row].item()
-        low = self.least is not None and value <= self.least
-        limit = self.least if low else self.most
-        assert limit is not None, "only a text that breaks a rule is asked about"
-        side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
-        return f"{self.what} {shown_beside(value, limit)} is {side} {limit:.15g}"
-
-
 def whole_numbers(values: pa.Array) -> Integers:
     """Return counts that Arrow made, (n,) without nulls."""
     return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
-
-
-def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
-    """Yield the texts that break a rule, each once, with the first of the rules that it breaks, in
-    the order of the texts."""
-    first: dict[int, Rule] = {}
-    for rule in rules:
-        for row in np.flatnonzero(rule.broken()).tolist():
-            first.setdefault(row, rule)
-    for row in sorted(first):
-        yield row, Rejection("filter", first[row].name, first[row].why(row))
-
-
-class RuleFilter(TextFilter):
-    """Rejects records whose text breaks a rule."""
-
-    @abstractmethod
-    def rules(self, texts: pa.Array) -> Iterator[Rule]:
-        """Yield the rules with their values of `texts`, which are (n,) string without nulls."""
-
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts that break a rule."""
-        return broken_by(self.rules(texts))
 
 
 LIMIT = Whole(0, 2**40)
@@ -188,7 +128,7 @@ class FilterC4(TextStep, step="filter_c4"):
     """
 
     endings: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (".", "?", "!", '"', "”"),
         "A line must end with one of these, and not with an ellipsis (...).",
     )
@@ -202,12 +142,12 @@ class FilterC4(TextStep, step="filter_c4"):
         COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper)."
     )
     line_phrases: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         ("javascript", *POLICY),
         "A line with one of these is removed, in any case. The paper has javascript alone.",
     )
     text_phrases: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         ("lorem ipsum", "{"),
         "A text with one of these is rejected, in any case: add words that you do not want.",
     )
@@ -261,7 +201,7 @@ def _flags(values: pa.Array) -> Mask:
     return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-class FilterFineweb(RuleFilter, step="filter_fineweb"):
+class FilterFineweb(TextFilter, step="filter_fineweb"):
     """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher
     and C4."""
 
@@ -269,7 +209,7 @@ class FilterFineweb(RuleFilter, step="filter_fineweb"):
         PROBABILITY, 0.12, "The share of lines that end with punctuation must be over this."
     )
     punctuation: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         (".", "?", "!", '"', "'", "”", "’", "。", "？", "！"),
         "What a line may end with; the first five are those of the code.",
     )
@@ -332,7 +272,7 @@ RATIO = Number(0.0)
 ELLIPSES = ("...", "…")
 
 
-class FilterGopher(RuleFilter, step="filter_gopher"):
+class FilterGopher(TextFilter, step="filter_gopher"):
     """Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)."""
 
     min_words: int = setting(COUNT, 50, "Fewest words.")
@@ -346,7 +286,7 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
         PROBABILITY, 0.9, "Largest share of lines that start with a bullet."
     )
     bullets: tuple[str, ...] = setting(
-        Names(), ("•", "-"), "What a bullet is. The paper does not say; datatrove has these."
+        NAMES, ("•", "-"), "What a bullet is. The paper does not say; datatrove has these."
     )
     max_ellipsis_lines: float = setting(
         PROBABILITY, 0.3, "Largest share of lines that end with an ellipsis."
@@ -356,7 +296,7 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
         COUNT, 2, "How many of stop_words a text must have, each counted once; 0 for any language."
     )
     stop_words: tuple[str, ...] = setting(
-        Names(),
+        NAMES,
         ("the", "be", "to", "of", "and", "that", "have", "with"),
         "These words, in lower or upper case.",
     )
@@ -416,24 +356,17 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
 def _different_words(texts: pa.Array, words: Words, wanted: Sequence[str], enough: int) -> Integers:
     """Return how many of some words are in each text, (n,), in any case; not more are looked for
     where it is enough."""
-    # A pattern with classes of Unicode takes 10 ms to compile, and \b knows ASCII alone.
-    plain = (
-        _in_ascii(words.bytes)
-        if all(word.isascii() and word.isalnum() for word in wanted)
-        else None
-    )
+    before, after = r"(?:^|[^\p{L}\p{M}\p{N}_])", r"(?:$|[^\p{L}\p{M}\p{N}_])"
+    if all(word.isascii() and word.isalnum() for word in wanted):
+        # a pattern with classes of Unicode takes 10 ms to compile, and \b knows ASCII alone
+        texts, before, after = _in_ascii(words.bytes), r"\b", r"\b"
     found = np.zeros(len(texts), np.int64)
     for word in dict.fromkeys(wanted):
         rows = np.flatnonzero(found < enough)
         if not len(rows):
             break
-        some = texts if plain is None else plain
-        if len(rows) < len(texts):
-            some = some.take(pa.array(rows))
-        pattern = rf"(?:^|[^\p{{L}}\p{{M}}\p{{N}}_]){_quoted(word)}(?:$|[^\p{{L}}\p{{M}}\p{{N}}_])"
-        has = pc.match_substring_regex(
-            some, rf"(?i){pattern}" if plain is None else rf"(?i)\b{_quoted(word)}\b"
-        )
+        some = texts.take(pa.array(rows)) if len(rows) < len(texts) else texts
+        has = pc.match_substring_regex(some, f"(?i){before}{_quoted(word)}{after}")
         found[rows] += has.to_numpy(zero_copy_only=False)
     return found
 
@@ -460,7 +393,7 @@ def _quoted(word: str) -> str:
 N_GRAMS = range(2, 11)
 
 
-class FilterGopherRepetition(RuleFilter, step="filter_gopher_repetition"):
+class FilterGopherRepetition(TextFilter, step="filter_gopher_repetition"):
     """Rejects texts that repeat themselves, by the rules of Gopher (arXiv:2112.11446, table A1).
 
     A line, paragraph or n-gram is a duplicate where it has been in the text before: its first
@@ -496,39 +429,25 @@ class FilterGopherRepetition(RuleFilter, step="filter_gopher_repetition"):
         words = Words(texts)
         # texts whose n-grams matter: no rule before has rejected them
         open_ = np.ones(len(texts), bool)
-        kinds = (
-            ("line", words.lines(), self.max_duplicate_lines, self.max_duplicate_line_chars),
-            (
-                "paragraph",
-                words.paragraphs(),
-                self.max_duplicate_paragraphs,
-                self.max_duplicate_paragraph_chars,
-            ),
-        )
-        for what, spans, most, most_chars in kinds:
+        for what, spans in (("line", words.lines()), ("paragraph", words.paragraphs())):
             count, characters = duplicate_shares(words, spans)
-            rules = (
-                Rule(f"gopher-duplicate-{what}s", f"share of duplicate {what}s", count, most=most),
-                Rule(
-                    f"gopher-duplicate-{what}-chars",
-                    f"share of characters in duplicate {what}s",
-                    characters,
-                    most=most_chars,
-                ),
-            )
-            for rule in rules:
+            for said, kind, values in (
+                ("share of", f"{what}s", count),
+                ("share of characters in", f"{what}_chars", characters),
+            ):
+                rule = Rule(
+                    f"gopher-duplicate-{kind.replace('_', '-')}",
+                    f"{said} duplicate {what}s",
+                    values,
+                    most=getattr(self, f"max_duplicate_{kind}"),
+                )
                 open_ &= ~rule.broken()
                 yield rule
         limits = dict(zip(N_GRAMS, (*self.top_ngrams, *self.duplicate_ngrams), strict=True))
         for n, covered in _covered_by_n_grams(words, open_):
-            what = "the most common" if n < 5 else "duplicate"
-            name = f"gopher-{'top' if n < 5 else 'duplicate'}-{n}-gram"
-            rule = Rule(
-                name,
-                f"share of characters in {what} {n}-gram{'s' * (n > 4)}",
-                covered,
-                most=limits[n],
-            )
+            kind, what = ("top", "the most common") if n < 5 else ("duplicate", "duplicate")
+            said = f"share of characters in {what} {n}-gram{'s' * (n > 4)}"
+            rule = Rule(f"gopher-{kind}-{n}-gram", said, covered, most=limits[n])
             open_ &= ~rule.broken()
             yield rule
 

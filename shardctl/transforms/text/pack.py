@@ -266,15 +266,12 @@ def _token_type(given: pa.Schema) -> pa.DataType:
     """Return the type in which tokens are stored. Raises InputError if there are none."""
     place = given.get_field_index(TOKENS)
     if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
-        found = (
-            f"the field {TOKENS} is {given.field(place).type}"
-            if place >= 0
-            else f"the records have no field {TOKENS}"
-        )
+        found = f"the records have no field {TOKENS}"
+        if place >= 0:
+            found = f"the field {TOKENS} is {given.field(place).type}"
         raise InputError(
             f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; put the step "
-            "tokenize before it"
-            " (--tokenizer FILE)"
+            "tokenize before it (--tokenizer FILE)"
         )
     return pa.uint16() if given.field(place).type.value_type == pa.uint16() else pa.uint32()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from shardctl.system.options import Number, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.system.text import unknown
 from shardctl.transforms.base import RejectRow
-from shardctl.transforms.settings import Names, SettingError
+from shardctl.transforms.settings import NAMES, SettingError
 from shardctl.transforms.text.base import TextStep, TextTransform, version_of, where
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
@@ -81,7 +80,7 @@ class Redact(TextTransform, step="redact"):
     """Replaces what identifies a person or a place in the net by a placeholder: e-mail addresses,
     IP addresses and more."""
 
-    patterns: tuple[str, ...] = setting(Names(), ("email", "ip"), f"Which: {', '.join(PATTERNS)}.")
+    patterns: tuple[str, ...] = setting(NAMES, ("email", "ip"), f"Which: {', '.join(PATTERNS)}.")
     placeholder: str = setting(
         Text(), "[NAME]", "What stands there instead; NAME in it becomes EMAIL, IP, …"
     )
@@ -150,11 +149,10 @@ class Replace(TextStep, step="replace"):
         if self.engine == "re2" and refused:
             raise SettingError(f"pattern is not valid for RE2: {refused}", "pattern")
 
-    def loaded(self, folder: Path | None = None) -> Replace:
-        """Return this step, having tried the pattern. Raises SettingError, InstallError."""
+    def prepare(self) -> None:
+        """Try the pattern. Raises SettingError, InstallError."""
         if not self._by_re2:
             _compiled(self.pattern, self.replacement)
-        return self
 
     @property
     def _by_re2(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
-from shardctl.transforms.settings import PROBABILITY, Names, SettingError
-from shardctl.transforms.text.base import TextTransform, where
-from shardctl.transforms.text.filters import Rule, RuleFilter
+from shardctl.transforms.settings import NAMES, PROBABILITY, SettingError
+from shardctl.transforms.text.base import Rule, TextFilter, TextTransform, where
 from shardctl.transforms.text.words import (
     Mask,
     parts_of_words,
@@ -30,7 +28,7 @@ from shardctl.transforms.text.words import (
 )
 
 LANGUAGE = setting(Text(), help="The language, by its code of ISO 639-1: en, de, zh, …")
-ALSO = setting(Names(), (), "More words that count as stop words.")
+ALSO = setting(NAMES, (), "More words that count as stop words.")
 INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
@@ -41,13 +39,12 @@ class StopWords(TextTransform, step="stop_words"):
 
     language: str = LANGUAGE
     also: tuple[str, ...] = ALSO
-    keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
+    keep: tuple[str, ...] = setting(NAMES, (), "Words of the list that stay, such as not.")
 
-    def loaded(self, folder: Path | None = None) -> StopWords:
-        """Return this step, having found the words. Raises SettingError for an unknown language,
+    def prepare(self) -> None:
+        """Find the words. Raises SettingError for an unknown language,
         InstallError."""
         stop_words(self.language, self.name)
-        return self
 
     made_by = ("stopwordsiso", "unidata")
 
@@ -72,7 +69,7 @@ class StopWords(TextTransform, step="stop_words"):
         return texts_of_kept(data, keep, offsets)
 
 
-class FilterStopWords(RuleFilter, step="filter_stop_words"):
+class FilterStopWords(TextFilter, step="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
@@ -84,11 +81,10 @@ class FilterStopWords(RuleFilter, step="filter_stop_words"):
     def __post_init__(self) -> None:
         check_limits(self)
 
-    def loaded(self, folder: Path | None = None) -> FilterStopWords:
-        """Return this step, having found the words. Raises SettingError for an unknown language,
+    def prepare(self) -> None:
+        """Find the words. Raises SettingError for an unknown language,
         InstallError."""
         stop_words(self.language, self.name)
-        return self
 
     made_by = ("stopwordsiso", "unidata")
 
@@ -182,10 +178,9 @@ class Segment(TextTransform, step="segment"):
         if not self.separator:
             raise SettingError("separator must not be empty", "separator")
 
-    def loaded(self, folder: Path | None = None) -> Segment:
-        """Return this step, having found the package. Raises InstallError."""
+    def prepare(self) -> None:
+        """Find the package. Raises InstallError."""
         _rjieba()
-        return self
 
     made_by = ("rjieba",)
 
@@ -194,7 +189,8 @@ class Segment(TextTransform, step="segment"):
         return where(texts, pc.match_substring_regex(texts, HAN), self._divided)
 
     def _divided(self, given: pa.Array) -> pa.Array:
-        cut, mark = _rjieba().cut, _unused_character(given)
+        cut, marks = _rjieba().cut, map(chr, PRIVATE)
+        mark = next(mark for mark in marks if not pc.match_substring(given, mark).true_count)
         divided = pa.array(
             [mark.join(cut(text, self.new_words)) for text in given.to_pylist()], pa.string()
         )
@@ -205,12 +201,6 @@ class Segment(TextTransform, step="segment"):
         for pattern in (patterns[0], *patterns, patterns[1]):
             divided = pc.replace_substring_regex(divided, pattern, rf"\1{separator}\2")
         return pc.replace_substring(divided, mark, "")
-
-
-def _unused_character(texts: pa.Array) -> str:
-    return next(
-        chr(point) for point in PRIVATE if not pc.match_substring(texts, chr(point)).true_count
-    )
 
 
 def _rjieba() -> Any:

@@ -23,10 +23,8 @@ from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.chat_forms import form_of
 from shardctl.transforms.tokenizers.base import (
     UINT16_VOCABULARY,
-    Encoded,
     Ids,
     Offsets,
-    Rows,
     Tokenizer,
 )
 from shardctl.transforms.tokenizers.engines import not_given_back
@@ -82,7 +80,8 @@ class TokenStep(BatchTransform):
                 f"{where}: this is not the tokenizer of the recipe: the SHA-256 of its files is "
                 f"{str(found)[:12]}…, and not {str(self.digest)[:12]}…"
             )
-        return step.kept(found)
+        step.keep(found)
+        return step
 
     def check(self, folder: Path | None) -> None:
         """Look at the settings once the tokenizer is open. Raises SettingError."""
@@ -97,11 +96,9 @@ class TokenStep(BatchTransform):
             )
             raise SettingError(f"{problem}; use dtype = uint32 or auto", "dtype")
 
-    def kept(self: S, digest: str | None) -> S:
-        """Return the same step with the settings that open the files that a dataset keeps."""
-        step = replace(self, tokenizer=self.opened.kept_as, digest=digest)
-        vars(step)["opened"] = self.opened
-        return step
+    def keep(self, digest: str | None) -> None:
+        """Take the settings that open the files that a dataset keeps."""
+        vars(self).update(tokenizer=self.opened.kept_as, digest=digest)
 
     @cached_property
     def opened(self) -> Tokenizer:
@@ -119,12 +116,8 @@ class TokenStep(BatchTransform):
 
     def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
         """Return the roles, with that of the tokens."""
-        return {
-            **given,
-            TOKENS: Tokens(
-                self.opened.vocabulary, self._role("eos"), self._role("pad"), self.opened.kept_as
-            ),
-        }
+        eos, pad = self._role("eos"), self._role("pad")
+        return {**given, TOKENS: Tokens(self.opened.vocabulary, eos, pad, self.opened.kept_as)}
 
     def _role(self, role: str) -> int | None:
         """Return the token of a role. Raises SettingError if the one that the setting names is
@@ -198,8 +191,34 @@ class Tokenize(TokenStep, step="tokenize"):
 
     def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         """Return the records with the tokens of their texts."""
-        encoded, kept = self.encoded(texts_of(records), reject)
-        counts["tokens"] += int(np.diff(encoded.offsets)[kept].sum())
+        texts = texts_of(records)
+        sizes, longer = bytes_of(texts).sizes, self.opened.too_long(texts)
+        kept = (sizes > 0) & ~longer
+        if longer.any():
+            import pyarrow.compute as pc
+
+            texts = pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
+            for row in np.flatnonzero(longer).tolist():
+                message = (
+                    f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a "
+                    "hundred times as much memory: make smaller records (--record paragraph)"
+                )
+                reject(row, Rejection("transform", "too-large", message))
+        encoded = self.opened.encode(texts)
+        lengths = np.diff(encoded.offsets)
+        for row in np.flatnonzero((lengths == 0) & kept | (sizes == 0)).tolist():
+            kept[row] = False
+            why = "the text has no tokens" if sizes[row] else "the text is empty"
+            reject(row, Rejection("transform", "empty", why))
+        special = np.array(sorted(self.opened.special.values()), np.uint32)
+        for row in np.flatnonzero(kept).tolist() if self.exact else ():
+            ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
+            text = texts[row].as_py()
+            if text not in map(self.opened.decode, (ids, ids[~np.isin(ids, special)])):
+                kept[row] = False
+                why = "the tokens do not give the text back exactly"
+                reject(row, Rejection("transform", "not-exact", why))
+        counts["tokens"] += int(lengths[kept].sum())
         place = records.batch.schema.get_field_index(TEXT)
         lists = self.lists(encoded.offsets, encoded.ids)
         batch = records.batch if self.keep_text else records.batch.remove_column(place)
@@ -208,53 +227,11 @@ class Tokenize(TokenStep, step="tokenize"):
 
     def notices(self) -> tuple[str, ...]:
         """Say that the tokenizer loses something, with an example."""
-        return () if self.exact or self._lost is None else (self._lost,)
-
-    @cached_property
-    def _lost(self) -> str | None:
-        text = not_given_back(self.opened)
+        text = None if self.exact else not_given_back(self.opened)
         if text is None:
-            return None
+            return ()
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
         return (
             f"the tokenizer {self.tokenizer} does not give every text back exactly: {text!r:.40} "
-            f"comes back as {back!r:.40} (exact = true rejects such texts)"
+            f"comes back as {back!r:.40} (exact = true rejects such texts)",
         )
-
-    def encoded(self, texts: pa.Array, reject: RejectRow) -> tuple[Encoded, Rows]:
-        """Return the tokens of texts, (n,) string without nulls, and which of them, (n,), are not
-        rejected."""
-        sizes = bytes_of(texts).sizes
-        kept = sizes > 0
-        longer = self.opened.too_long(texts)
-        if longer.any():
-            import pyarrow.compute as pc
-
-            texts = pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
-            kept &= ~longer
-            for row in np.flatnonzero(longer).tolist():
-                message = (
-                    f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a "
-                    "hundred times as much memory: make smaller records (--record paragraph)"
-                )
-                reject(row, Rejection("transform", "too-large", message))
-        encoded = self.opened.encode(texts)
-        counts = np.diff(encoded.offsets)
-        for row in np.flatnonzero((counts == 0) & kept | (sizes == 0)).tolist():
-            kept[row] = False
-            why = "the text has no tokens" if sizes[row] else "the text is empty"
-            reject(row, Rejection("transform", "empty", why))
-        if self.exact:
-            self._compare(texts, encoded, kept, reject)
-        return encoded, kept
-
-    def _compare(self, texts: pa.Array, encoded: Encoded, kept: Rows, reject: RejectRow) -> None:
-        """Reject those of the kept texts that their tokens do not give back."""
-        special = np.array(sorted(self.opened.special.values()), np.uint32)
-        for row in np.flatnonzero(kept).tolist():
-            ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
-            text = texts[row].as_py()
-            if text not in map(self.opened.decode, (ids, ids[~np.isin(ids, special)])):
-                kept[row] = False
-                why = "the tokens do not give the text back exactly"
-                reject(row, Rejection("transform", "not-exact", why))

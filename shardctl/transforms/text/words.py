@@ -86,34 +86,12 @@ def _is_part_of_word(character: str) -> bool:
 def _begins(data: Bytes, kind: Callable[[str], bool]) -> Mask:
     """Return at which bytes a character of a kind begins, (bytes,)."""
     table = _table(kind)
-    ascii_table = np.zeros(256, bool)
-    ascii_table[:0x80] = table[:0x80]
-    found = ascii_table[data]
-    if not is_ascii(data):
-        first = np.flatnonzero(data >= LEAD)
-        found[first] = table[np.minimum(_code_points(data, first), _LAST)]
+    found, wide = table[data], data >= 0x80
+    if wide.any():
+        points = np.frombuffer(data[wide].tobytes().decode().encode("utf-32-le"), np.uint32)
+        found[wide] = False
+        found[data >= LEAD] = table[np.minimum(points, _LAST)]
     return found
-
-
-def _code_points(data: Bytes, first: Indices) -> npt.NDArray[np.int32]:
-    """Return the code points of characters of two bytes or more that begin at these bytes."""
-    lead = data[first].astype(np.int32)
-    second = _tail(data, first, 1)
-    points = ((lead & 0x1F) << 6) | second
-    three = lead >= 0xE0
-    if three.any():
-        points[three] = (
-            ((lead[three] & 0x0F) << 12) | (second[three] << 6) | _tail(data, first[three], 2)
-        )
-    four = lead >= 0xF0
-    if four.any():
-        third, fourth = _tail(data, first[four], 2), _tail(data, first[four], 3)
-        points[four] = ((lead[four] & 0x07) << 18) | (second[four] << 12) | (third << 6) | fourth
-    return points
-
-
-def _tail(data: Bytes, first: Indices, place: int) -> npt.NDArray[np.int32]:
-    return data[first + place].astype(np.int32) & 0x3F
 
 
 _LAST = 0x3FFFF

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -139,19 +138,3 @@ def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:
 def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:
     """Return the number of the first of some names that is a special token."""
     return next((special[name] for name in names if name in special), None)
-
-
-class TokenizerKind(NamedTuple):
-    """How a kind of tokenizer is named. `shown` says it in messages.
-
-    `file` is the name of its file in a dataset: a folder that has it is such a tokenizer too, and
-    so is any file of the same ending. `open_file` opens one by (path, engine). A name that begins
-    with `prefix` is opened by `open_named` with (what follows it, the folder that files are looked
-    for in). None where there is no such way. All may raise OSError.
-    """
-
-    shown: str
-    file: str | None = None
-    open_file: Callable[[Path, str], Tokenizer] | None = None
-    prefix: str | None = None
-    open_named: Callable[[str, Path], Tokenizer] | None = None

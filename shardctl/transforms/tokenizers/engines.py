@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,18 +32,6 @@ MOST_KEPT = 256 << 20
 """Bytes by which the process may grow before gigatoken is opened anew: it keeps every word that it
 has seen, some 7 bytes for a byte of text of which every word is another one. Opening it takes 0.03
 s with 16,384 tokens."""
-
-
-class Engine(Protocol):
-    """Encodes texts, with special tokens found and none added. `code` names the modules that decide
-    the tokens."""
-
-    version: str
-    code: ClassVar[tuple[str, ...]]
-
-    def encode(self, texts: pa.Array) -> Encoded:
-        """Return the tokens of texts, (n,) string without nulls."""
-        ...
 
 
 class UnfitError(Exception):
@@ -126,6 +114,10 @@ class TiktokenEngine:
         """Return the tokens of texts."""
         return encode_by(self._core, texts)
 
+
+Engine = Gigatoken | TiktokenEngine
+"""Encodes texts, with special tokens found and none added. `code` names the modules that decide the
+tokens."""
 
 ENGINES: dict[str, Callable[[bytes], Engine]] = {"gigatoken": Gigatoken, "tiktoken": TiktokenEngine}
 """The engines by their names, the fastest first."""

@@ -36,7 +36,6 @@ from shardctl.transforms.tokenizers.base import (
     Ids,
     Rows,
     Tokenizer,
-    TokenizerKind,
     TokensInText,
     joined,
     longer_than,
@@ -353,19 +352,11 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
     """Return texts with the same tokens before and after each of them."""
     if not before and not after:
         return encoded
-    rows = len(encoded.offsets) - 1
-    more = len(before) + len(after)
-    offsets = encoded.offsets + more * np.arange(rows + 1)
-    ids = np.empty(int(offsets[-1]), np.uint32)
-    inside = np.ones(len(ids), bool)
-    for place, number in enumerate(before):
-        ids[offsets[:-1] + place] = number
-        inside[offsets[:-1] + place] = False
-    for place, number in enumerate(after):
-        ids[offsets[1:] - len(after) + place] = number
-        inside[offsets[1:] - len(after) + place] = False
-    ids[inside] = encoded.ids
-    return Encoded(offsets, ids)
+    around = np.array([*before, *after], np.uint32)
+    edges = np.column_stack([encoded.offsets[:-1], encoded.offsets[1:]])
+    places = np.repeat(edges, [len(before), len(after)], axis=1).ravel()
+    ids = np.insert(encoded.ids, places, np.tile(around, len(edges)))
+    return Encoded(encoded.offsets + len(around) * np.arange(len(edges) + 1), ids)
 
 
 Facts = tuple[Around | None, Mapping[str, int], int]
@@ -479,6 +470,3 @@ def open_file(where: Path, engine: str) -> HuggingFace:
     near = [where.with_name(name) for name in BESIDE] if where.name == FILE else []
     beside = {path.name: path.read_bytes() for path in near if path.is_file()}
     return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)
-
-
-KIND = TokenizerKind("a tokenizer.json or a folder with one", FILE, open_file)

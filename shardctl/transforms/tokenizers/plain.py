@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.format.arrays import bytes_of
-from shardctl.system.files import read_named
-from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import (
     BEGIN_NAMES,
     END_NAMES,
@@ -22,7 +20,6 @@ from shardctl.transforms.tokenizers.base import (
     Encoded,
     Ids,
     Tokenizer,
-    TokenizerKind,
     TokensInText,
     of_names,
 )
@@ -84,9 +81,6 @@ class Bytes(Tokenizer):
     def number(self, token: str) -> int | None:
         """Return the number of a special token."""
         return SPECIAL.get(token)
-
-
-BYTES = TokenizerKind("bytes", prefix="bytes", open_named=lambda rest, folder: Bytes())
 
 
 FILE = "tokenizer.txt"
@@ -166,12 +160,3 @@ class Words(Tokenizer):
     def number(self, token: str) -> int | None:
         """Return the number of a word."""
         return self._numbers.get(token)
-
-
-WORDS = TokenizerKind(
-    "a .txt with a word on each line",
-    FILE,
-    lambda where, engine: Words(where.read_bytes(), printable(str(where))),
-    "words:",
-    lambda path, folder: Words(read_named(folder / path), printable(path)),
-)

@@ -10,14 +10,12 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.system.packages import needed
-from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import (
     MOST,
     Encoded,
     Ids,
     Rows,
     Tokenizer,
-    TokenizerKind,
     joined,
     longer_than,
 )
@@ -52,9 +50,8 @@ class SentencePiece(Tokenizer):
             if self._model.IsControl(number) or self._model.IsUnknown(number)
         )
         self.special = {self._model.IdToPiece(number): number for number in control}
-        self.eos, self.bos, self.pad = map(
-            _or_none, (self._model.eos_id(), self._model.bos_id(), self._model.pad_id())
-        )
+        ids = self._model.eos_id(), self._model.bos_id(), self._model.pad_id()
+        self.eos, self.bos, self.pad = (number if number >= 0 else None for number in ids)
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the numbers of the pieces. The package gives lists: a Python number for each
@@ -82,14 +79,3 @@ class SentencePiece(Tokenizer):
         """Return the number of a piece."""
         number = int(self._model.PieceToId(token))
         return number if self._model.IdToPiece(number) == token else None
-
-
-def _or_none(number: int) -> int | None:
-    return number if number >= 0 else None
-
-
-KIND = TokenizerKind(
-    "a SentencePiece .model",
-    FILE,
-    lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where))),
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,22 +11,38 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.names import is_file_name
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import main_tokens
+from shardctl.system.files import read_named
 from shardctl.system.folders import FolderHere
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers import huggingface, plain, sentencepiece, tiktoken
-from shardctl.transforms.tokenizers.base import (
-    UINT16_VOCABULARY,
-    Tokenizer,
-    TokenizerKind,
-    WithOffsets,
-)
+from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Tokenizer, WithOffsets
 from shardctl.transforms.tokenizers.engines import not_given_back
 from shardctl.transforms.tokenizers.huggingface import AUTO
+from shardctl.transforms.tokenizers.plain import Bytes, Words
+from shardctl.transforms.tokenizers.sentencepiece import SentencePiece
 
-KINDS = (huggingface.KIND, sentencepiece.KIND, plain.WORDS, tiktoken.KIND, plain.BYTES)
-"""The kinds of tokenizers. Of the files in a folder, that of the first of them counts."""
+FILES: Mapping[str, Callable[[Path, str], Tokenizer]] = {
+    huggingface.FILE: huggingface.open_file,
+    sentencepiece.FILE: lambda where, _: SentencePiece(where.read_bytes(), printable(str(where))),
+    plain.FILE: lambda where, _: Words(where.read_bytes(), printable(str(where))),
+    tiktoken.FILE: lambda where, _: tiktoken.open_file(where),
+}
+"""What opens the file of a tokenizer, given with an engine, by its name in a dataset: a folder that
+has it is such a tokenizer too, the first of several, and so is any file of the same ending. All may
+raise OSError."""
 
-NAMES = f"{', '.join(kind.shown for kind in KINDS[:-1])} or {KINDS[-1].shown}"
+NAMED: Mapping[str, Callable[[str, Path], Tokenizer]] = {
+    "words:": lambda path, folder: Words(read_named(folder / path), printable(path)),
+    "tiktoken:": tiktoken.open_named,
+    "bytes": lambda _, folder: Bytes(),
+}
+"""What opens a name that begins so, by what follows it and the folder that files are looked for
+in."""
+
+NAMES = (
+    "a tokenizer.json or a folder with one, a SentencePiece .model, a .txt with a word on each "
+    "line, tiktoken:ENCODING:FILE or bytes"
+)
 """What may name a tokenizer, for messages."""
 
 
@@ -48,10 +64,9 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
     try:
         found = _named(spec, folder or Path())
         if found is None:
-            where, kind = _file(Path(spec) if folder is None else folder / spec)
-            assert kind.open_file is not None, "it has a file"
-            is_json = kind is huggingface.KIND
-            found = kind.open_file(where, engine)
+            where, name = _file(Path(spec) if folder is None else folder / spec)
+            is_json = name == huggingface.FILE
+            found = FILES[name](where, engine)
     except OSError as error:
         raise InputError(
             f"tokenizer {printable(spec)}: it cannot be read ({error.strerror}); it is {NAMES}"
@@ -66,41 +81,32 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
 
 def _named(spec: str, folder: Path) -> Tokenizer | None:
     """Return the tokenizer of a name that is no path; None for a path."""
-    for kind in KINDS:
-        if kind.prefix is None or kind.open_named is None or not spec.startswith(kind.prefix):
-            continue
-        rest = spec[len(kind.prefix) :]
-        if bool(rest) == kind.prefix.endswith(":"):
-            return kind.open_named(rest, folder)
+    for prefix, open_named in NAMED.items():
+        rest = spec[len(prefix) :]
+        if spec.startswith(prefix) and bool(rest) == prefix.endswith(":"):
+            return open_named(rest, folder)
     return None
 
 
-def _file(where: Path) -> tuple[Path, TokenizerKind]:
-    """Return the file of a tokenizer, or that which makes a folder one, and the kind that it has.
-    Raises InputError."""
-    with_files = [(kind.file, kind) for kind in KINDS if kind.file is not None]
+def _file(where: Path) -> tuple[Path, str]:
+    """Return the file of a tokenizer, or that which makes a folder one, and the name that such files
+    have. Raises InputError."""
     shown = f"tokenizer {printable(str(where))}"
     if where.is_dir():
-        found = next(
-            ((where / name, kind) for name, kind in with_files if (where / name).is_file()), None
-        )
-        if found is None:
-            raise InputError(
-                f"{shown}: the folder has none of {', '.join(name for name, _ in with_files)}"
-            )
-        return found
+        there = next((name for name in FILES if (where / name).is_file()), None)
+        if there is None:
+            raise InputError(f"{shown}: the folder has none of {', '.join(FILES)}")
+        return where / there, there
     if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
         raise InputError(f"{shown}: it is not a regular file")
-    of_ending = next(
-        (kind for name, kind in with_files if where.suffix and name.endswith(where.suffix)), None
+    for name in FILES if where.suffix else ():
+        if name.endswith(where.suffix):
+            return where, name
+    what = "" if where.is_file() else "there is no such file; "
+    raise InputError(
+        f"{shown}: {what}a tokenizer is {NAMES}. Of a model of Hugging Face, download the "
+        "tokenizer.json"
     )
-    if of_ending is None:
-        what = "" if where.is_file() else "there is no such file; "
-        raise InputError(
-            f"{shown}: {what}a tokenizer is {NAMES}. Of a model of Hugging Face, download the "
-            "tokenizer.json"
-        )
-    return where, of_ending
 
 
 def digest_of_files(files: Mapping[str, bytes]) -> str:
@@ -167,12 +173,8 @@ def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
     if role.tokenizer is None:
         raise DatasetError(f"{shown}: does not say which tokenizer made its tokens")
     if not is_file_name(role.tokenizer):
-        raise DatasetError(
-            f"{shown}: names a tokenizer that is not in its folder: "
-            f"{printable(role.tokenizer)!r:.200}"
-        )
-    # only datasets of tokens need it
-
+        named = f"{printable(role.tokenizer)!r:.200}"
+        raise DatasetError(f"{shown}: names a tokenizer that is not in its folder: {named}")
     tokenizer = open_tokenizer(role.tokenizer, folder.work)
     if role.vocabulary is not None and tokenizer.vocabulary != role.vocabulary:
         other = (

@@ -26,7 +26,6 @@ from shardctl.transforms.tokenizers.base import (
     Ids,
     Offsets,
     Tokenizer,
-    TokenizerKind,
     TokensInText,
     joined,
     of_names,
@@ -230,8 +229,3 @@ def _ranks(data: bytes, where: str) -> dict[bytes, int]:
             why = f"there is no token for the byte {missing}"
         raise InputError(f"{where}: not the ranks of an encoding: {why}")
     return ranks
-
-
-KIND = TokenizerKind(
-    "tiktoken:ENCODING:FILE", FILE, lambda where, engine: open_file(where), "tiktoken:", open_named
-)

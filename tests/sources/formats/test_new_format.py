@@ -129,7 +129,7 @@ def test_the_help_and_the_written_pages_name_it(package):
 import sys
 sys.path += sys.argv[1:]
 from write_cli_docs import DOCS, command_page
-from shardctl.transforms.recipe_files.checking import recipe_schema
+from shardctl.transforms.recipe_files.reading import recipe_schema
 page = (DOCS / "commands" / "convert.md").read_text()
 print("pairs" in command_page(page, "convert"), "pairs" in str(recipe_schema()))
 """
