@@ -272,11 +272,7 @@ class Dataset:
     def limit(self, samples: int) -> Dataset:
         """Return the first `samples` samples. Raises UsageError for a negative number."""
         whole_number("limit", samples, 0)
-        return Dataset(
-            Selection(
-                self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))
-            )
-        )
+        return self[:samples]
 
     @property
     def schema(self) -> pa.Schema:
@@ -301,10 +297,8 @@ class Dataset:
     def class_names(self) -> dict[str, tuple[str, ...]]:
         """The names of classes by field: of labels, and of the categories of objects. Fields
         without names are left out."""
-        objects = {
-            name: role.names for name, role in self.roles.objects.items() if role.names is not None
-        }
-        return {**self.roles.names, **objects}
+        named: dict[str, Any] = {**self.roles.labels, **self.roles.objects}
+        return {name: role.names for name, role in named.items() if role.names is not None}
 
     @property
     def manifest(self) -> Manifest:
@@ -386,20 +380,16 @@ class Dataset:
         if mode is None and truth("shuffle", shuffle):
             mode = "global" if alone else "window"
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
-        chosen = (
-            names("columns", columns)
-            if columns is not None
-            else columns_of_blocks(self.schema.names, self.roles)
-        )
+        chosen = columns_of_blocks(self.schema.names, self.roles)
+        if columns is not None:
+            chosen = names("columns", columns)
         if isinstance(variant, str) and make is not VariantStream:
             raise UsageError(
                 f'variant {variant!r} is not known; use "epoch" or the number of a variant'
             )
         if not isinstance(variant, str | None):
             selection = of_variant(selection, whole_number("variant", variant))
-        stream = make(
-            selection=selection, columns=chosen, order=order, transforms=transforms, reading=reading
-        )
+        stream = make(selection, chosen, order, transforms, reading)
         begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
         # now, and not after days of training
         refuse_unmoved(selection.shards, stream.columns, transforms, begin)
@@ -483,8 +473,17 @@ def refuse_unmoved(
     (n,), those in one block, the values are looked at. Columns in `unmoved` of the transforms are
     left out; UsageError if there are none of these names, or their roles say that they move.
     """
-    _check_unmoved(shards, transforms)
-    if transforms.moving is None or not len(samples):
+    roles, schema, moving = shards.layout.roles.by_name, shards.layout.columns, transforms.moving
+    for name in transforms.unmoved:
+        if name not in schema.names:
+            raise UsageError(f"unmoved: {lacks('column', name, schema.names)}")
+        role = roles.get(name)
+        if moving is not None and isinstance(role, Image | Objects):
+            raise UsageError(
+                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the images; "
+                f"leave it out of unmoved=, or read it with another loader, without {moving}"
+            )
+    if moving is None or not len(samples):
         return
     # 20 ms
     from shardctl.sources.boxes import (
@@ -495,48 +494,26 @@ def refuse_unmoved(
         why_wrong,
     )
 
-    roles, read = shards.layout.roles.by_name, [column.name for column in columns]
-    moved = {
-        "key",
-        "variant",
-        *transforms.unmoved,
-        *(n for n, role in roles.items() if isinstance(role, Image | Objects)),
-    }
-    beside = [f for f in shards.layout.columns if f.name not in moved]
+    read, stay = [column.name for column in columns], {"key", "variant", *transforms.unmoved}
+    beside = [
+        f
+        for f in schema
+        if f.name not in stay and not isinstance(roles.get(f.name), Image | Objects)
+    ]
+    names = [f.name for f in beside if f.name in read]
     to_see = [
-        f.name
-        for f in beside
-        if f.name in read and f.name not in roles and has_values_to_see(f.type)
+        name for name in names if name not in roles and has_values_to_see(schema.field(name).type)
     ]
     wrong, unknown = beside_images(beside, roles, _first_kinds(shards, to_see, samples))
-    names = [f.name for f in beside if f.name in read]
     if places := [place for place in wrong if column_of(place, names) is not None]:
-        stay = list(dict.fromkeys(column_of(place, names) for place in places))
-        kept = ", ".join(repr(name) for name in read if name not in stay)
+        left = list(dict.fromkeys(column_of(place, names) for place in places))
+        kept = ", ".join(repr(name) for name in read if name not in left)
         raise UsageError(
-            f"{why_wrong(transforms.moving, places)}. Leave out {transforms.moving}; or get these "
-            "columns as they are with"
-            f" unmoved={stay}; or leave them out: columns=[{kept}]"
+            f"{why_wrong(moving, places)}. Leave out {moving}; or get these columns as they are with"
+            f" unmoved={left}; or leave them out: columns=[{kept}]"
         )
     if unknown := [name for name in unknown if name in names]:
-        warnings.warn(
-            said_of_unknown(transforms.moving, unknown, "unmoved=[…]"), UserWarning, caller_level()
-        )
-
-
-def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
-    """Raise UsageError if `unmoved` names what is no column, or what moves with the image because
-    of its role."""
-    roles, names, moving = shards.layout.roles, shards.layout.columns.names, transforms.moving
-    for name in transforms.unmoved:
-        if name not in names:
-            raise UsageError(f"unmoved: {lacks('column', name, names)}")
-        role = roles.get(name)
-        if moving is not None and isinstance(role, Image | Objects):
-            raise UsageError(
-                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the images; "
-                f"leave it out of unmoved=, or read it with another loader, without {moving}"
-            )
+        warnings.warn(said_of_unknown(moving, unknown, "unmoved=[…]"), UserWarning, caller_level())
 
 
 def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Shown:
