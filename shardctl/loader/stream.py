@@ -117,8 +117,9 @@ class DatasetStream:
 
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample: it raises DatasetError."""
-        reading = replace(self._made_of[-1], on_error="raise")
-        return type(self)(*self._made_of[:-1], reading)
+        selection, columns, order, transforms, reading = self._made_of
+        strict = replace(reading, on_error="raise")
+        return type(self)(selection, columns, order, transforms, strict)
 
     @property
     def columns(self) -> list[Column]:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -249,15 +248,6 @@ class Fetcher(Generic[Result]):
         return None
 
 
-@dataclass
-class Counts:
-    """What has been done since the dataset was opened. Blocks count at their first use, and again
-    when they are read anew."""
-
-    requests: int = 0
-    network_bytes: int = 0
-    network_blocks: int = 0
-    cached_blocks: int = 0
-
-
-NAMES = tuple(each.name for each in fields(Counts))
+NAMES = ("requests", "network_bytes", "network_blocks", "cached_blocks")
+"""What is counted since a dataset was opened. Blocks count at their first use, and again when they
+are read anew."""

@@ -334,7 +334,7 @@ class RemoteShards(Shards):
     def counts(self) -> dict[str, int]:
         """Return how many requests, bytes and blocks came over the network, and how many blocks
         from the cache."""
-        return dict(vars(self.dataset.counts))
+        return dict(self.dataset.counts)
 
     def fetch_files(self, names: Sequence[str]) -> Path:
         """Bring files of the dataset. Raises DatasetError, StoreError."""
