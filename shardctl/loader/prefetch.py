@@ -196,11 +196,8 @@ class Tuner:
         span, made = now - self._since, waits.made - self._before.made
         if span < _TUNE_SECONDS or made < 2 * self.threads:
             return self.threads
-        rate, waited, idle = (
-            made / span,
-            (waits.get - self._before.get) / span,
-            waits.put - self._before.put,
-        )
+        rate, waited = made / span, (waits.get - self._before.get) / span
+        idle = waits.put - self._before.put
         if self._tried is not None:
             if rate < self._tried * _GAIN:
                 self.threads -= 1

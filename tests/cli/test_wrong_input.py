@@ -251,7 +251,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.open(READY).loader(batch_size=0),
         UsageError,
-        "a batch size of 0 is impossible; give at least 1",
+        "batch_size must be at least 1",
     ),
     (
         lambda: shardctl.open(READY).loader(batch_size="8"),

@@ -393,10 +393,10 @@ def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchM
         except Misfit as misfit:
             raise misfit.of(int(lists.owners(np.array([misfit.place]))[0])) from None
     if transforms.fill is None:
-        return {name: lists.with_numbers(numbers).arrays_or_none()}
+        return {name: replace(lists, numbers=numbers).arrays_or_none()}
     if lists.missing is not None:
         numbers[lists.missing] = transforms.fill.get(name, np.nan)
-    converted = lists.with_numbers(numbers)
+    converted = replace(lists, numbers=numbers)
     if name not in transforms.pad:
         return {name: converted.arrays()}
     padded = converted.padded(
