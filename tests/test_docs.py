@@ -145,7 +145,7 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path):
         # Not loaded: the class of the last one is in the snippet before it
         # (tests/transforms/test_models.py).
         steps.append(
-            [step.name for step in Recipe.parse(**load_recipe(tmp_path / "recipe.toml")).transforms]
+            [step.name for step in Recipe.parse(**load_recipe(tmp_path / "recipe.toml")).transform]
         )
     filters = ["filter_size", "filter_aspect", "filter_blur", "filter_date"]
     assert steps == [["random_resized_crop", "hflip"], filters, ["resize", "model"]]

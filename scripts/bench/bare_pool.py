@@ -16,31 +16,25 @@ from functools import cache
 from multiprocessing import Pool
 from pathlib import Path
 
-from shardctl.images.codecs import image
 from shardctl.system.machine import reuse_memory
-from shardctl.transforms.pipeline.samples import ImageSteps
+from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import load_recipe
 
 
 @cache
-def steps(recipe_file: str) -> tuple[ImageSteps, image.Store]:
-    """Return the steps of a recipe and how it stores images, made once in each process."""
+def steps(recipe_file: str) -> SamplePipeline:
+    """Return the steps of a recipe, made once in each process."""
     reuse_memory()  # as our workers do
     recipe = Recipe.from_json(load_recipe(Path(recipe_file)))
-    assert recipe.store is not None
-    return ImageSteps(recipe), recipe.store
+    return SamplePipeline(recipe, None, lambda stage: None)
 
 
 def made(task: tuple[str, str, str]) -> int:
     """Make all variants of a photo, and return the bytes of them together."""
     path, key, recipe_file = task
-    todo, store = steps(recipe_file)
-    opened = image.open_image(Path(path).read_bytes())
-    return sum(
-        len(store.encode(picture.image))
-        for picture in todo.pictures(opened, key, lambda stage: None)
-    )
+    record = {"key": key, "image": {"bytes": Path(path).read_bytes(), "path": key}}
+    return sum(len(each.fields["image"]["bytes"]) for each in steps(recipe_file).make(record))
 
 
 def main() -> None:

@@ -8,14 +8,14 @@ needs a line in EXAMPLES.
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw
 
-from shardctl.images.codecs.image import open_image
 from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.pipeline.samples import ImageSteps
+from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import TRANSFORMS
 
@@ -143,11 +143,12 @@ def afterwards(name: str, image: Image.Image) -> list[Image.Image]:
     data = io.BytesIO()
     image.save(data, "PNG")
     step = {"name": name, **EXAMPLES.get(name, {})}
-    recipe = Recipe.from_json({"transform": [step]})
+    recipe = Recipe.from_json({"transform": [step], "store": "png"})
     if recipe.random:
-        recipe = Recipe.from_json({"transform": [step], "variants": DRAWS})
-    opened = open_image(data.getvalue(), recipe.max_pixels, recipe.keep_truncated)
-    return [picture.image for picture in ImageSteps(recipe).pictures(opened, KEY, lambda _: None)]
+        recipe = replace(recipe, variants=DRAWS)
+    record = {"key": KEY, "image": {"bytes": data.getvalue(), "path": KEY}}
+    made = SamplePipeline(recipe, None, lambda stage: None).make(record)
+    return [Image.open(io.BytesIO(each.fields["image"]["bytes"])) for each in made]
 
 
 def picture(name: str) -> Image.Image:

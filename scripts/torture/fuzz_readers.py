@@ -1,16 +1,11 @@
-"""Fuzzing of the readers: only our named errors may come out.
+"""Fuzzing of the readers of other formats: only our named errors may come out.
 
-    python scripts/torture/fuzz_readers.py manifest|shards|files|plan|shard DATASET SCRATCH [options
-    of libFuzzer] python scripts/torture/fuzz_readers.py FORMAT SECONDS [SEED]
+    python scripts/torture/fuzz_readers.py FORMAT SECONDS [SEED]
 
-The parts of a dataset are fuzzed with atheris (`pip install atheris`), guided by coverage: SCRATCH
-is an empty folder, a file of DATASET is what the fuzzer starts from, and options are for instance
--max_total_time=60 -max_len=65536.
-
-FORMAT is one of other tools (FORMATS in fuzz_seeds.py: webdataset, parquet, hdf5, …). Its files are
-changed at random: bits flipped, numbers replaced, parts cut, doubled and moved, files compressed
-and compressed files changed, files beside them taken away. Where a format has checksums, they are
-made right again for half of the changes, since nearly all others end there.
+FORMAT is one of FORMATS in fuzz_seeds.py: webdataset, parquet, hdf5, … Files are changed at random:
+bits flipped, numbers replaced, parts cut, doubled and moved, files compressed and compressed files
+changed, files beside them taken away. Where a format has checksums, they are made right again for
+half of the changes, since nearly all others end there.
 
 A child reads the files, so that one that never ends, or that ends the process, is told too. Memory
 is limited to MEMORY beyond what the child has at the start. The libraries of some formats are known
@@ -41,9 +36,6 @@ from pathlib import Path
 import xxhash
 import zstandard
 from fuzz_seeds import FORMATS, Files, Kind, changed
-from places import file_at
-
-from shardctl.system.folders import LocalFolder
 
 MEMORY = 1 << 30
 """How much memory reading a file of a few kB may take: four times the largest record that is
@@ -54,85 +46,6 @@ LONGEST = 10
 
 WARM = 50
 """Files that the child reads before its memory is limited: what is imported is imported."""
-
-
-# --- parts of a dataset, with atheris ---
-
-
-def read_shard(path: Path) -> None:
-    from shardctl.format.shard import ShardReader
-
-    reader = ShardReader(*file_at(path))
-    for number, block in enumerate(reader.blocks()):
-        block.slice(0, 2).to_pylist()
-        reader.block_is_intact(number)
-
-
-def read_manifest(path: Path) -> None:
-    from shardctl.format.manifest import Manifest
-
-    Manifest.load(LocalFolder(path.parent))
-
-
-def read_shards(path: Path) -> None:
-    from shardctl.format.tables import ShardTable
-
-    list(ShardTable(LocalFolder(path.parent)))
-
-
-def read_files(path: Path) -> None:
-    from shardctl.format.dataset_tables import DatasetTables
-
-    stored = DatasetTables(LocalFolder(path.parent))
-    for number in range(min(1000, stored.files.num_rows)):
-        stored.file(number)
-    stored.find("some.txt#3")
-
-
-def read_units(path: Path) -> None:
-    from shardctl.format.dataset_tables import DatasetTables
-
-    stored = DatasetTables(LocalFolder(path.parent))
-    for shard in range(len(stored.shards)):
-        units = stored.units(shard)
-        units.of_row(0)
-
-
-PARTS = {
-    "manifest": ("manifest.json", read_manifest),
-    "shards": ("shards.arrow", read_shards),
-    "files": ("files.arrow", read_files),
-    "plan": ("plan.arrow", read_units),
-    "shard": ("train-00000.arrow", read_shard),
-}
-
-
-def fuzz_part(what: str, dataset: str, scratch: str, options: list[str]) -> None:
-    import atheris
-
-    with atheris.instrument_imports(include=["shardctl"]):
-        import shardctl.shard
-        import shardctl.stored  # noqa: F401 - the readers use them
-    from shardctl.errors import ShardctlError
-    from shardctl.format.names import TABLES
-
-    name, read = PARTS[what]
-    corpus, victim = Path(scratch) / "corpus", Path(scratch) / name
-    corpus.mkdir()
-    shutil.copy(Path(dataset) / name, corpus)
-    for table in ("manifest.json", *TABLES):
-        shutil.copy(Path(dataset) / table, scratch)
-
-    def one(data: bytes) -> None:
-        victim.write_bytes(data)
-        with contextlib.suppress(ShardctlError):
-            read(victim)
-
-    atheris.Setup([sys.argv[0], str(corpus), *options], one)
-    atheris.Fuzz()
-
-
-# --- files of other formats ---
 
 
 def read_records(path: Path) -> int:
@@ -160,7 +73,6 @@ def read_records(path: Path) -> int:
     if not units:
         return 0
     types = reduce(Types.join, [form.types(str(path), unit, reading) for unit in units])
-    Types.from_json(json.loads(json.dumps(types.to_json())))
     schema, found = types.found(), 0
     for unit in units:
         try:
@@ -298,14 +210,9 @@ def main() -> None:
     what, *given = sys.argv[1:]
     if what == "serve":
         serve()
-    elif what in FORMATS:
-        fuzz_format(
-            what,
-            float(given[0]),
-            int(given[1]) if len(given) > 1 else random.SystemRandom().getrandbits(32),
-        )
     else:
-        fuzz_part(what, given[0], given[1], given[2:])
+        seed = int(given[1]) if len(given) > 1 else random.SystemRandom().getrandbits(32)
+        fuzz_format(what, float(given[0]), seed)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+import shardctl
+
 INTEROP = Path(__file__).resolve().parents[2] / "tests" / "interop" / "samples"
 
 INTERESTING = (
@@ -146,6 +148,22 @@ def stored(pattern: str, name: str, *beside: str) -> Callable[[], list[Files]]:
     return seeds
 
 
+def exported(to: str, name: str, suffixes: tuple[str, ...]) -> Callable[[], list[Files]]:
+    """Return what gives the files of an export of a few samples, `name` with each of the suffixes."""
+
+    @cache
+    def seeds() -> list[Files]:
+        with tempfile.TemporaryDirectory() as scratch:
+            given, dataset, out = (Path(scratch, name) for name in ("a.txt", "in", "out"))
+            given.write_text("".join(f"row {n}\n" for n in range(9)))
+            shardctl.convert(given, dataset, tokenizer="bytes", workers=0, progress=False)
+            shardctl.export(dataset, out, to, workers=0, progress=False)
+            paths = [next(out.rglob(f"*{suffix}")) for suffix in suffixes]
+            return [{name + path.suffix: path.read_bytes() for path in paths}]
+
+    return seeds
+
+
 ARRAYS: tuple[Any, ...] = (
     np.zeros((3, 4)),
     np.arange(5, dtype="<i2"),
@@ -244,49 +262,6 @@ def arrow_files() -> list[Files]:
 
 
 @cache
-def array_records() -> list[Files]:
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    from shardctl.sources.formats.tfrecord import messages
-
-    found = []
-    for options in (
-        "group_size:1,uncompressed",
-        "group_size:4,zstd:3",
-        "group_size:4,brotli:6,transpose",
-    ):
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch, "a.array_record")
-            writer = ArrayRecordWriter(str(path), options)
-            for number in range(9):
-                example = messages()()
-                example.features.feature["n"].int64_list.value.append(number)
-                example.features.feature["text"].bytes_list.value.append(f"row {number}".encode())
-                writer.write(bytes(example.SerializeToString(deterministic=True)))
-            writer.close()
-            found.append({path.name: path.read_bytes()})
-    return found
-
-
-@cache
-def megatron_files() -> list[Files]:
-    found = []
-    for code, dtype in ((8, "<u2"), (4, "<i4"), (6, "<f8")):
-        sequences = [np.arange(length, dtype=dtype) for length in (3, 0, 40, 1)]
-        lengths = np.array([len(each) for each in sequences], "<i4")
-        places = ((np.cumsum(lengths) - lengths) * np.dtype(dtype).itemsize).astype("<i8")
-        head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(sequences), len(sequences) + 1)
-        index = (
-            head
-            + lengths.tobytes()
-            + places.tobytes()
-            + np.arange(len(sequences) + 1, dtype="<i8").tobytes()
-        )
-        found.append({"a.idx": index, "a.bin": b"".join(each.tobytes() for each in sequences)})
-    return found
-
-
-@cache
 def hdf5_files() -> list[Files]:
     import h5py
 
@@ -367,8 +342,8 @@ FORMATS: dict[str, Kind] = {
     "recordio": Kind(stored("recordio/*.rec", "a.rec"), packs=True),
     "parquet": Kind(parquet_files, may_end=True),
     "arrow": Kind(arrow_files),
-    "array_record": Kind(array_records),
-    "megatron": Kind(megatron_files),
+    "array_record": Kind(exported("array-record", "a", (".array_record",))),
+    "megatron": Kind(exported("megatron", "a", (".idx", ".bin"))),
     "hdf5": Kind(hdf5_files, may_end=True),
     "lmdb": Kind(lmdb_files, may_end=True),
     "lance": Kind(lance_folders, may_end=True),

@@ -10,8 +10,18 @@ from typing import Any
 import click
 
 from shardctl.cli.output import Output, good, on_stderr, tell
-from shardctl.making.convert import ConvertResult, Listener, narration
+from shardctl.making.convert import ConvertResult, Listener
 from shardctl.making.convert.listener import ConversionProgress, Estimate
+from shardctl.making.convert.result import (
+    estimate_lines,
+    listed_line,
+    notice_lines,
+    notices_of,
+    part_line,
+    result_lines,
+    resuming_line,
+    waiting_line,
+)
 from shardctl.system.progress import progress_of
 from shardctl.system.text import printable
 
@@ -37,18 +47,18 @@ class ConversionView(ConversionProgress):
         """So many inputs are found."""
         super().listing(inputs)
         if self._output.verbose:
-            self._write([narration.listed_line(inputs)])
+            self._write([listed_line(inputs)])
 
     def announce(self, estimate: Estimate) -> None:
         """The work is planned."""
         super().announce(estimate)
-        self._write(narration.estimate_lines(estimate))
-        self._printed = narration.notices_of(estimate)
+        self._write(estimate_lines(estimate))
+        self._printed = notices_of(estimate)
 
     def part(self, name: str, shards: int, records: int) -> None:
         """Only a part of it is to be done."""
         super().part(name, shards, records)
-        self._write([narration.part_line(name, shards, records)])
+        self._write([part_line(name, shards, records)])
 
     def tell_rest(self, result: ConvertResult) -> None:
         """Show the notices that were not shown before the work, and the warnings, even with
@@ -60,10 +70,10 @@ class ConversionView(ConversionProgress):
         self._shown.close()
 
     def _waiting(self, owner: str) -> None:
-        self._write([narration.waiting_line(owner, self._dst)])
+        self._write([waiting_line(owner, self._dst)])
 
     def _resuming(self, done: int, shards: int) -> None:
-        self._write([narration.resuming_line(done, shards)])
+        self._write([resuming_line(done, shards)])
 
     def _on_line(self, line: str) -> None:
         """Show what a worker has printed."""
@@ -78,12 +88,12 @@ def print_notices(result: ConvertResult, output: Output, printed: Collection[str
     """Print on stderr the notices and warnings that were not `printed` yet; warnings even with
     --quiet."""
     notices = result.notices if output.shows_notes else ()
-    tell(narration.notice_lines(notices, result.warnings, printed))
+    tell(notice_lines(notices, result.warnings, printed))
 
 
 def print_result(result: ConvertResult, dst: str) -> None:
     """Print what a conversion has done."""
-    first, *rest = narration.result_lines(result, dst)
+    first, *rest = result_lines(result, dst)
     verb = result.status if first.startswith(f"{result.status} ") else ""
     for line in (good(verb) + first[len(verb) :], *rest):
         click.echo(line)

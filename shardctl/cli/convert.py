@@ -86,7 +86,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
         with quick_imports():
             from shardctl.cli.conversion import ConversionView, print_result, result_record
             from shardctl.making.convert import convert as convert_dataset
-            from shardctl.making.convert.narration import copied_line
+            from shardctl.making.convert.result import copied_line
 
             # After the imports, which it has then too: it needs 16 ms for its own, while this
             # process looks for the inputs. It needed 70 ms where both imported everything, and each

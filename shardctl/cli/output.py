@@ -170,7 +170,7 @@ def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:
 
     def tell(owner: str) -> None:
         if not output.quiet:
-            from shardctl.making.convert.narration import waiting_line
+            from shardctl.making.convert.result import waiting_line
 
             click.echo(waiting_line(owner, dst), err=True)
 

@@ -244,7 +244,7 @@ def _description(found: Check, made: Recipe) -> list[str]:
     }
     images = made.store is not None
     stored = f", images stored as {made.store}" if images else ""
-    undecided = images and made.kind == "auto" and not made.transforms
+    undecided = images and made.kind == "auto" and not made.transform
     compression = "none for images, zstd:3 for others" if undecided else str(made.compression)
     inputs = "texts or tables" if made.kind == "auto" and not images else kinds[made.kind]
     lines = [f"  for {inputs}{stored}, compression {compression}"]

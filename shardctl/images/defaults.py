@@ -15,104 +15,18 @@ CENTRE = "center"
 
 SUFFIXES = frozenset(
     (
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".png",
-        ".apng",
-        ".webp",
-        ".gif",
-        ".bmp",
-        ".dib",
-        ".tif",
-        ".tiff",
-    )
-    + (
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-        ".pfm",
-        ".jp2",
-        ".j2k",
-        ".jpc",
-        ".jpf",
-        ".jpx",
-        ".avif",
-        ".tga",
-        ".ico",
-        ".mpo",
-        ".qoi",
-    )
+        ".jpg,.jpeg,.jpe,.jfif,.png,.apng,.webp,.gif,.bmp,.dib,.tif,.tiff,.ppm,.pgm,.pbm,.pnm,"
+        ".pfm,.jp2,.j2k,.jpc,.jpf,.jpx,.avif,.tga,.ico,.mpo,.qoi"
+    ).split(",")
 )
 """File names that are taken for images of these formats."""
 
 OTHER_SUFFIXES = frozenset(
     (
-        ".eps",
-        ".ps",
-        ".psd",
-        ".dds",
-        ".fli",
-        ".flc",
-        ".sgi",
-        ".rgb",
-        ".bw",
-        ".pcx",
-        ".blp",
-        ".fits",
-        ".fit",
-        ".cur",
-        ".pkm",
-    )
-    + (
-        ".nie",
-        ".icns",
-        ".hdr",
-        ".xpm",
-        ".xbm",
-        ".wmf",
-        ".emf",
-        ".wbmp",
-        ".msp",
-        ".iff",
-        ".heif",
-        ".heic",
-        ".dcm",
-        ".xwd",
-    )
-    + (
-        ".svg",
-        ".exr",
-        ".jxl",
-        ".pict",
-        ".pct",
-        ".ff",
-        ".raw",
-        ".cr2",
-        ".nef",
-        ".dng",
-        ".jls",
-        ".im",
-        ".spider",
-    )
-    + (
-        ".dcx",
-        ".ftc",
-        ".ftu",
-        ".gbr",
-        ".p7",
-        ".pxr",
-        ".ras",
-        ".im1",
-        ".mng",
-        ".fpx",
-        ".wal",
-        ".mic",
-        ".gd",
-        ".svgz",
-        ".bpg",
-    )
+        ".eps,.ps,.psd,.dds,.fli,.flc,.sgi,.rgb,.bw,.pcx,.blp,.fits,.fit,.cur,.pkm,.nie,.icns,"
+        ".hdr,.xpm,.xbm,.wmf,.emf,.wbmp,.msp,.iff,.heif,.heic,.dcm,.xwd,.svg,.exr,.jxl,.pict,"
+        ".pct,.ff,.raw,.cr2,.nef,.dng,.jls,.im,.spider,.dcx,.ftc,.ftu,.gbr,.p7,.pxr,.ras,.im1,"
+        ".mng,.fpx,.wal,.mic,.gd,.svgz,.bpg"
+    ).split(",")
 )
 """File names of images that are not read: they become rejects, so that none is missing silently."""

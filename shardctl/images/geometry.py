@@ -7,7 +7,6 @@ pixel is (0.5, 0.5).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +23,13 @@ Box = tuple[float, float, float, float]
 Colour = tuple[int, int, int]
 """Red, green, blue, 0 to 255."""
 
-Matrix = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
+"""Arrays of any shape."""
+
+Matrix = Floats
 """(3, 3) float64: maps the column (x, y, 1) to a multiple of (x', y', 1)."""
 
 BLACK: Colour = (0, 0, 0)
@@ -46,7 +51,7 @@ def inverted(matrix: Matrix) -> Matrix:
     return inverse
 
 
-def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> Floats:
     """Map points (…, 2) by a matrix. Points that a perspective throws behind the eye become
     infinite."""
     mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
@@ -54,11 +59,11 @@ def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> npt.NDArray[
         depth = points @ matrix[2, :2] + matrix[2, 2]
         with np.errstate(divide="ignore", invalid="ignore"):
             mapped = np.where(depth[..., None] > 0, mapped / depth[..., None], np.inf)
-    result: npt.NDArray[np.float64] = mapped
+    result: Floats = mapped
     return result
 
 
-def corners(box: Box) -> npt.NDArray[np.float64]:
+def corners(box: Box) -> Floats:
     """Return the four corners of a box, in turn: (4, 2)."""
     left, top, right, bottom = box
     return np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float64)
@@ -196,21 +201,17 @@ class Warp:
     @property
     def density(self) -> float:
         """Pixels of the view per pixel of the output, on a side, where the map is finest."""
-        width, height = self.size
-        places = np.array(
-            [[0, 0], [width, 0], [width, height], [0, height], [width / 2, height / 2]], np.float64
-        )
-        m = self.inverse_matrix
+        (width, height), m = self.size, self.inverse_matrix
         if self.is_affine:
             return float(np.linalg.svd(m[:2, :2], compute_uv=False)[-1])
-        finest = math.inf
-        for x, y in places:
+        found = []
+        for x, y in (*corners((0.0, 0.0, width, height)), (width / 2, height / 2)):
             depth = m[2, 0] * x + m[2, 1] * y + m[2, 2]
             if depth > 0:
                 at = m[:2, :2] @ (x, y) + m[:2, 2]
                 jacobian = (m[:2, :2] - np.outer(at / depth, m[2, :2])) / depth
-                finest = min(finest, float(np.linalg.svd(jacobian, compute_uv=False)[-1]))
-        return finest if math.isfinite(finest) else 1.0
+                found.append(float(np.linalg.svd(jacobian, compute_uv=False)[-1]))
+        return min(found, default=1.0)
 
 
 @dataclass(frozen=True)
@@ -259,29 +260,22 @@ def cover(size: Size, target: Size) -> Size:
     """Return `size` enlarged, its shape kept, so that it is no smaller than `target` on either
     side."""
     scale = max(target[0] / size[0], target[1] / size[1])
-    return (
-        size
-        if scale <= 1
-        else (max(target[0], round(size[0] * scale)), max(target[1], round(size[1] * scale)))
-    )
+    if scale <= 1:
+        return size
+    return max(target[0], round(size[0] * scale)), max(target[1], round(size[1] * scale))
 
 
 def fit(size: Size, target: Size) -> Size:
     """Return `size` enlarged or reduced, its shape kept, so that it just fits into `target`."""
     scale = min(target[0] / size[0], target[1] / size[1])
-    return min(target[0], max(1, round(size[0] * scale))), min(
-        target[1], max(1, round(size[1] * scale))
-    )
+    width, height = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    return min(target[0], width), min(target[1], height)
 
 
-def bounds(points: npt.NDArray[np.float64]) -> Box:
+def bounds(points: Floats) -> Box:
     """Return the smallest box around points (n, 2)."""
     (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
     return left, top, right, bottom
-
-
-PixelMask = npt.NDArray[np.bool_]
-"""(height, width): whether a pixel is one of an object."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,17 +287,17 @@ class Patch:
     hundred in an image.
     """
 
-    pixels: PixelMask
+    pixels: Flags
     top: int
     left: int
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, mask: PixelMask) -> Patch:
+    def of(cls, mask: Flags) -> Patch:
         """Return all of a mask."""
         return cls(mask, 0, 0, mask.shape)
 
-    def whole(self) -> PixelMask:
+    def whole(self) -> Flags:
         """Return the mask with all of its pixels. Its columns lie one after the other."""
         mask = np.zeros(self.shape, bool, order="F")
         height, width = self.pixels.shape
@@ -316,29 +310,17 @@ class Patch:
         down = np.flatnonzero((rows >= self.top) & (rows < self.top + height))
         across = np.flatnonzero((columns >= self.left) & (columns < self.left + width))
         seen = self.pixels[rows[down, None] - self.top, columns[across] - self.left]
-        return Patch(
-            seen,
-            int(down[0]) if len(down) else 0,
-            int(across[0]) if len(across) else 0,
-            (len(rows), len(columns)),
-        )
+        top, left = (int(each[0]) if len(each) else 0 for each in (down, across))
+        return Patch(seen, top, left, (len(rows), len(columns)))
 
-    def gathered(self, rows: npt.NDArray[Any], columns: npt.NDArray[Any]) -> Patch:
+    def gathered(self, rows: Values, columns: Values) -> Patch:
         """Return the mask of the pixels at any rows and columns of this one, (height, width) each;
         -1 stands for none."""
-        height, width = self.pixels.shape
-        inside = (
-            (rows >= self.top)
-            & (rows < self.top + height)
-            & (columns >= self.left)
-            & (columns < self.left + width)
-        )
+        (height, width), down, across = self.pixels.shape, rows - self.top, columns - self.left
+        inside = (down >= 0) & (down < height) & (across >= 0) & (across < width)
         pixels = np.zeros(inside.shape, bool)
-        places = (
-            (each[inside] - first).astype(np.intp)
-            for each, first in ((rows, self.top), (columns, self.left))
-        )
-        pixels[inside] = self.pixels[tuple(places)]
+        places = down[inside].astype(np.intp), across[inside].astype(np.intp)
+        pixels[inside] = self.pixels[places]
         return Patch.of(pixels)
 
     def padded(self, top: int, left: int, shape: tuple[int, int]) -> Patch:

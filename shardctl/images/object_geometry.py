@@ -21,11 +21,15 @@ from shardctl.format.roles import Objects
 from shardctl.images.defaults import CENTRE, KEPT_SHARE
 from shardctl.images.geometry import (
     Box,
+    Counts,
     Displacement,
+    Flags,
+    Floats,
     Matrix,
     Patch,
     Size,
     Stage,
+    Values,
     Warp,
     apply,
     bounds,
@@ -35,8 +39,6 @@ from shardctl.images.geometry import (
     scaling,
 )
 from shardctl.images.polygons import Polygons
-
-Numbers = npt.NDArray[np.float64]
 
 _ROUNDING = 1e-9
 """How far a share may be off by the rounding of numbers."""
@@ -72,18 +74,23 @@ class Motion:
             if isinstance(stage, Displacement):
                 raise TypeError("a displacement has no matrix")
             if isinstance(stage, Warp):
-                motion = motion.then(stage.view.matrix, stage.view.size).then(
-                    _forward(stage), stage.size
-                )
+                motion = motion.then(stage.view.matrix, stage.view.size)
+                try:
+                    matrix = inverted(stage.inverse_matrix)
+                    matrix /= matrix[2, 2]
+                except np.linalg.LinAlgError:
+                    # what became a line is nowhere, and all that is marked in it
+                    matrix = moving(-1.0, -1.0) @ scaling(0.0, 0.0)
             else:
-                motion = motion.then(stage.matrix, stage.size)
+                matrix = stage.matrix
+            motion = motion.then(matrix, stage.size)
         return motion
 
     def then(self, matrix: Matrix, size: Size) -> Motion:
         """Return this motion followed by another one, onto a canvas of this size."""
         if not _keeps_boxes(matrix) and not self.is_still:
             return Motion.still(self.size, self).then(matrix, size)
-        left, top, right, bottom = _around_moved(self.seen, matrix)
+        left, top, right, bottom = bounds(apply(matrix, corners(self.seen)))
         seen = (
             max(left, 0.0),
             max(top, 0.0),
@@ -114,53 +121,40 @@ class Motion:
         return _keeps_boxes(self.matrix)
 
     @property
-    def limits(self) -> tuple[Numbers, Numbers]:
+    def limits(self) -> tuple[Floats, Floats]:
         """The corners of the part that is seen, (x, y) each."""
         return np.array(self.seen[:2]), np.array(self.seen[2:])
 
     @property
-    def mirrors(self) -> npt.NDArray[np.bool_]:
+    def mirrors(self) -> Flags:
         """Whether left and right change places, ()."""
         return np.array(np.linalg.det(self.matrix[:2, :2]) < 0)
 
-    def points(self, points: Numbers, of: npt.NDArray[np.int64] | None = None) -> Numbers:
+    def points(self, points: Floats, of: Counts | None = None) -> Floats:
         """Return where points (..., 2) go."""
         return apply(self.matrix, points)
 
-    def boxes(self, boxes: Numbers) -> Numbers:
+    def boxes(self, boxes: Floats) -> Floats:
         """Return the smallest boxes around the moved corners of boxes (n, 4): left, top, right,
         bottom."""
-        left, top, right, bottom = boxes.T
-        if self.keeps_boxes:
-            m = self.matrix
-            x = np.stack([left, right]) * m[0, 0] + m[0, 2]
-            y = np.stack([top, bottom]) * m[1, 1] + m[1, 2]
-        else:
-            around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1)
-            moved = self.points(around.reshape(-1, 4, 2))
-            x, y = moved[..., 0].T, moved[..., 1].T
-        made: Numbers = np.stack(
-            [x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1
-        )
-        return made.clip(-_FAR, _FAR)
+        moved = self.points(_corners(boxes))
+        return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1).clip(-_FAR, _FAR)
 
     def growth(
-        self, boxes: Numbers, to: Numbers, polygons: Polygons | None, moved: Polygons | None
-    ) -> Numbers | float:
+        self, boxes: Floats, to: Floats, polygons: Polygons | None, moved: Polygons | None
+    ) -> Floats | float:
         """Return how many times as large areas become: those of polygons where an object has some,
         else those of boxes (n, 4)."""
         if not (self.matrix[2, 0] or self.matrix[2, 1]):
             return float(abs(np.linalg.det(self.matrix[:2, :2])))
-        sides = [(each[:, 2:] - each[:, :2]).prod(axis=1) for each in (to, boxes)]
+        after, before = ((each[:, 2:] - each[:, :2]).prod(axis=1) for each in (to, boxes))
         # of what the perspective throws behind the eye, where there are no corners
-        grown = _ratio(sides[0], sides[1], np.ones(len(boxes)))
-        left, top, right, bottom = boxes.T
-        corners_ = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1)
-        outlines = Polygons.of([[each] for each in corners_])
-        for before, after in ((outlines, _moved_polygons(outlines, self)), (polygons, moved)):
-            if before is not None and after is not None:
-                areas = after.areas()
-                grown = np.where(areas > 0, _ratio(areas, before.areas(), grown), grown)
+        grown = _ratio(after, before, np.ones(len(boxes)))
+        outlines = Polygons.of([[each.ravel()] for each in _corners(boxes)])
+        for own, made in ((outlines, _moved_polygons(outlines, self)), (polygons, moved)):
+            if own is not None and made is not None:
+                areas = made.areas()
+                grown = np.where(areas > 0, _ratio(areas, own.areas(), grown), grown)
         return grown
 
 
@@ -174,71 +168,52 @@ class Moves:
     or infinite if the image stays as it is stored. Each array is (n, 2).
     """
 
-    scale: Numbers
-    shift: Numbers
-    low: Numbers
-    high: Numbers
+    scale: Floats
+    shift: Floats
+    low: Floats
+    high: Floats
 
     keeps_boxes = True
 
-    def at(self, places: npt.NDArray[np.int64]) -> Moves:
+    def at(self, places: Counts) -> Moves:
         """Return those at these places, of which any may come several times."""
         return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
 
     @property
-    def limits(self) -> tuple[Numbers, Numbers]:
+    def limits(self) -> tuple[Floats, Floats]:
         """The corners of the part that is seen, (n, 2) each."""
         return self.low, self.high
 
     @property
-    def mirrors(self) -> npt.NDArray[np.bool_]:
+    def mirrors(self) -> Flags:
         """Of which things left and right change places, (n,)."""
         return np.asarray(self.scale.prod(axis=1) < 0)
 
-    def points(self, points: Numbers, of: npt.NDArray[np.int64] | None = None) -> Numbers:
+    def points(self, points: Floats, of: Counts | None = None) -> Floats:
         """Return where points go: `of` says which thing each of (m, 2) is of; else they are (n, k,
         2)."""
         if of is None:
             return points * self.scale[:, None] + self.shift[:, None]
         return points * self.scale[of] + self.shift[of]
 
-    def boxes(self, boxes: Numbers) -> Numbers:
+    def boxes(self, boxes: Floats) -> Floats:
         """Return the moved boxes (n, 4): left, top, right, bottom."""
         one, other = (boxes[:, place : place + 2] * self.scale + self.shift for place in (0, 2))
         return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
 
-    def growth(self, *_: Any) -> Numbers:
+    def growth(self, *_: Any) -> Floats:
         """Return how many times as large areas become, (n,)."""
-        grown: Numbers = np.abs(self.scale).prod(axis=1)
+        grown: Floats = np.abs(self.scale).prod(axis=1)
         return grown
-
-
-def _forward(warp: Warp) -> Matrix:
-    """Return the map from the view of a warp to its output. What became a line is nowhere, and all
-    that is marked in it."""
-    try:
-        matrix = inverted(warp.inverse_matrix)
-    except np.linalg.LinAlgError:
-        return moving(-1.0, -1.0) @ scaling(0.0, 0.0)
-    matrix /= matrix[2, 2]
-    return matrix
 
 
 def _keeps_boxes(matrix: Matrix) -> bool:
     return not (matrix[0, 1] or matrix[1, 0] or matrix[2, 0] or matrix[2, 1])
 
 
-def _around_moved(box: Box, matrix: Matrix) -> Box:
-    """Return the smallest box around the moved corners of one."""
-    if not _keeps_boxes(matrix):
-        return bounds(apply(matrix, corners(box)))
-    # numpy takes ten times as long for so few numbers
-    (across, _, right), (_, down, below), _ = matrix.tolist()
-    x, y = (
-        (box[0] * across + right, box[2] * across + right),
-        (box[1] * down + below, box[3] * down + below),
-    )
-    return min(x), min(y), max(x), max(y)
+def _corners(boxes: Floats) -> Floats:
+    """Return the corners of boxes (n, 4), in turn: (n, 4, 2)."""
+    return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
 
 
 @dataclass(frozen=True)
@@ -253,9 +228,7 @@ class KeepRule:
         """Read a number from 0 to 1, or `center`."""
         return cls(None if rule == CENTRE else float(rule))
 
-    def keeps(
-        self, before: Numbers, after: Numbers, visible: Numbers, masked: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
+    def keeps(self, before: Floats, after: Floats, visible: Floats, masked: Flags) -> Flags:
         """Return which of n objects are kept: (n,).
 
         `before` (n, 4) are their moved boxes (left, top, right, bottom), `after` what is visible of
@@ -274,7 +247,7 @@ class KeepRule:
         return np.where(flat, centred, inside & (visible >= self.share - _ROUNDING))
 
 
-VisibleSpans = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+VisibleSpans = tuple[Counts, Counts]
 """The pixels of an image that are still seen: those from the first to before the second column that
 is given for each row."""
 
@@ -354,8 +327,8 @@ class MovedMasks:
         return after
 
     def measured(
-        self, boxes: Numbers, growth: Numbers | float, visible: Numbers, turned: bool = False
-    ) -> tuple[Numbers, Numbers]:
+        self, boxes: Floats, growth: Floats | float, visible: Floats, turned: bool = False
+    ) -> tuple[Floats, Floats]:
         """Return the boxes (n, 4) of objects and how many times as large their areas are (n,).
 
         They are those of the masks where these are cut or `turned`. Else what is given is finer
@@ -363,15 +336,13 @@ class MovedMasks:
         share of them.
         """
         by_pixels = self.there & ((self.share < 1) | _ends_before(boxes) | turned)
-        times = growth * np.where(self.there, 1.0, visible)
-        return np.where(by_pixels[:, None], self.boxes, boxes), np.where(
-            by_pixels, self.times, times
-        )
+        times = np.where(by_pixels, self.times, growth * np.where(self.there, 1.0, visible))
+        return np.where(by_pixels[:, None], self.boxes, boxes), times
 
 
 def cut_to(
-    before: Numbers, polygons: Polygons | None, low: Numbers, high: Numbers, turned: bool = False
-) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bool_], Polygons | None]:
+    before: Floats, polygons: Polygons | None, low: Floats, high: Floats, turned: bool = False
+) -> tuple[Floats, Floats, Floats, Flags, Polygons | None]:
     """Return what of moved boxes (n, 4) and polygons lies between two corners, (x, y) for all or
     (n, 2) for each.
 
@@ -381,7 +352,9 @@ def cut_to(
     left of them. The share is that of the area of the polygons, else of the box.
     """
     within = after = _between(before, low, high)
-    visible, masked = _share(before, after), np.zeros(len(before), bool)
+    whole, left = before[:, 2:] - before[:, :2], (after[:, 2:] - after[:, :2]).clip(0)
+    visible = _ratio(left.prod(axis=1), whole.prod(axis=1), np.ones(len(before)))
+    masked = np.zeros(len(before), bool)
     if polygons is None or not len(polygons.points):
         return within, after, visible, masked, polygons
     cut, areas = polygons.cut(low, high), polygons.areas()
@@ -391,7 +364,7 @@ def cut_to(
         after = np.where(masked[:, None], _around(cut, after), after)
     leaves = masked & ((visible < 1 - _ROUNDING) | _ends_before(within))
     if leaves.any():
-        of_each = (limit if limit.ndim == 1 else limit[leaves] for limit in (low, high))
+        of_each = (np.broadcast_to(limit, (len(before), 2))[leaves] for limit in (low, high))
         around = polygons.only(leaves).boxes_within(*of_each)
         # what is outside may have an area by the rounding of numbers
         nothing = around[:, 0] >= around[:, 2]
@@ -401,11 +374,11 @@ def cut_to(
     return within, after, visible, masked, cut
 
 
-MovedPlaces = tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32], Numbers, Polygons | None]
+MovedPlaces = tuple[Flags, npt.NDArray[np.float32], Floats, Polygons | None]
 
 
 def moved_places(
-    xywh: Numbers,
+    xywh: Floats,
     polygons: Polygons | None,
     legs: Sequence[Motion | Moves],
     rule: KeepRule,
@@ -420,8 +393,8 @@ def moved_places(
     smallest box around what is left of them. Polygons are cut at the edge too.
     """
     whole = boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
-    visible: Numbers = np.ones(len(boxes))
-    growth: Numbers = np.ones(len(boxes))
+    visible: Floats = np.ones(len(boxes))
+    growth: Floats = np.ones(len(boxes))
     kept = np.ones(len(boxes), bool)
     for leg in legs:
         low, high = leg.limits
@@ -561,7 +534,7 @@ def _all_polygons(given: Sequence[Mapping[str, Any]]) -> Polygons:
 
 
 def moved_keypoints(
-    points: npt.NDArray[Any], legs: Sequence[Motion | Moves], role: Objects
+    points: Values, legs: Sequence[Motion | Moves], role: Objects
 ) -> npt.NDArray[np.float32]:
     """Return keypoints, x, y and v each, after a motion: (0, 0, 0) for those that are not seen.
 
@@ -588,13 +561,13 @@ _FAR = 1e7
 """Coordinates that a perspective puts at infinity, or behind the eye: far away from any image."""
 
 
-def _ends_before(boxes: Numbers) -> npt.NDArray[np.bool_]:
+def _ends_before(boxes: Floats) -> Flags:
     """Return which boxes (n, 4) were outside, so that what `_between` gave of them ends before it
     begins, (n,)."""
     return np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))
 
 
-def _between(boxes: Numbers, low: Numbers, high: Numbers) -> Numbers:
+def _between(boxes: Floats, low: Floats, high: Floats) -> Floats:
     """Return what of boxes (n, 4) lies between two corners; one that is outside ends before it
     begins."""
     return np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
@@ -613,7 +586,7 @@ def _moved_polygons(polygons: Polygons, leg: Motion | Moves) -> Polygons:
     return Polygons(points[~lost[polygons.of_points]], lengths, polygons.counts)
 
 
-def _around(polygons: Polygons, boxes: Numbers) -> Numbers:
+def _around(polygons: Polygons, boxes: Floats) -> Floats:
     """Return the boxes around the polygons of objects, those of `boxes` where an object has
     none."""
     found = [
@@ -623,16 +596,7 @@ def _around(polygons: Polygons, boxes: Numbers) -> Numbers:
     return np.array(found, np.float64)
 
 
-def _share(before: Numbers, after: Numbers) -> Numbers:
-    """Return the share of the area of boxes (n, 4) that is left of them, (n,): 1 of a box without
-    an area."""
-    sides = np.clip(after[:, 2:] - after[:, :2], 0.0, None)
-    whole = (before[:, 2:] - before[:, :2]).prod(axis=1)
-    share: Numbers = np.where(whole > 0, sides.prod(axis=1) / np.where(whole > 0, whole, 1.0), 1.0)
-    return share
-
-
-def _ratio(some: Numbers, others: Numbers, otherwise: Numbers) -> Numbers:
+def _ratio(some: Floats, others: Floats, otherwise: Floats) -> Floats:
     """Return some / others, (n,); `otherwise` where the others are nothing."""
-    found: Numbers = np.divide(some, others, out=otherwise.copy(), where=others > 0)
+    found: Floats = np.divide(some, others, out=otherwise.copy(), where=others > 0)
     return found

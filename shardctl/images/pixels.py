@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 from PIL import Image, ImageFilter
 
 Levels = npt.NDArray[np.int64]
@@ -134,7 +135,7 @@ _BLEND_STRIP = 32 * 1024
 def mix(images: Sequence[Image.Image], weights: Sequence[float]) -> Image.Image:
     """Return the sum of RGB images of one size, each times its weight; the weights must add up to
     at most 1."""
-    flat = [_flat(image) for image in images]
+    flat = [np.asarray(image).reshape(-1) for image in images]
     made = np.empty(len(flat[0]), np.uint8)
     for at in range(0, len(made), _BLEND_STRIP):
         part = slice(at, at + _BLEND_STRIP)
@@ -145,10 +146,6 @@ def mix(images: Sequence[Image.Image], weights: Sequence[float]) -> Image.Image:
     return Image.frombuffer("RGB", images[0].size, made, "raw", "RGB", 0, 1)
 
 
-def _flat(image: Image.Image) -> npt.NDArray[np.uint8]:
-    return np.asarray(image).reshape(-1)
-
-
 _HUE_STRIP = 16 * 1024
 """Pixels that are worked on at a time: their intermediate results stay in the processor's cache."""
 
@@ -156,13 +153,20 @@ SHIFT = 3
 FRACTION = 1 << SHIFT
 """Steps of a value that the hue is computed in: 7 * 255 * 8, the largest number, fits 16 bits."""
 
-Words = npt.NDArray[np.int16]
-
 
 def saturation(image: Image.Image, factor: float) -> Image.Image:
     """Blend with the grey image: 0 gives a grey image, 1 the image itself, 2 doubles the
     differences from grey."""
-    return Image.blend(grayscale(image), image, factor)
+    return _blend(grayscale(image), image, factor)
+
+
+def _blend(start: Image.Image, end: Image.Image, factor: float) -> Image.Image:
+    """Return `start + factor * (end - start)`. Recorded digests have it without the metadata of
+    the image where Pillow is Pillow-SIMD."""
+    made = Image.blend(start, end, factor)
+    if ".post" in PIL.__version__:
+        made.info = {}
+    return made
 
 
 def grayscale(image: Image.Image) -> Image.Image:
@@ -206,66 +210,42 @@ def hue(image: Image.Image, turn: float) -> Image.Image:
     = 5, 3, 1 for red, green, blue. All is multiplied by d, so that nothing is divided and whole
     numbers of 16 bits will do.
     """
-    red, green, blue = (np.asarray(band).reshape(-1) for band in image.split())
-    made = [np.empty(len(red), np.uint8) for _ in range(3)]
-    for at in range(0, len(red), _HUE_STRIP):
+    bands = [np.asarray(band).reshape(-1) for band in image.split()]
+    made = [np.empty(len(bands[0]), np.uint8) for _ in range(3)]
+    for at in range(0, len(bands[0]), _HUE_STRIP):
         part = slice(at, at + _HUE_STRIP)
-        _turn(red[part], green[part], blue[part], turn, [channel[part] for channel in made])
+        red, green, blue = (band[part].astype(np.int16) for band in bands)
+        largest = np.maximum(np.maximum(red, green), blue)
+        distance = largest - np.minimum(np.minimum(red, green), blue)
+        # in sixths of the circle times `distance`, from 0 up to 6 * distance
+        hue = red - green + 4 * distance
+        from_red = green - blue
+        from_red += 6 * distance * (from_red < 0)
+        # a product with a mask takes a third of the time of np.where
+        hue += (blue - red + 2 * distance - hue) * (largest == green)
+        hue += (from_red - hue) * (largest == red)
+        hue *= FRACTION
+        scale = distance.astype(np.float32)
+        largest = largest * FRACTION + FRACTION // 2  # rounds the result
+        distance *= FRACTION
+        twice, thrice, zeros = distance * 2, distance * 3, np.zeros_like(distance)
+        for channel, n in zip(made, (5, 3, 1), strict=True):
+            # k - 5 is -5 to 7: folded at 0, both peaks of the function are at 3
+            shift = (n + 6 * turn) % 6 - 5
+            k = np.rint(scale * np.float32(shift * FRACTION)).astype(np.int16)
+            k += hue
+            np.abs(k, out=k)
+            k -= thrice
+            np.abs(k, out=k)
+            np.subtract(twice, k, out=k)
+            np.maximum(k, zeros, out=k)
+            np.minimum(k, distance, out=k)
+            np.subtract(largest, k, out=k)
+            k >>= SHIFT
+            channel[part] = k
     return Image.merge(
         "RGB", [Image.frombuffer("L", image.size, channel, "raw", "L", 0, 1) for channel in made]
     )
-
-
-def _turn(
-    red: npt.NDArray[np.uint8],
-    green: npt.NDArray[np.uint8],
-    blue: npt.NDArray[np.uint8],
-    turn: float,
-    made: Sequence[npt.NDArray[np.uint8]],
-) -> None:
-    largest = np.maximum(np.maximum(red, green), blue)
-    spread = largest - np.minimum(np.minimum(red, green), blue)
-    distance = spread.astype(np.int16)
-    hue = _hue(
-        red.astype(np.int16),
-        green.astype(np.int16),
-        blue.astype(np.int16),
-        largest.astype(np.int16),
-        distance,
-    )
-    hue *= FRACTION
-    largest = largest.astype(np.int16)
-    largest *= FRACTION
-    largest += FRACTION // 2  # rounds the result
-    scale = spread.astype(np.float32)
-    distance *= FRACTION
-    twice, thrice, zeros = distance * 2, distance * 3, np.zeros_like(distance)
-    for channel, n in zip(made, (5, 3, 1), strict=True):
-        # k - 5 is -5 to 7: folded at 0, both peaks of the function are at 3
-        shift = (n + 6 * turn) % 6 - 5
-        k = np.rint(scale * np.float32(shift * FRACTION)).astype(np.int16)
-        k += hue
-        np.abs(k, out=k)
-        k -= thrice
-        np.abs(k, out=k)
-        np.subtract(twice, k, out=k)
-        np.maximum(k, zeros, out=k)
-        np.minimum(k, distance, out=k)
-        np.subtract(largest, k, out=k)
-        k >>= SHIFT
-        channel[:] = k
-
-
-def _hue(red: Words, green: Words, blue: Words, largest: Words, distance: Words) -> Words:
-    """Return the hue in sixths of the circle times `distance`, from 0 up to 6 * distance."""
-    from_red = green - blue
-    from_red += 6 * distance * (from_red < 0)
-    from_green = blue - red + 2 * distance
-    hue = red - green + 4 * distance
-    # a product with a mask takes a third of the time of np.where
-    hue += (from_green - hue) * (largest == green)
-    hue += (from_red - hue) * (largest == red)
-    return hue
 
 
 _BLUR_STRIP = 40 * 1024
@@ -279,7 +259,7 @@ Values = npt.NDArray[np.float32]
 
 def sharpness(image: Image.Image, factor: float) -> Image.Image:
     """Blend with a smoothed image: 0 gives that image, 1 the image itself, 2 a sharpened one."""
-    return Image.blend(image.filter(ImageFilter.SMOOTH), image, factor)
+    return _blend(image.filter(ImageFilter.SMOOTH), image, factor)
 
 
 def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = None) -> Image.Image:
@@ -294,7 +274,8 @@ def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = No
     radius = len(weights) - 1
     if radius == 0:
         return image.copy()
-    padded = _mirrored(np.asarray(image), radius)
+    around = (radius, radius)
+    padded = np.pad(np.asarray(image), (around, around, (0, 0)), "reflect")
     rows, row = padded.shape[0], padded.shape[1] * 3
     flat = padded.reshape(-1)
     made = np.zeros((rows - 2 * radius) * row, np.uint8)
@@ -309,29 +290,6 @@ def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = No
         made[start + 3 * radius : start + len(down) - 3 * radius] = across
     inner = made.reshape(rows - 2 * radius, row // 3, 3)[:, radius:-radius]
     return Image.fromarray(np.ascontiguousarray(inner))
-
-
-def _mirrored(pixels: npt.NDArray[np.uint8], radius: int) -> npt.NDArray[np.uint8]:
-    """Return the pixels with a border in which they are mirrored about the outermost ones; a side
-    of one pixel is repeated."""
-    height, width = pixels.shape[:2]
-    rows, columns = _places(height, radius), _places(width, radius)
-    made = np.empty((height + 2 * radius, width + 2 * radius, 3), np.uint8)
-    middle = slice(radius, radius + height)
-    made[middle, radius : radius + width] = pixels
-    made[middle, :radius] = pixels[:, columns[:radius]]
-    made[middle, radius + width :] = pixels[:, columns[radius + width :]]
-    made[:radius] = made[radius + rows[:radius]]
-    made[radius + height :] = made[radius + rows[radius + height :]]
-    return made
-
-
-def _places(length: int, radius: int) -> npt.NDArray[np.int64]:
-    """Return which pixel of a row stands at -radius to length + radius - 1 when it is mirrored, as
-    often as is needed."""
-    period = max(2 * (length - 1), 1)
-    at = np.arange(-radius, length + radius) % period
-    return np.minimum(at, period - at) if length > 1 else np.zeros_like(at)
 
 
 def gaussian_weights(sigma: float, kernel_size: int | None = None) -> list[float]:

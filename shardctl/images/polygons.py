@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.images.geometry import Box, bounds
-
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+from shardctl.images.geometry import Box, Counts, Flags, Floats, bounds
 
 _FEWEST = 3
 """Points of a polygon; what is left with fewer when it was cut off is not one."""
@@ -38,15 +35,9 @@ class Polygons:
         """Read the polygons of objects: lists (or arrays) of x, y, x, y, … for each."""
         listed = [list(each or ()) for each in objects]
         parts = list(chain.from_iterable(listed))
-        lengths = np.fromiter(map(len, parts), np.int64, len(parts)) // 2
-        points = (
-            np.concatenate([np.asarray(part, np.float64) for part in parts])
-            if parts
-            else np.empty(0)
-        )
-        return cls(
-            points.reshape(-1, 2), lengths, np.fromiter(map(len, listed), np.int64, len(listed))
-        )
+        lengths, counts = (np.array([*map(len, each)], np.int64) for each in (parts, listed))
+        points = np.concatenate([np.empty(0), *(np.asarray(part, np.float64) for part in parts)])
+        return cls(points.reshape(-1, 2), lengths // 2, counts)
 
     @cached_property
     def owners(self) -> Counts:
@@ -71,11 +62,9 @@ class Polygons:
     def boxes(self) -> list[Box | None]:
         """Return the smallest box around the polygons of each object, None for one that has
         none."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])[
-            np.concatenate([[0], np.cumsum(self.counts)])
-        ].tolist()
+        of_objects = stretches(np.bincount(self.owners, self.lengths, len(self.counts)).astype(int))
         return [
-            bounds(self.points[first:end]) if end > first else None for first, end in pairwise(ends)
+            bounds(self.points[part]) if part.stop > part.start else None for part in of_objects
         ]
 
     def cut(self, low: Floats, high: Floats) -> Polygons:
@@ -85,24 +74,16 @@ class Polygons:
         Source: Sutherland and Hodgman, "Reentrant polygon clipping", 1974. A part that falls into
         several pieces stays one polygon, whose pieces are connected along the edge.
         """
-        of_points = self.of_points
-        low, high = (limit if limit.ndim == 1 else limit[self.owners] for limit in (low, high))
-        below = self.points < (low if low.ndim == 1 else low[of_points])
-        above = self.points > (high if high.ndim == 1 else high[of_points])
-        outside = np.logical_or(below, above).any(axis=1)
+        shape, of_points = (len(self.counts), 2), self.of_points
+        low, high = (np.broadcast_to(limit, shape)[self.owners] for limit in (low, high))
+        outside = ((self.points < low[of_points]) | (self.points > high[of_points])).any(axis=1)
         if not outside.any():
             return self
-        crossed = (np.asarray(below.any(axis=0)), np.asarray(above.any(axis=0)))
         leaves = np.bincount(of_points[outside], minlength=len(self.lengths)) > 0
         chosen = leaves[of_points]
         points, lengths = self.points[chosen], self.lengths[leaves]
-        for axis in (0, 1):
-            for sign, limit, any_there in ((1.0, low, crossed[0]), (-1.0, high, crossed[1])):
-                if any_there[axis]:
-                    limits = limit[axis] if limit.ndim == 1 else limit[leaves, axis]
-                    points, lengths = _half(
-                        points, lengths, axis, sign, np.broadcast_to(limits, len(lengths))
-                    )
+        for axis, (sign, limits) in product((0, 1), ((1.0, low), (-1.0, high))):
+            points, lengths = _half(points, lengths, axis, sign, limits[leaves, axis])
         after = self.lengths.copy()
         after[leaves] = lengths
         from_cut = np.repeat(leaves, after)
@@ -110,7 +91,7 @@ class Polygons:
         together[from_cut], together[~from_cut] = points, self.points[~chosen]
         return Polygons(together, after, self.counts)
 
-    def without_spikes(self, objects: npt.NDArray[np.bool_]) -> Polygons:
+    def without_spikes(self, objects: Flags) -> Polygons:
         """Return the same polygons, those of some objects (T,) without points that a line goes to
         and comes straight back from.
 
@@ -161,20 +142,14 @@ class Polygons:
             places = np.clip(self.points + way * at[:, None], low_, high_)[seen]
             np.minimum.at(found[:, :2], owners[seen], places)
             np.maximum.at(found[:, 2:], owners[seen], places)
-        for x, y in (
-            (low[:, 0], low[:, 1]),
-            (high[:, 0], low[:, 1]),
-            (high[:, 0], high[:, 1]),
-            (low[:, 0], high[:, 1]),
-        ):
-            covered = self._cover(np.stack([x, y], axis=1), (low + high) / 2)
-            np.minimum(found[:, 0], x, out=found[:, 0], where=covered)
-            np.minimum(found[:, 1], y, out=found[:, 1], where=covered)
-            np.maximum(found[:, 2], x, out=found[:, 2], where=covered)
-            np.maximum(found[:, 3], y, out=found[:, 3], where=covered)
+        for across, down in product((low, high), repeat=2):
+            corner = np.stack([across[:, 0], down[:, 1]], axis=1)
+            covered = self._cover(corner, (low + high) / 2)[:, None]
+            np.minimum(found[:, :2], corner, out=found[:, :2], where=covered)
+            np.maximum(found[:, 2:], corner, out=found[:, 2:], where=covered)
         return found
 
-    def _cover(self, corners: Floats, centres: Floats) -> npt.NDArray[np.bool_]:
+    def _cover(self, corners: Floats, centres: Floats) -> Flags:
         """Return of which objects a polygon goes around a corner of theirs (T, 2), or right beside
         it, towards a centre."""
         x, y = (corners + np.sign(centres - corners) * _BESIDE)[self.owners][self.of_points].T
@@ -188,8 +163,8 @@ class Polygons:
     def areas(self) -> Floats:
         """Return the area of all polygons of each object together, (T,), by the shoelace
         formula."""
-        following = self.points[_following(self.lengths)]
-        crossed = self.points[:, 0] * following[:, 1] - following[:, 0] * self.points[:, 1]
+        (x, y), (next_x, next_y) = self.points.T, self.points[_following(self.lengths)].T
+        crossed = x * next_y - next_x * y
         of_polygons = np.abs(np.bincount(self.of_points, crossed, len(self.lengths))) / 2
         return np.bincount(self.owners, of_polygons, len(self.counts)).astype(np.float64)
 
@@ -201,7 +176,7 @@ class Polygons:
         counts = np.bincount(self.owners[stay], minlength=len(self.counts))
         return Polygons(self.points[stay[self.of_points]], self.lengths[stay], counts)
 
-    def only(self, objects: npt.NDArray[np.bool_]) -> Polygons:
+    def only(self, objects: Flags) -> Polygons:
         """Return the polygons of some objects, (T,)."""
         stay = objects[self.owners]
         return Polygons(self.points[stay[self.of_points]], self.lengths[stay], self.counts[objects])

@@ -7,7 +7,6 @@ called.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,6 @@ from shardctl.system.options import (
     option_as,
     taken_arguments,
 )
-from shardctl.system.text import format_bytes
 from shardctl.transforms.recipe_options import (
     LABELS,
     OUTPUT,
@@ -126,13 +124,14 @@ class Labels(ValueType):
         """Return a text that was given once alone, else the list."""
         return list(given) if len(given) > 1 else given[0]
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything else."""
-        several = [value] if isinstance(value, str | Path) else value
+    def read(self, value: Any) -> Any:
+        """Return it."""
+        several = [value] if isinstance(value, Path) else value
         if not isinstance(several, Sequence) or not all(
             isinstance(each, str | Path) for each in several
         ):
-            raise UsageError(f"{name} is a string or a path, or a list of these; it is {value!r}")
+            raise ValueError("must be a string or a path, or a list of these")
+        return value
 
 
 class Columns(ValueType):
@@ -140,12 +139,11 @@ class Columns(ValueType):
 
     python = "str | Sequence[str]"
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for anything else."""
-        if not isinstance(value, str | Sequence) or not all(
-            isinstance(each, str) for each in value
-        ):
-            raise UsageError(f"{name} takes a list of names; it is {value!r}")
+    def read(self, value: Any) -> Any:
+        """Return it."""
+        if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+            raise ValueError("takes a list of names")
+        return value
 
 
 class Seed(Whole):
@@ -173,21 +171,7 @@ class Seed(Whole):
         return "none" if default is None else str(default)
 
 
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"shuffle must be a whole number from 0 to 2^63-1; it is {seed}")
-
-
-def _check_memory(size: int) -> None:
-    if size < LEAST_MEMORY:
-        raise UsageError(
-            f"the memory limit of a worker must be 256 MiB or more; it is {format_bytes(size)}"
-        )
-
-
 def _check_part(part: str) -> None:
-    from shardctl.making.options import Part
-
     Part.parse(part)
 
 
@@ -203,15 +187,12 @@ class Options:
         Labels(),
         "auto",
         "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for "
-        "each file. none: labels are"
-        " not stored. auto, the default: metadata.csv, .jsonl or .parquet, labels.csv or .jsonl "
-        "beside the inputs. Without"
-        " such a file, auto takes the field label of JSONL lines, else the folders if there are "
-        "two or more (`shardctl help"
-        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or "
-        "yolo:DIR, voc:DIR, masks:DIR or"
-        " masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR "
-        "(`shardctl help annotations`).",
+        "each file. none: labels are not stored. auto, the default: metadata.csv, .jsonl or "
+        ".parquet, labels.csv or .jsonl beside the inputs. Without such a file, auto takes the "
+        "field label of JSONL lines, else the folders if there are two or more (`shardctl help "
+        "inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or "
+        "yolo:DIR, voc:DIR, masks:DIR or masks+suffix=_mask:DIR, captions: or captions:DIR or "
+        "captions:FILE, imagenet:DIR (`shardctl help annotations`).",
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
@@ -267,18 +248,16 @@ class Options:
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
         "auto",
         "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. "
-        "source: by the names of the"
-        " SRC. column: by the column split of the labels file. lists: by data.yaml, COCO files, "
-        "train.txt and test.txt."
-        " none: only one split. auto: by names such as train, val and test (`shardctl help "
-        "inputs`).",
+        "source: by the names of the SRC. column: by the column split of the labels file. lists: "
+        "by data.yaml, COCO files, train.txt and test.txt. none: only one split. auto: by names "
+        "such as train, val and test (`shardctl help inputs`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,
         brief="train=0.9,val=0.1, or folder, or source",
     )
     shuffle: int | None = option(
-        Seed(),
+        Seed(0, 2**63 - 1),
         None,
         "Store the inputs of each split in a random order. Without a value, the seed is 0. Lines "
         "and rows are mixed in pieces"
@@ -287,7 +266,6 @@ class Options:
         shows_default=True,
         heading=SPLITS,
         brief="in random order",
-        limit=_check_seed,
     )
     shard_size: int | None = option(
         ByteSize(),
@@ -317,10 +295,8 @@ class Options:
         ValueType(),
         "local",
         "Where the shards are built: local is in processes of this machine, ray is on a Ray "
-        "cluster. All nodes of the cluster"
-        " must see SRC and DST at the same paths (`shardctl help cluster`). With ray, --workers is "
-        "the number of shards that"
-        " are built at the same time.",
+        "cluster. All nodes of the cluster must see SRC and DST at the same paths (`shardctl help "
+        "cluster`). With ray, --workers is the number of shards that are built at the same time.",
         metavar=engines.metavar(),
         shows_default=True,
         heading=RUNNING,
@@ -350,7 +326,7 @@ class Options:
         "limit.",
         metavar="SIZE",
         heading=RUNNING,
-        limit=_check_memory,
+        limit=at_least(LEAST_MEMORY, "a worker needs 256 MiB of memory or more; it is {} bytes"),
     )
     input_timeout: float | None = option(
         SecondsOrNone(),
@@ -372,8 +348,7 @@ class Options:
         Flag(),
         False,
         "Print what the command would do, and write nothing. It reports the same errors as a real "
-        "run, except --max-rejects:"
-        " rejects are known only at the end.",
+        "run, except --max-rejects: rejects are known only at the end.",
         heading=OUTPUT,
         brief="print the plan, and write nothing",
     )
@@ -381,8 +356,7 @@ class Options:
         Flag(),
         False,
         "Bring the dataset at DST up to date. Shards with changed or deleted inputs are built "
-        "again, and new inputs fill new"
-        " shards. Without a dataset at DST, make one.",
+        "again, and new inputs fill new shards. Without a dataset at DST, make one.",
         heading=TARGET,
         brief="follow changes of the source",
     )
@@ -390,18 +364,15 @@ class Options:
         Flag(),
         False,
         "Add the inputs of SRC to the dataset at DST, in new shards. The inputs that DST has "
-        "already are not checked: use this"
-        " for logs, crawls and new days. Files inside a source of the dataset get the keys that "
-        "they would have there. Without"
-        " a dataset at DST, make one.",
+        "already are not checked: use this for logs, crawls and new days. Files inside a source of "
+        "the dataset get the keys that they would have there. Without a dataset at DST, make one.",
         heading=TARGET,
     )
     moved_from: Sequence[str | Path] = option(
         Many(FilePath()),
         (),
         "With --update, if a source has moved: its place when the dataset was made. Give it once "
-        "for each source, in their"
-        " order.",
+        "for each source, in their order.",
         metavar="OLD",
         heading=TARGET,
     )
@@ -447,22 +418,18 @@ class Options:
                 "--moved-from says where a source was when the dataset was made; it needs "
                 "--update: use both"
             )
-        if self.part is not None:
-            self._check_with_part()
-        if self.workers == 0 and self.worker_memory is not None:
-            raise UsageError(
-                "a limit of worker memory needs worker processes; with 0 workers there are none"
-            )
-
-    def _check_with_part(self) -> None:
-        for name in ("dry_run", "explain"):
+        for name in ("dry_run", "explain") if self.part is not None else ():
             if getattr(self, name):
                 raise UsageError(
                     f"--{name.replace('_', '-')} looks at the whole conversion; leave out --part"
                 )
-        if self.copy_rejects is not None:
+        if self.part is not None and self.copy_rejects is not None:
             raise UsageError(
                 "--copy-rejects needs a complete conversion; leave it out of the parts"
+            )
+        if self.workers == 0 and self.worker_memory is not None:
+            raise UsageError(
+                "a limit of worker memory needs worker processes; with 0 workers there are none"
             )
 
     def limits(self) -> Limits:
@@ -470,12 +437,6 @@ class Options:
         from shardctl.system.processes.pool import Limits
 
         return Limits(self.worker_memory, self.input_timeout)
-
-    def worker_count(self) -> int:
-        """Return the number of worker processes."""
-        from shardctl.system.processes.pool import most_workers
-
-        return most_workers() if self.workers == "auto" else int(self.workers)
 
 
 def convert_options() -> dict[str, Option]:
@@ -519,29 +480,17 @@ def check_if_running(choice: str) -> None:
     IF_RUNNING.check("if_running", choice)
 
 
-_SHARE = re.compile(r"0?\.[0-9]+|1\.0*")
-"""A number that may be meant as a share: 0.9 for 90%."""
-
-
 def reject_limit(given: str | int | None, inputs: int) -> float:
     """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises
     UsageError."""
     if given is None:
         return inputs
     text = str(given).replace(" %", "%")
-    number = text.removesuffix("%")
-    if not number.replace(".", "", 1).isdecimal() or (
-        not text.endswith("%") and not number.isdecimal()
-    ):
-        shares = (
-            f"; for that share of them write {100 * float(text):g}%"
-            if _SHARE.fullmatch(text)
-            else ""
-        )
+    number, is_share = text.removesuffix("%"), text.endswith("%")
+    if not number.replace(".", "", is_share).isdecimal():
         raise UsageError(
-            f"--max-rejects {text!r} is not a number of inputs (100) or a share of them "
-            f"(1%){shares}"
+            f"--max-rejects {text!r} is not a number of inputs (100) or a share of them (1%)"
         )
-    if text.endswith("%") and float(number) > 100:
+    if is_share and float(number) > 100:
         raise UsageError(f"--max-rejects {text}: a share is at most 100%")
-    return float(number) / 100 * inputs if text.endswith("%") else float(number)
+    return float(number) / 100 * inputs if is_share else float(number)

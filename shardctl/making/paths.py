@@ -48,36 +48,17 @@ def check_sources(
             path = Path(root.text)
             if not path.exists():
                 refuse_half_url(root.text)
-                last = (
-                    f"; the last argument, {printable(dst)}, is taken as the destination"
-                    if dst and len(roots) > 1
-                    else ""
-                )
-                raise InputError(
-                    f"{shown}: no such file or "
-                    f"folder{_of_pattern(root.text) or last or near_path(path)}"
-                )
+                why = near_path(path)
+                if dst and len(roots) > 1:
+                    why = f"; the last argument, {printable(dst)}, is taken as the destination"
+                if not {"*", "?", "["}.isdisjoint(root.text):
+                    why = "; shardctl expands no patterns: give a folder, or leave out the quotes"
+                raise InputError(f"{shown}: no such file or folder{why}")
             if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
         except OSError as error:  # a name that is too long, or a parent folder without permission
             raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     return roots
-
-
-def _of_pattern(source: str) -> str:
-    """Return the end of a message about a source that is a pattern, such as `photos/*.jpg`; "" for
-    one that is none."""
-    parts = Path(source).parts
-    first = next(
-        (place for place, part in enumerate(parts) if not {"*", "?", "["}.isdisjoint(part)), None
-    )
-    if first is None:
-        return ""
-    folder = printable(str(Path(*parts[:first])))
-    return (
-        f"; shardctl expands no patterns: give the folder {folder}, all of which is read, or "
-        "leave out the quotes"
-    )
 
 
 def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
@@ -86,30 +67,21 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
 
     A source that is a file has its folder as its base: a copy there would replace the file itself.
     """
-    resolved, shown = _real(folder), printable(str(folder))
+    resolved = _real(folder)
     local = [_real(root.text) for root in roots if not root.is_stored]
     bases = [root if root.is_dir() else root.parent for root in local]
-    inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
-    around = next(
-        (
-            other
-            for other in (target, *bases)
-            if other.is_absolute() and other.is_relative_to(resolved)
-        ),
-        None,
-    )
-    if inside is not None or (folder.exists() and not folder.is_dir()):
+    others = [each for each in (target, *local) if resolved.is_relative_to(each)]
+    others += [
+        each for each in (target, *bases) if each.is_absolute() and each.is_relative_to(resolved)
+    ]
+    if folder.exists() and not folder.is_dir():
+        others.append(folder)
+    others += [resolved for name in (MANIFEST, STAGING) if os.path.lexists(resolved / name)]
+    if others:
         raise UsageError(
-            f"{shown}: copies of rejects need a folder of their own, outside of "
-            f"{printable(str(inside or folder))}"
+            f"{printable(str(folder))}: copies of rejects need a folder of their own, and not "
+            f"{printable(str(others[0]))}"
         )
-    if around is not None:
-        raise UsageError(
-            f"{shown}: copies of rejects need a folder of their own, and {printable(str(around))} "
-            "is this folder or in it"
-        )
-    if any(os.path.lexists(resolved / name) for name in (MANIFEST, STAGING)):
-        raise UsageError(f"{shown}: is a dataset; copies of rejects need a folder of their own")
 
 
 def refuse_generation(target: Path) -> None:
@@ -118,8 +90,7 @@ def refuse_generation(target: Path) -> None:
         dataset = printable(str(target.parent.parent))
         raise DatasetError(
             f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give "
-            "that dataset, or another"
-            " destination"
+            "that dataset, or another destination"
         )
 
 
@@ -145,7 +116,7 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
     with naming_the_path(target):
         if resolved.is_symlink():
             raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
-        _refuse_what_is_there(target, shown, roots)
+        _refuse_what_is_there(target, shown)
     refuse_generation(resolved)
     return resolved
 
@@ -176,7 +147,7 @@ def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options
             )
 
 
-def _refuse_what_is_there(target: Path, shown: str, roots: Sequence[SourceRoot]) -> None:
+def _refuse_what_is_there(target: Path, shown: str) -> None:
     if not target.exists():
         return
     if not target.is_dir():
@@ -186,20 +157,15 @@ def _refuse_what_is_there(target: Path, shown: str, roots: Sequence[SourceRoot])
     names = set(os.listdir(target))
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
-        here = [Path(root.text) for root in roots if not root.is_stored]
-        swapped = bool(here) and not any(each.exists() for each in here)
-        how = (
-            "the destination is the last argument"
-            if swapped
-            else "give a folder that is new, empty or a dataset"
+        raise StorageError(
+            f"{shown}: holds something else ({listed}); the destination, which is the last "
+            "argument, is a folder that is new, empty or a dataset"
         )
-        raise StorageError(f"{shown}: holds something else ({listed}); {how}")
     of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
     if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
         raise StorageError(
             f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; "
-            "bring that back, move the files"
-            " away, or give another destination"
+            "bring that back, move the files away, or give another destination"
         )
 
 

@@ -422,8 +422,7 @@ def check_training(kind: str, vocabulary: int, special: Sequence[str]) -> None:
         bytes_too = "" if kind == "words" else ", the 256 bytes"
         raise UsageError(
             f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
-            f"tokens: give {least:,} or more;"
-            f" it is {vocabulary:,}"
+            f"tokens: give {least:,} or more; it is {vocabulary:,}"
         )
 
 

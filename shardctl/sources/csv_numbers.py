@@ -74,23 +74,16 @@ class CellStats:
         if not len(values):
             return cls()
         try:
-            return cls._of_whole(values, values.cast(pa.int64()))
+            numbers = values.cast(pa.int64())
         except pa.ArrowInvalid:  # a cell is no whole number of 64 bits
-            return cls._of_any(values)
-
-    @classmethod
-    def _of_whole(cls, values: Cells, numbers: Cells) -> CellStats:
-        """Look at cells that can be read as int64: 007 and 0x1F can too."""
-        if not numbers.cast(pa.string()).equals(values):
-            return cls._of_any(values)
+            numbers = None
+        # 007 and 0x1F can be read as whole numbers too
+        if numbers is None or not numbers.cast(pa.string()).equals(values):
+            return cls._of_decimals(values) or cls._of_patterns(values)
         ends = pc.min_max(numbers)
-        if ends["min"].as_py() >= -EXACT_IN_FLOAT and ends["max"].as_py() <= EXACT_IN_FLOAT:
-            return cls(True, digits=True, places=(0, 0))
-        return cls(True, digits=True, places=(0, 0), inexact=_first_inexact(values))
-
-    @classmethod
-    def _of_any(cls, values: Cells) -> CellStats:
-        return cls._of_decimals(values) or cls._of_patterns(values)
+        is_exact = ends["min"].as_py() >= -EXACT_IN_FLOAT and ends["max"].as_py() <= EXACT_IN_FLOAT
+        inexact = None if is_exact else _first_inexact(values)
+        return cls(True, digits=True, places=(0, 0), inexact=inexact)
 
     @classmethod
     def _of_decimals(cls, values: Cells) -> CellStats | None:

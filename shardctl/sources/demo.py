@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,25 +64,27 @@ def make_demo(
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
-    photos, drawn, text = root / "photos", root / "scenes", root / "texts"
-    lines, stories = root / "lines.jsonl", root / "stories.jsonl"
     existed = root.exists()
     try:
         with naming_the_path(root):
             for number in range(images):
-                _write_image(photos, number, np.random.default_rng([seed, 1, number]))
-            shapes = write_scenes(drawn, scenes, seed)
-            _write_texts(text, np.random.default_rng([seed, 2]))
-            _write_lines(lines, texts, np.random.default_rng([seed, 3]))
-            _write_stories(stories, np.random.default_rng([seed, 4]))
+                _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))
+            shapes = write_scenes(root / "scenes", scenes, seed)
+            _write_texts(root / "texts", np.random.default_rng([seed, 2]))
+            for name, records in (
+                ("lines", _lines(texts, np.random.default_rng([seed, 3]))),
+                ("stories", _stories(np.random.default_rng([seed, 4]))),
+            ):
+                lines = "".join(f"{json.dumps(record)}\n" for record in records)
+                (root / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     except BaseException:  # Ctrl-C too: half a folder would be refused by the next call
-        for folder in (photos, drawn, text):
-            shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            lines.unlink(missing_ok=True)
-            stories.unlink(missing_ok=True)
-            if not existed:
-                root.rmdir()
+        for made in root.iterdir() if root.exists() else ():
+            if made.is_dir():
+                shutil.rmtree(made, ignore_errors=True)
+            else:
+                made.unlink()
+        if not existed:
+            root.rmdir()
         raise
     return {
         "images": images,
@@ -175,16 +177,14 @@ def _write_texts(root: Path, rng: np.random.Generator) -> None:
         (folder / f"{number:02d}.txt").write_text(text + "\n", encoding="utf-8")
 
 
-def _write_lines(path: Path, count: int, rng: np.random.Generator) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        for number in range(count):
-            line = {
-                "text": _sentence(rng),
-                "id": number,
-                "score": round(float(rng.uniform(0, 1)), 3),
-                "tags": ["demo"],
-            }
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+def _lines(count: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        yield {
+            "text": _sentence(rng),
+            "id": number,
+            "score": round(float(rng.uniform(0, 1)), 3),
+            "tags": ["demo"],
+        }
 
 
 _PEOPLE = tuple("Anna,Boris,Chen,Dilara,Emeka,Fatima,Goran,Hana".split(","))
@@ -192,12 +192,10 @@ _FRUITS = tuple("apples,pears,plums,figs,limes,dates".split(","))
 _NUMBERS = tuple("no,one,two,three,four,five,six,seven,eight,nine,ten,eleven,twelve".split(","))
 
 
-def _write_stories(path: Path, rng: np.random.Generator) -> None:
-    """Write stories of which the end follows from the beginning."""
-    with open(path, "w", encoding="utf-8") as file:
-        for _ in range(STORIES):
-            sentences = [_story(rng) for _ in range(int(rng.integers(1, 5)))]
-            file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
+def _stories(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    """Yield stories of which the end follows from the beginning."""
+    for _ in range(STORIES):
+        yield {"text": " ".join(_story(rng) for _ in range(int(rng.integers(1, 5))))}
 
 
 def _story(rng: np.random.Generator) -> str:
@@ -275,13 +273,10 @@ def _scene(rng: np.random.Generator) -> tuple[Image.Image, list[tuple[int, Outli
     picture = _background(width, height, rng)
     shapes: list[tuple[int, Outline]] = []
     for _ in range(0 if rng.random() < 0.05 else int(rng.integers(1, 6))):
-        kind, outline = int(rng.integers(len(KINDS))), None
-        for _ in range(10):
-            tried = _outline(kind, width, height, rng)
-            if all(_apart(tried, other) for _, other in shapes):
-                outline = tried
-                break
-        if outline is not None:
+        kind = int(rng.integers(len(KINDS)))
+        tries = (_outline(kind, width, height, rng) for _ in range(10))
+        apart = (tried for tried in tries if all(_apart(tried, other) for _, other in shapes))
+        if (outline := next(apart, None)) is not None:
             shapes.append((kind, outline))
             _draw(picture, outline, rng)
     return picture, shapes
@@ -313,10 +308,8 @@ def _outline(kind: int, width: int, height: int, rng: np.random.Generator) -> Ou
 
 def _apart(one: Outline, other: Outline) -> bool:
     """Say whether the boxes of two shapes have some pixels between them."""
-    return bool(
-        (one.max(axis=0) + 3 < other.min(axis=0)).any()
-        or (other.max(axis=0) + 3 < one.min(axis=0)).any()
-    )
+    before, after = one.max(axis=0) + 3 < other.min(axis=0), other.max(axis=0) + 3 < one.min(axis=0)
+    return bool((before | after).any())
 
 
 def _draw(picture: Image.Image, outline: Outline, rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -90,15 +90,13 @@ class LooseFacts:
     def split_of(self, name: str) -> str | None:
         """Return the split that has the path of a file below the export in one of its folders, None
         if none has."""
-        return next(
-            (
-                split
-                for split, each in self.folders.items()
-                for one in each
-                if name.startswith(f"{one}/")
-            ),
-            None,
+        found = (
+            split
+            for split, each in self.folders.items()
+            for one in each
+            if name.startswith(f"{one}/")
         )
+        return next(found, None)
 
     def splits_in(self, folder: str) -> set[str]:
         """Return the splits that have files in a folder, by its path below the export, or below
@@ -106,10 +104,8 @@ class LooseFacts:
         return {
             split
             for split, each in self.folders.items()
-            if any(
-                one == folder or one.startswith(f"{folder}/") or folder.startswith(f"{one}/")
-                for one in each
-            )
+            for one in each
+            if f"{one}/".startswith(f"{folder}/") or f"{folder}/".startswith(f"{one}/")
         }
 
 
@@ -161,10 +157,7 @@ class Description:
             "layout": self.layout.to_json(),
             "key": self.key,
             "fields": [asdict(each) for each in self.fields],
-            "splits": {
-                name: {"samples": each.samples, "files": list(each.files)}
-                for name, each in self.splits.items()
-            },
+            "splits": {name: asdict(each) for name, each in self.splits.items()},
             "files": {name: asdict(facts) for name, facts in self.files.items()},
             **({} if self.loose is None else {"loose": asdict(self.loose)}),
             "fingerprint": self.fingerprint,
@@ -192,21 +185,20 @@ class Description:
         that `load` turns into it."""
         _expect(isinstance(record, dict) and record["format"] == FORMAT, "it is of an export")
         version = record["version"]
-        _expect(
-            type(version) is int and 1 <= version <= VERSION, f"its version is {VERSION} at most"
-        )
+        known = type(version) is int and 1 <= version <= VERSION
+        _expect(known, f"its version is {VERSION} at most")
         key, to, fingerprint = record["key"], record["to"], record["fingerprint"]
-        _expect(
-            type(to) is str and type(fingerprint) is str, "the form and the fingerprint are strings"
-        )
-        _expect(key is None or type(key) is str, "the key is a string or null")
+        texts = [to, fingerprint, *([] if key is None else [key])]
+        _expect(_are(str, texts), "the form, the fingerprint and a key are strings")
         layout = Layout.loads(record["layout"])
-        fields = tuple(_field(each) for each in record["fields"])
-        names = [each.name for each in fields]
+        fields = tuple(Field(**each) for each in record["fields"])
         _expect(
-            len(set(names)) == len(names) and set(names) <= set(layout.columns.names),
-            "fields are columns",
+            _are(str, [text for each in fields for text in (each.name, each.written, each.form)]),
+            "a field is told in strings",
         )
+        names = {each.name for each in fields}
+        _expect(len(names) == len(fields), "each field comes once")
+        _expect(names <= set(layout.columns.names), "fields are columns")
         files = {_path(name): _facts(facts) for name, facts in record["files"].items()}
         splits = {_split(name): _files(each, files) for name, each in record["splits"].items()}
         facts = {name: value for name, value in record.items() if name not in _OWN}
@@ -219,13 +211,8 @@ def _expect(holds: bool, what: str) -> None:
         raise ValueError(what)
 
 
-def _field(record: Any) -> Field:
-    made = Field(**record)
-    _expect(
-        all(type(value) is str for value in (made.name, made.written, made.form)),
-        "a field is told in strings",
-    )
-    return made
+def _are(type_: type, values: Iterable[object]) -> bool:
+    return all(type(value) is type_ for value in values)
 
 
 def _split(name: Any) -> str:
@@ -235,11 +222,8 @@ def _split(name: Any) -> str:
 
 def _path(name: Any) -> str:
     """Return the path of a file if it stays in the folder."""
-    parts = name.split("/")
-    _expect(
-        "\\" not in name and "\0" not in name and not {"", ".", ".."} & set(parts),
-        "files are inside the folder",
-    )
+    odd = "\\" in name or "\0" in name or {"", ".", ".."} & set(name.split("/"))
+    _expect(not odd, "files are inside the folder")
     return str(name)
 
 

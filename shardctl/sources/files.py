@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -115,16 +115,14 @@ def read(url: str, size: int, version: int = 0) -> bytes:
 def fetch_all(texts: Iterable[str]) -> None:
     """Fetch many objects at the same time, so that they are there when they are opened; what cannot
     be read shows then."""
-    wanted = list(filter(is_stored, texts))
-    if wanted:
+
+    def fetch(url: str) -> None:
+        with contextlib.suppress(OSError, Rejection):
+            local_copy(url)
+
+    if wanted := list(filter(is_stored, texts)):
         with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-fetch") as pool:
-            for _ in pool.map(_try_to_fetch, wanted):
-                pass
-
-
-def _try_to_fetch(url: str) -> None:
-    with contextlib.suppress(OSError, Rejection):
-        local_copy(url)
+            list(pool.map(fetch, wanted))
 
 
 def read_part(url: str, start: int, size: int) -> None:
@@ -144,8 +142,7 @@ def begin_of(text: str, size: int) -> bytes:
     """Return the first bytes of a file, or of an object, of which only these are fetched. Raises
     OSError, SourceGoneError."""
     if not is_stored(text):
-        with open(text, "rb", opener=ordinary) as file:
-            return file.read(size)
+        return stretch_of(text, 0, size)
     future = _begins.get(text)
     return read(text, size) if future is None or size > BEGIN_BYTES else future.result()[:size]
 
@@ -160,14 +157,6 @@ def stretch_of(text: str, start: int, size: int) -> bytes:
             return file.read(size)
     with asking(what):
         return bytes(client_of(what.bucket).get(what.key, start, size))
-
-
-@contextlib.contextmanager
-def copy_of_begin(url: str) -> Iterator[str]:
-    """Yield a file with the first bytes of an object, enough to see what it is. Raises OSError,
-    SourceGoneError."""
-    with _entered().with_begin(begin_of(url, BEGIN_BYTES)) as place:
-        yield place
 
 
 _begins: dict[str, Future[bytes]] = {}
@@ -224,7 +213,7 @@ def is_folder(text: str) -> bool:
         if (keys := _listed_with(what)) is None:
             _folders[what] = _has_objects(what)
         else:
-            first, end = under(keys, _prefix(what))
+            first, end = under(keys, what.prefix)
             _folders[what] = end > first
     return _folders[what]
 
@@ -244,23 +233,11 @@ def is_on_store(url: str) -> bool:
     return _is_object(what)
 
 
-def _prefix(what: Object) -> str:
-    """Return how the keys of all objects of a folder begin."""
-    return f"{what.key}/" if what.key else ""
-
-
 def _has_objects(what: Object) -> bool:
     """Return whether there are objects in a folder, by a request."""
     return (
-        not _leads_upwards(what)
-        and next(client_of(what.bucket).pages(_prefix(what)), None) is not None
+        not what.leads_upwards and next(client_of(what.bucket).pages(what.prefix), None) is not None
     )
-
-
-def _leads_upwards(what: Object) -> bool:
-    """Return whether .. is a part of a key. No object has such a key, and no store is asked for
-    it."""
-    return ".." in what.key.split("/")
 
 
 def _is_object(what: Object) -> bool:
@@ -300,7 +277,7 @@ def _there(url: str) -> Entry:
 def _stat(what: Object) -> Entry | None:
     """Return what a store says of an object that was not listed; one that is not permitted counts
     as not there."""
-    if not what.key or _leads_upwards(what):
+    if not what.key or what.leads_upwards:
         return None
     with asking(what), contextlib.suppress(NotPermittedError):
         return client_of(what.bucket).stat(what.key)
@@ -336,7 +313,7 @@ def keys_of(url: str, found: Callable[[int], None] = lambda _: None) -> Keys:
         return listed
     place = _entered().scratch / secrets.token_hex(4)
     place.mkdir()
-    _lists[what] = list_keys(client_of(what.bucket), _prefix(what), place, found)
+    _lists[what] = list_keys(client_of(what.bucket), what.prefix, place, found)
     return _lists[what]
 
 
@@ -350,9 +327,7 @@ def forget_lists() -> None:
 def _listed_with(what: Object) -> Keys | None:
     """Return a list of this process that has an object, if it is there."""
     for folder, keys in _lists.items():
-        if folder.bucket == what.bucket and (
-            not folder.key or what.key.startswith(f"{folder.key}/")
-        ):
+        if folder.bucket == what.bucket and what.key.startswith(folder.prefix):
             return keys
     return None
 
@@ -413,8 +388,6 @@ HELD_FILES, HELD_BYTES, LEAST_HELD = 256, 1 << 30, 4
 """Of the files that this process has asked for last, so many are not removed by others: they may be
 open, or about to be."""
 
-_BEGINS = ".begins"
-
 
 def folder_of_copies() -> str:
     """Return the folder for copies: that of this user, where temporary files are."""
@@ -430,7 +403,6 @@ class LocalCopies:
     """The folder, as this process uses it. Threads may share it.
 
     s3/BUCKET/KEY   an object
-    .begins/        the first bytes of objects
     """
 
     def __init__(self, folder: str) -> None:
@@ -444,7 +416,6 @@ class LocalCopies:
         with naming_the_path(Path(tempfile.gettempdir())):
             self._shared = OwnedFolder(folder)
             self._cache = ObjectCache(folder, limits, lambda size: _on_disk(folder, size))
-            os.makedirs(f"{folder}/{_BEGINS}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         self._stack = ExitStack()
 
     @cached_property
@@ -461,27 +432,13 @@ class LocalCopies:
     def fetch(self, what: Object, version: int) -> str:
         """Return the path of the copy of an object, which this process holds there from now on."""
 
-        def fill(new: NewFile) -> int:
-            return self._fill(what, version, new)
-
-        return self._cache.hold(_name_of(what), version, fill)
+        return self._cache.hold(_name_of(what), version, partial(self._fill, what, version))
 
     def find(self, what: Object) -> str | None:
         """Return the path of a copy that is here already, as `fetch` does; None if there is
         none."""
         name = _name_of(what)
         return f"{self.folder}/{name}" if self._cache.is_held(name) else None
-
-    @contextlib.contextmanager
-    def with_begin(self, data: bytes) -> Iterator[str]:
-        """Yield a file with the first bytes of an object."""
-        place = f"{self.folder}/{_BEGINS}/{secrets.token_hex(8)}"
-        with _on_disk(self.folder, len(data)):
-            Path(place).write_bytes(data)
-        try:
-            yield place
-        finally:
-            os.unlink(place)  # noqa: PTH108 - see pyproject.toml
 
     def _fill(self, what: Object, version: int, new: NewFile) -> int:
         """Write an object, and return the number of its version. The first piece says how large it
@@ -545,6 +502,17 @@ class Object(NamedTuple):
     def url(self) -> str:
         """The whole URL."""
         return f"{self.bucket}/{self.key}" if self.key else self.bucket
+
+    @property
+    def prefix(self) -> str:
+        """How the keys of all objects below it begin."""
+        return f"{self.key}/" if self.key else ""
+
+    @property
+    def leads_upwards(self) -> bool:
+        """Whether .. is a part of its key. No object has such a key, and no store is asked for
+        it."""
+        return ".." in self.key.split("/")
 
 
 def object_at(text: str) -> Object | None:

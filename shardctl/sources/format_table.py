@@ -40,20 +40,6 @@ class Family(Enum):
     file as `Entries` for a block; framed.py reads it."""
 
 
-class Use(Enum):
-    """What a sidecar is for."""
-
-    DESCRIBES = "describes"
-    """It describes other files, and decides how they are read. A file that cannot be opened is an
-    input like others."""
-
-    PART = "part"
-    """It has a part of the data of another file: the format reads both."""
-
-    NOTHING = "nothing"
-    """It has no data, and may change at any time."""
-
-
 class Sidecar(NamedTuple):
     """A file beside the files of a format that is no input: an index, a list of features, a
     lock."""
@@ -65,7 +51,10 @@ class Sidecar(NamedTuple):
     name: str
     """A regular expression for the whole name."""
 
-    use: Use = Use.DESCRIBES
+    use: str = "describes"
+    """What it is for. It `describes` other files, and decides how they are read: one that cannot be
+    opened is an input like others. It has a `part` of the data of another file: the format reads
+    both. It has `nothing` of the data, and may change at any time."""
 
     beside: tuple[str, ...] = ()
     """One file with such a name must be in the same folder. In a name, \\1 is the first group of
@@ -81,35 +70,14 @@ class Sidecar(NamedTuple):
     It may raise InputError."""
 
 
-class OneInput(NamedTuple):
-    """A folder that is one input. One of its files is read for all of them."""
-
-    endings: tuple[str, ...]
-    """The endings of the files in such a folder."""
-
-    path: str
-    """A regular expression that is found in the path of such a file: other files need no look at
-    their folder."""
-
-    file: str
-    """A function of a file that returns the path of the file to read, None where the folder is an
-    ordinary one."""
-
-
 class Needs(NamedTuple):
-    """What has to be installed to read a format."""
+    """What has to be installed to read a format: its name in messages (`title`), the packages, the
+    extra of shardctl that brings them, and what is imported of them."""
 
     title: str
-    """The format, as a message calls it."""
-
     packages: str
-    """What is missing."""
-
     extra: str
-    """The extra of shardctl that brings it."""
-
     modules: tuple[str, ...]
-    """What is imported of it."""
 
     @property
     def message(self) -> str:
@@ -146,9 +114,6 @@ class InputFormat:
     """Without `magic`: a function of the first bytes of a file, 16 or more. It returns whether the
     file is of this format."""
 
-    numbered: bool = False
-    """Whether a number may follow the ending of a file's name."""
-
     record: str = ""
     """The word of `--record` that chooses the format. Where it is empty, `--record` does not
     matter."""
@@ -161,13 +126,11 @@ class InputFormat:
     """The class for files that are compressed or in another encoding, where the files are text and
     the family is OWN."""
 
-    option: bool = True
-    """Whether `--format` and `--kind` may name it."""
-
     needs: Needs | None = None
 
-    has_features: bool = False
-    """Whether a features.json of TFDS beside a file may say more of its records."""
+    of_tfds: bool = False
+    """Whether TFDS writes such files: a features.json beside one may say more of its records, and a
+    number may follow the ending of its name."""
 
     check: str = ""
     """A function of a path that compares a file with hashes in other files. It raises Rejection."""
@@ -187,7 +150,11 @@ class InputFormat:
     """The endings of files that may be left out, and a function of a file and the last part of its
     path, which returns why it is: compressed copies, for instance. None: it stays."""
 
-    folder: OneInput | None = None
+    folder: tuple[tuple[str, ...], str, str] | None = None
+    """Of a folder that is one input: the endings of the files in it; a regular expression that is
+    found in the paths of these files, as others need no look at their folder; and a function of
+    such a file that returns the path of the one to read for all of them, None where the folder is
+    an ordinary one."""
 
     @property
     def is_text(self) -> bool:
@@ -216,18 +183,14 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.TEXT,
         record="line",
         carrier="lines:LineFile",
-        option=False,
     ),
-    InputFormat(
-        "paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph", option=False
-    ),
+    InputFormat("paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph"),
     InputFormat(
         "jsonl",
         (".jsonl", ".ndjson"),
         "jsonl:JsonLines",
         Family.TEXT,
         carrier="lines:LineFile",
-        option=False,
     ),
     InputFormat(
         "csv",
@@ -235,7 +198,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "csv:Delimited",
         Family.TEXT,
         carrier="csv_file:DelimitedFile",
-        option=False,
     ),
     InputFormat(
         "tsv",
@@ -243,7 +205,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "csv:tab_delimited",
         Family.TEXT,
         carrier="csv_file:DelimitedFile",
-        option=False,
     ),
     InputFormat(
         "json",
@@ -251,7 +212,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "json_stream:JsonDocument",
         Family.OWN,
         streamed="json_stream:JsonStream",
-        option=False,
     ),
     InputFormat(
         "webdataset",
@@ -275,8 +235,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         ),
         begins="tfrecord:begins",
         companions="tfds:companions",
-        has_features=True,
-        numbered=True,
+        of_tfds=True,
         needs=TFRECORD_NEEDS,
         # Of TFDS; dataset_info.json also of Hugging Face.
         sidecars=(
@@ -358,7 +317,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.ROWS,
         magic=((0, b"MMIDIDX\0\0"),),
         companions="megatron:companions",
-        sidecars=(Sidecar((".bin",), r"(.*)\.(?i:bin)", Use.PART, beside=(r"\1.idx",)),),
+        sidecars=(Sidecar((".bin",), r"(.*)\.(?i:bin)", "part", beside=(r"\1.idx",)),),
     ),
     InputFormat(
         "array-record",
@@ -367,9 +326,8 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.ENTRIES,
         spellings=((r"(^|[._-])array_?records?(-\d+-of-\d+)?$", ".array_record"),),
         magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
-        numbered=True,
         companions="tfds:companions",
-        has_features=True,
+        of_tfds=True,
         needs=Needs(
             "ArrayRecord", "the package array_record", "array-record", ("array_record.python",)
         ),
@@ -389,7 +347,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.ENTRIES,
         magic=((16, b"\xde\xc0\xef\xbe"),),
         needs=Needs("LMDB", "the package lmdb", "lmdb", ("lmdb",)),
-        sidecars=(Sidecar((".mdb",), r"lock\.mdb", Use.NOTHING, beside=("data.mdb",)),),
+        sidecars=(Sidecar((".mdb",), r"lock\.mdb", "nothing", beside=("data.mdb",)),),
     ),
     InputFormat(
         "lance",
@@ -398,7 +356,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.ROWS,
         spellings=((r"^\d{1,20}\.manifest$", ".lance"),),
         needs=Needs("Lance", "the package pylance", "lance", ("lance",)),
-        folder=OneInput(
+        folder=(
             (".lance", ".manifest", ".txn", ".arrow", ".bin", ".json", ".idx"),
             r"(^|/)_[^/]*/[^/]*\Z|\.(?i:lance)\Z|/_indices/",
             "lance:manifest_of",
@@ -411,7 +369,6 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.OWN,
         begins="frames:begins",
         record=FRAME,
-        option=False,
     ),
 )
 """The formats, in the order in which help texts name them."""
@@ -424,8 +381,12 @@ def _endings(wanted: Callable[[InputFormat], bool]) -> frozenset[str]:
     return frozenset(ending for row in INPUT_FORMATS if wanted(row) for ending in row.endings)
 
 
+_PLAIN = frozenset(("lines", "paragraphs", "jsonl", "csv", "tsv", "json", "frames"))
+"""The formats that `--format` and `--kind` do not name."""
+
+
 def _endings_by_name() -> dict[str, tuple[str, ...]]:
-    names = dict.fromkeys(row.name for row in INPUT_FORMATS if row.option)
+    names = dict.fromkeys(row.name for row in INPUT_FORMATS if row.name not in _PLAIN)
     return {
         name: tuple(ending for row in INPUT_FORMATS if row.name == name for ending in row.endings)
         for name in names

@@ -35,39 +35,18 @@ NO_IMAGES = "none"
 """No column holds images."""
 
 BYTES_NAMES = frozenset(
-    [
-        "image",
-        "img",
-        "picture",
-        "photo",
-        "jpg",
-        "jpeg",
-        "png",
-        "webp",
-        "image_bytes",
-        "img_bytes",
-        "image_data",
-    ]
-    + ["image/encoded", "image_encoded", "encoded_image", "image_raw"]
+    (
+        "image,img,picture,photo,jpg,jpeg,png,webp,image_bytes,img_bytes,image_data,"
+        "image/encoded,image_encoded,encoded_image,image_raw"
+    ).split(",")
 )
 """Usual names of columns with the bytes of images."""
 
 PATH_NAMES = frozenset(
-    [
-        "image",
-        "img",
-        "picture",
-        "photo",
-        "file_name",
-        "filename",
-        "file",
-        "path",
-        "filepath",
-        "file_path",
-        "image_path",
-        "img_path",
-        "image_file",
-    ]
+    (
+        "image,img,picture,photo,file_name,filename,file,path,filepath,file_path,image_path,"
+        "img_path,image_file"
+    ).split(",")
 )
 """Usual names of columns with the paths of images."""
 
@@ -157,6 +136,17 @@ def _candidates(schema: pa.Schema) -> list[list[str]]:
     return [struct_columns(schema), named or held, paths]
 
 
+def with_said(
+    schema: pa.Schema, key: bytes, said: Mapping[str, str] | Mapping[str, bytes]
+) -> pa.Schema:
+    """Return the columns as they are read, those that are in `said` with this in their metadata."""
+    fields = [
+        f.with_metadata({**(f.metadata or {}), key: said[f.name]}) if f.name in said else f
+        for f in schema
+    ]
+    return pa.schema(fields, schema.metadata)
+
+
 def mark_columns(schema: pa.Schema, main: str | None, others: bool = True) -> pa.Schema:
     """Return the columns as they are read, those of images marked with their ROLE, and structs with
     the type of images.
@@ -164,16 +154,12 @@ def mark_columns(schema: pa.Schema, main: str | None, others: bool = True) -> pa
     `main` is the column that the recipe works on; with `others`, all structs of bytes and path are
     images too.
     """
-    kept = struct_columns(schema) if others else []
-    fields = []
-    for f in schema:
-        role = MAIN if f.name == main else KEPT if f.name in kept else None
-        if role is None:
-            fields.append(f)
-            continue
-        type_ = ENCODED_IMAGE if is_struct(f.type) else f.type
-        fields.append(f.with_type(type_).with_metadata({**(f.metadata or {}), ROLE: role}))
-    return pa.schema(fields, schema.metadata)
+    roles = dict.fromkeys(struct_columns(schema) if others else [], KEPT)
+    roles |= {} if main is None else {main: MAIN}
+    typed = [
+        f.with_type(ENCODED_IMAGE) if f.name in roles and is_struct(f.type) else f for f in schema
+    ]
+    return with_said(pa.schema(typed, schema.metadata), ROLE, roles)
 
 
 def marked_columns(schema: pa.Schema | None, role: bytes) -> list[str]:
@@ -184,13 +170,8 @@ def marked_columns(schema: pa.Schema | None, role: bytes) -> list[str]:
 def mark_masks(schema: pa.Schema, bits: Mapping[str, int]) -> pa.Schema:
     """Return the columns as they are read, those marked as masks that have `bits`: of how many
     their numbers are."""
-    fields = [
-        f.with_metadata({**(f.metadata or {}), ROLE: KEPT, MASK: b"%d" % bits[f.name]})
-        if f.name in bits
-        else f
-        for f in schema
-    ]
-    return pa.schema(fields, schema.metadata)
+    marked = with_said(schema, MASK, {name: str(each) for name, each in bits.items()})
+    return with_said(marked, ROLE, dict.fromkeys(bits, KEPT))
 
 
 def without_masks(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
@@ -202,15 +183,6 @@ def without_masks(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     return pa.schema(fields, schema.metadata)
 
 
-def with_said(schema: pa.Schema, key: bytes, said: Mapping[str, str]) -> pa.Schema:
-    """Return the columns as they are read, those that are in `said` with this in their metadata."""
-    fields = [
-        f.with_metadata({**(f.metadata or {}), key: said[f.name].encode()}) if f.name in said else f
-        for f in schema
-    ]
-    return pa.schema(fields, schema.metadata)
-
-
 def said_of(schema: pa.Schema | None, key: bytes) -> dict[str, str]:
     """Return what the metadata of columns says under a key, by their names."""
     return {f.name: f.metadata[key].decode() for f in schema or [] if key in (f.metadata or {})}
@@ -218,4 +190,4 @@ def said_of(schema: pa.Schema | None, key: bytes) -> dict[str, str]:
 
 def marked_masks(schema: pa.Schema | None) -> dict[str, int]:
     """Return the columns that are marked as masks, and how many bits their numbers have."""
-    return {f.name: int(f.metadata[MASK]) for f in schema or [] if MASK in (f.metadata or {})}
+    return {name: int(bits) for name, bits in said_of(schema, MASK).items()}

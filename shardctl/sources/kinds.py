@@ -4,9 +4,9 @@ file that is one record become."""
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -32,38 +32,28 @@ class Form(Enum):
     UNKNOWN = "unknown"
 
 
-class SampleKind(ABC):
-    """A kind of sample. Files of many records are read by their formats (sources/formats); the
-    others by `fields`."""
+@dataclass(frozen=True)
+class SampleKind:
+    """A kind of sample. `form` says what a file is to it. Files of many records are read by their
+    formats (sources/formats); `fields` turns the bytes of a file that is one record, and its path,
+    into fields of a sample, and raises Rejection (stages `read`, `decode`).
 
-    name: ClassVar[str]
-    columns: ClassVar[pa.Schema | None] = None
-    """Those that `fields` fills; None: one image, whose type is the recipe's."""
+    `columns` are those that `fields` fills; None: one image, whose type is the recipe's.
+    `has_sidecars` says whether labels files beside the files are looked for.
+    """
 
-    has_sidecars: ClassVar[bool] = True
-    """Whether labels files beside the files are looked for."""
-
-    @abstractmethod
-    def form(self, file: FoundFile, reading: Reading) -> Form:
-        """Return what a file is to this kind."""
-
-    def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
-        """Turn the bytes of a file that is one record into fields of a sample. Raises Rejection
-        (stages `read`, `decode`)."""
-        raise NotImplementedError
+    name: str
+    form: Callable[[FoundFile, Reading], Form]
+    fields: Callable[[bytes, str, Reading], Sample]
+    columns: pa.Schema | None = None
+    has_sidecars: bool = True
 
 
-class TableKind(SampleKind):
-    """A record is a row of a table, or an object of JSON, with its columns as they are."""
-
-    name = "table"
-    has_sidecars = False
-
-    def form(self, file: FoundFile, reading: Reading) -> Form:
-        """Tell by the name, or by how the file begins where the name says nothing."""
-        ending = file.suffix if file.fault else ending_of(file.path, file.opened)
-        wanted = FORMAT_NAMES.get(reading.format, TABLE_SUFFIXES)
-        return Form.MANY if without_compression(ending) in wanted else Form.NOTHING
+def _form_of_table(file: FoundFile, reading: Reading) -> Form:
+    """Tell by the name, or by how the file begins where the name says nothing."""
+    ending = file.suffix if file.fault else ending_of(file.path, file.opened)
+    wanted = FORMAT_NAMES.get(reading.format, TABLE_SUFFIXES)
+    return Form.MANY if without_compression(ending) in wanted else Form.NOTHING
 
 
 SIDE_FILES = frozenset(
@@ -91,73 +81,68 @@ def is_unnamed(file: FoundFile) -> bool:
     )
 
 
-class ImageKind(SampleKind):
-    """One image per file, or per record of a table. A file whose name says nothing is an image if
-    it begins like one."""
+def _form_of_image(file: FoundFile, reading: Reading) -> Form:
+    """Tell by the name, or by the first bytes where the name says nothing. Tables, where images
+    are in tables."""
+    if reading.image is not None:
+        return _form_of_table(file, reading)
+    suffix = file.suffix
+    one = Form.MANY if reading.record == FRAME else Form.ONE
+    if suffix in KNOWN_SUFFIXES:
+        return one
+    if suffix in SIDE_FILES or suffix.endswith(tuple(COMPRESSED)):
+        return Form.NOTHING
+    if file.fault:
+        return Form.UNKNOWN
+    try:
+        return one if is_image(begin_of(file.opened, SNIFF_BYTES)) else Form.NOTHING
+    except OSError:
+        return Form.UNKNOWN
 
-    name = "image"
 
-    def form(self, file: FoundFile, reading: Reading) -> Form:
-        """Tell by the name, or by the first bytes where the name says nothing. Tables, where images
-        are in tables."""
-        if reading.image is not None:
-            return TableKind().form(file, reading)
-        suffix = file.suffix
-        one = Form.MANY if reading.record == FRAME else Form.ONE
-        if suffix in KNOWN_SUFFIXES:
-            return one
-        if suffix in SIDE_FILES or suffix.endswith(tuple(COMPRESSED)):
-            return Form.NOTHING
-        if file.fault:
-            return Form.UNKNOWN
-        try:
-            return one if is_image(begin_of(file.opened, SNIFF_BYTES)) else Form.NOTHING
-        except OSError:
-            return Form.UNKNOWN
-
-    def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
-        """Keep the bytes, with the path: the recipe says what becomes of them."""
-        return {"image": {"bytes": data, "path": path}}
+def _fields_of_image(data: bytes, path: str, _: Reading) -> Sample:
+    """Keep the bytes, with the path: the recipe says what becomes of them."""
+    return {"image": {"bytes": data, "path": path}}
 
 
 LINES = frozenset((".jsonl", ".ndjson"))
-_COMPRESSED = tuple(COMPRESSED)
 
 
-class TextKind(SampleKind):
-    """A `.txt` file is one sample with the field `text`; a record of a JSONL file is one with the
-    fields of its object."""
+def _form_of_text(file: FoundFile, reading: Reading) -> Form:
+    """Tell by the name, or by the export that a file is of."""
+    plain = without_compression(file.suffix)
+    if plain in TEXT_SUFFIXES:
+        return Form.ONE if reading.record == "file" else Form.MANY
+    if plain in LINES:
+        return Form.MANY
+    is_table = file.fault is None and (
+        plain in TABLE_SUFFIXES or ending_of(file.path, file.opened) in TABLE_SUFFIXES
+    )
+    export = described(file.opened) if is_table else None
+    return Form.MANY if export is not None and export.layout.kind == "text" else Form.NOTHING
 
-    name = "text"
-    columns = pa.schema([("text", pa.string())])
 
-    def form(self, file: FoundFile, reading: Reading) -> Form:
-        """Tell by the name."""
-        plain = without_compression(file.suffix)
-        if plain in TEXT_SUFFIXES:
-            return Form.ONE if reading.record == "file" else Form.MANY
-        return Form.MANY if plain in LINES or _has_exported_texts(file, plain) else Form.NOTHING
+def _fields_of_text(data: bytes, path: str, reading: Reading) -> Sample:
+    """Decompress and decode the file."""
+    from shardctl.sources.formats.content import Truncated, decompressed, refuse_other_content
+    from shardctl.sources.formats.encodings import decode_text
 
-    def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
-        """Decompress and decode the file."""
-        from shardctl.sources.formats.content import refuse_other_content
-        from shardctl.sources.formats.encodings import decode_text
-
-        if path.lower().endswith(_COMPRESSED):
-            data = _decompressed(data, path.lower().rpartition(".")[2])
-        else:
-            refuse_other_content(data[:16])
+    if not path.lower().endswith(tuple(COMPRESSED)):
+        refuse_other_content(data[:16])
         return {"text": decode_text(data, reading.encoding)}
-
-
-def _has_exported_texts(file: FoundFile, plain: str) -> bool:
-    """Return whether a file is of an export of a dataset of texts."""
-    if file.fault is not None or (
-        plain not in TABLE_SUFFIXES and ending_of(file.path, file.opened) not in TABLE_SUFFIXES
-    ):
-        return False
-    export = described(file.opened)
-    return export is not None and export.layout.kind == TextKind.name
+    plain = bytearray()
+    try:
+        for part in decompressed(io.BytesIO(data), path.lower().rpartition(".")[2]):
+            plain += part
+            if len(plain) > RECORD_BYTES:
+                raise too_large()
+    except Truncated:
+        raise Rejection(
+            "read",
+            "truncated",
+            f"the compressed file ends early, after {len(plain)} bytes; fetch it again",
+        ) from None
+    return {"text": decode_text(bytes(plain), reading.encoding)}
 
 
 def too_large() -> Rejection:
@@ -170,24 +155,15 @@ def too_large() -> Rejection:
     )
 
 
-def _decompressed(data: bytes, compression: str) -> bytes:
-    from shardctl.sources.formats.content import Truncated, decompressed
-
-    parts, size = [], 0
-    try:
-        for part in decompressed(io.BytesIO(data), compression):
-            parts.append(part)
-            size += len(part)
-            if size > RECORD_BYTES:
-                raise too_large()
-    except Truncated:
-        raise Rejection(
-            "read",
-            "truncated",
-            f"the compressed file ends early, after {size} bytes; fetch it again",
-        ) from None
-    return b"".join(parts)
-
-
-KINDS: dict[str, SampleKind] = {kind.name: kind for kind in (ImageKind(), TextKind(), TableKind())}
-"""The kinds that `--kind` may name, in the order in which they are looked for."""
+KINDS = {
+    kind.name: kind
+    for kind in (
+        SampleKind("image", _form_of_image, _fields_of_image),
+        SampleKind("text", _form_of_text, _fields_of_text, pa.schema([("text", pa.string())])),
+        # a row of a table, or an object of JSON, with its columns as they are: no file is one
+        SampleKind("table", _form_of_table, _fields_of_text, has_sidecars=False),
+    )
+}
+"""The kinds that `--kind` may name, in the order in which they are looked for. A file whose name
+says nothing is an image if it begins like one. A `.txt` file is one sample with the field `text`; a
+record of a JSONL file is one with the fields of its object."""

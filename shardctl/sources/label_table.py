@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +65,10 @@ ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
 
 
+Hashes = npt.NDArray[np.uint64]
+"""Those of names, as `hash_names` makes them."""
+
+
 @dataclass(frozen=True)
 class LabelTable:
     """The rows of the labels files.
@@ -99,7 +102,7 @@ class LabelTable:
         return replace(self, columns=self.columns.drop_columns([column]))
 
 
-def hash_names(names: Iterable[str]) -> npt.NDArray[np.uint64]:
+def hash_names(names: Iterable[str]) -> Hashes:
     """Return 8 bytes per name, so that ten million names are compared within 80 MB.
 
     Different names may have the same hash: callers compare the names if hashes are equal.
@@ -108,7 +111,7 @@ def hash_names(names: Iterable[str]) -> npt.NDArray[np.uint64]:
 
 
 def repeated(
-    hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.int64]], list[str]]
+    hashes: Hashes, names_of: Callable[[npt.NDArray[np.int64]], list[str]]
 ) -> tuple[int, list[str]]:
     """Return how many names of a list appear earlier in it, and the first few of these names.
 
@@ -146,22 +149,26 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     # CSV files first
     of_text.sort(key=lambda each: suffix_of(name_of(each[0])) not in DELIMITED_SUFFIXES)
     files = [file for file, _ in (*of_text, *parquet)]
-    shown = some(files)
+    shown, exports = some(files), list(map(described, files))
     has_cells = any(suffix_of(name_of(file)) in DELIMITED_SUFFIXES for file in files)
-    exports = list(map(described, files))
-    own = (
-        [KEY_COLUMN]
-        if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop
-        else []
-    )
-    left_out, sets = {*drop, *own}, _sets_of(files)
+    own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) else []
+    own = [name for name in own if name not in drop]
+    # the split that the name of each file says, where all do and tell several apart: train.csv
+    words = {file: word.word for file in files if (word := split_word(name_of(file))) is not None}
+    sets = words if len(words) == len(files) and len(set(words.values())) > 1 else {}
     reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
     groups = [group for group in (of_text, *([each] for each in parquet)) if group]
-    parts = [_read(group, left_out, reading, sets) for group in groups]
-    _check_dropped(drop, (name for part in parts for name in part.held), shown)
+    parts = [_read(group, {*drop, *own}, reading, sets) for group in groups]
+    names = dict.fromkeys(chain.from_iterable(held for _, held in parts))
+    # one file of several that has it is enough
+    if missing := [name for name in drop if name not in names]:
+        raise UsageError(
+            f"--drop-columns {','.join(missing)}: {shown} has no such column; it has "
+            f"{', '.join(map(printable, names))}"
+        )
     try:
         columns = pa.concat_tables(
-            [part.columns for part in parts], promote_options="permissive"
+            [part.columns for part, _ in parts], promote_options="permissive"
         ).combine_chunks()
     except pa.ArrowInvalid as error:
         raise InputError(
@@ -172,22 +179,22 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     of_exports = [
         {LABEL_COLUMN: names} for names in map(_names_in, exports) if names and has_numbers
     ]
-    joined: Classes = reduce(join_classes, [*(part.classes for part in parts), *of_exports])
+    joined: Classes = reduce(join_classes, [*(part.named for part, _ in parts), *of_exports])
     named = dict(joined)
-    if names := disputed(named):
+    if odd := disputed(named):
         raise InputError(
-            f"{shown}: different names for the classes of {some(names)}; use --drop-columns"
+            f"{shown}: different names for the classes of {some(odd)}; use --drop-columns"
         )
-    all_say = of_exports or all(
-        LABEL_COLUMN in part.classes for part in parts if LABEL_COLUMN in part.held
-    )
-    if (
-        has_numbers
-        and all_say
-        and LABEL_COLUMN in named
-        and _are_named(columns[LABEL_COLUMN], named[LABEL_COLUMN])
-    ):
-        classes = named.pop(LABEL_COLUMN)
+    if has_numbers and LABEL_COLUMN in named:
+        import pyarrow.compute as pc
+
+        limits = pc.min_max(columns[LABEL_COLUMN]).as_py()
+        all_say = of_exports or all(
+            LABEL_COLUMN in part.named for part, held in parts if LABEL_COLUMN in held
+        )
+        is_any = limits["min"] is not None
+        if all_say and is_any and 0 <= limits["min"] <= limits["max"] < len(named[LABEL_COLUMN]):
+            classes = named.pop(LABEL_COLUMN)
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
@@ -199,28 +206,16 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         said.append(
             f"the first column has no name, and is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out"
         )
-    digests = tuple(digest for part in parts for digest in part.digests)
-    notices = tuple(
-        f"{shown}: {notice}"
-        for notice in [*(notice for part in parts for notice in part.notices), *said]
-    )
+    notices = [*(notice for part, _ in parts for notice in part.notices), *said]
     return LabelTable(
         tuple(files),
         columns,
         classes,
-        pa.chunked_array([chunk for part in parts for chunk in part.names.chunks]),
-        digests,
-        notices,
+        pa.chunked_array([chunk for part, _ in parts for chunk in part.names.chunks]),
+        tuple(digest for part, _ in parts for digest in part.digests),
+        tuple(f"{shown}: {notice}" for notice in notices),
         named,
     )
-
-
-def _are_named(labels: pa.ChunkedArray, names: Collection[str]) -> bool:
-    """Return whether there are labels, and all of their numbers have names."""
-    import pyarrow.compute as pc
-
-    limits = pc.min_max(labels).as_py()
-    return limits["min"] is not None and limits["min"] >= 0 and limits["max"] < len(names)
 
 
 def _names_in(export: Description | None) -> tuple[str, ...]:
@@ -232,42 +227,13 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
     return export.layout.roles.names.get(main or "", ()) if is_label else ()
 
 
-class _Read(NamedTuple):
-    """What labels files of one format hold: their columns but for those left out, and the file
-    names (large_string), a chunk for each file.
-
-    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file.
-    `classes` are the names of classes that a Parquet file says.
-    """
-
-    columns: pa.Table
-    names: pa.ChunkedArray
-    held: tuple[str, ...]
-    digests: tuple[str, ...]
-    notices: tuple[str, ...]
-    classes: Classes
-
-
-def _sets_of(files: Sequence[str]) -> dict[str, str]:
-    """Return the split that the name of each file says, where all names do and they tell several
-    apart: train.csv, val.csv."""
-    words = {file: word.word for file in files if (word := split_word(name_of(file))) is not None}
-    return words if len(words) == len(files) and len(set(words.values())) > 1 else {}
-
-
-def _in_set(table: pa.Table, split: str | None) -> pa.Table:
-    if split is None or SPLIT_COLUMN in table.column_names:
-        return table
-    return table.append_column(SPLIT_COLUMN, pa.array([split] * len(table), pa.string()))
-
-
 def _read(
     found: Sequence[tuple[str, str]],
     drop: Collection[str],
     reading: Reading,
     sets: Mapping[str, str],
-) -> _Read:
-    """Read files of text, or one of Parquet.
+) -> tuple[LabelTable, list[str]]:
+    """Read files of text, or one of Parquet. Return their rows, and the names of all columns.
 
     They are read twice, the types of all of them first, as inputs are, but that one row that cannot
     be read is enough to refuse it.
@@ -276,36 +242,34 @@ def _read(
     every = reduce(Types.join, [file.types for file in opened])
     fields = {file: [f for f in file.fields() if f.name not in drop] for file in opened}
     columns = {file: _file_column(pa.schema(fields[file]), file.shown) for file in opened}
-    kept = list(
-        dict.fromkeys(f.name for file in opened for f in fields[file] if f.name != columns[file])
-    )
-    whole, empty = every.schema(), _without_values(every)
-    tables, all_names = [], []
+    kept = dict.fromkeys(f.name for file in opened for f in fields[file] if f.name != columns[file])
+    whole, tables, all_names = every.schema(), [], []
     for file, (_, folder) in zip(opened, found, strict=True):
         column = columns[file]
         own = [whole.field(name).remove_metadata() for name in kept if name != column]
         table = file.read(pa.schema([pa.field(column, pa.string()), *own], {CHOSEN: b""}))
         all_names.append(_names_within(table[column], folder, file.shown))
-        tables.append(_in_set(table.drop_columns([column]), sets.get(file.text)))
+        table = table.drop_columns([column])
+        if sets and SPLIT_COLUMN not in table.column_names:
+            split = pa.array([sets[file.text]] * len(table), pa.string())
+            table = table.append_column(SPLIT_COLUMN, split)
+        tables.append(table)
     table = pa.concat_tables(tables, promote_options="default")
-    table = table.select(dict.fromkeys([*kept, *([SPLIT_COLUMN] if sets else [])]))
-    if len(opened) == 1 and not opened[0].is_text:  # another file may have values
-        for name in empty & set(kept):
-            place = table.column_names.index(name)
-            table = table.set_column(place, name, pa.nulls(len(table)))
-    classes = {name: names for name, names in every.named.items() if name.partition(".")[0] in kept}
-    return _Read(
+    table = table.select(kept | dict.fromkeys([SPLIT_COLUMN] if sets else []))
+    for f in every.found() if len(opened) == 1 and not opened[0].is_text else ():
+        if pa.types.is_null(f.type) and f.name in kept:  # another file may have values
+            place = table.column_names.index(f.name)
+            table = table.set_column(place, f.name, pa.nulls(len(table)))
+    rows = LabelTable(
+        tuple(file.text for file in opened),
         table,
+        None,
         pa.chunked_array(all_names),
-        tuple(every.found().names),
         tuple(file.digest for file in opened),
         tuple(every.notices("column", drop)),
-        classes,
+        {name: names for name, names in every.named.items() if name.partition(".")[0] in kept},
     )
-
-
-def _without_values(types: Types) -> set[str]:
-    return {f.name for f in types.found() if pa.types.is_null(f.type)}
+    return rows, every.found().names
 
 
 class _File:
@@ -352,9 +316,8 @@ class _File:
             for unit, fault in self._units:
                 if fault:
                     raise self._refused(unit.first, fault)
-                for parsed in self._form.read(
-                    self._path, unit, self._reading, schema, None, digest
-                ):
+                read = self._form.read(self._path, unit, self._reading, schema, None, digest)
+                for parsed in read:
                     for number, why in parsed.rejects:
                         raise self._refused(number, why)
                     batches.append(parsed.batch)
@@ -392,18 +355,6 @@ def _refused(place: str, fault: Rejection) -> InputError:
     return InputError(
         f"{place}: {fault.message.partition(';')[0]}; recode it with iconv -f ENCODING -t UTF-8"
     )
-
-
-def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> None:
-    """Raise UsageError if none of the labels files has a column that was to be left out: one of
-    several is enough."""
-    names = dict.fromkeys(held)
-    missing = [name for name in drop if name not in names]
-    if missing:
-        columns = ", ".join(map(printable, names))
-        raise UsageError(
-            f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {columns}"
-        )
 
 
 def _file_column(schema: pa.Schema, shown: str) -> str:
@@ -457,36 +408,30 @@ def _encode_label(
     `has_cells`: some of the rows are of CSV files.
     """
     if LABEL_COLUMN not in table.column_names:
-        like = [
-            name
-            for name in table.column_names
-            if name.lower() in LIKE_LABELS or name.lower() == LABEL_COLUMN
-        ]
-        return (
-            table,
-            None,
-            [
-                f"no column is called label: there are no labels, and all columns are kept{_advice_on(like, table)}"
-            ],
-        )
+        like = LIKE_LABELS | {LABEL_COLUMN}
+        name = next((name for name in table.column_names if name.lower() in like), None)
+        advice = ""
+        if name is not None:
+            advice = f" (or rename {printable(name)} to label)"
+            if pa.types.is_floating(table.schema.field(name).type):
+                advice = f" ({printable(name)} is one of numbers to predict)"
+        said = "no column is called label: there are no labels, and all columns are kept"
+        return table, None, [f"{said}{advice}"]
     import pyarrow.compute as pc
 
-    label = table[LABEL_COLUMN]
-    place = table.column_names.index(LABEL_COLUMN)
-    if pa.types.is_integer(label.type):
-        encoded, classes = label.cast(pa.int64()), None
-    elif pa.types.is_floating(label.type) and (whole := _as_whole(label)) is not None:
-        encoded, classes = whole, None
+    label, encoded, classes = table[LABEL_COLUMN], None, None
+    if pa.types.is_integer(label.type) or pa.types.is_floating(label.type):
+        with suppress(pa.ArrowInvalid):  # pandas makes floats of numbers where one is missing
+            encoded = label.cast(pa.int64())
     elif pa.types.is_string(label.type):
         label = pc.utf8_normalize(label, "NFC")
-        names = in_order(name for name in pc.unique(label).to_pylist() if name)
-        encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
-        classes = tuple(names)
-    else:
+        classes = tuple(in_order(name for name in pc.unique(label).to_pylist() if name))
+        encoded = pc.index_in(label, value_set=pa.array(classes, pa.string())).cast(pa.int64())
+    if encoded is None:
         raise InputError(
             f"{shown}: the column label holds {label.type}, not class names or whole numbers; rename a column of numbers to predict, as to target"
         )
-    table = table.set_column(place, LABEL_COLUMN, encoded)
+    table = table.set_column(table.column_names.index(LABEL_COLUMN), LABEL_COLUMN, encoded)
     empty = encoded.null_count
     notices = [f"{counted(empty, 'row')} of {len(table):,} without a label"] if empty else []
     words = [name for name in classes or () if name in NULL_WORDS]
@@ -494,25 +439,6 @@ def _encode_label(
         rows = pc.sum(pc.is_in(label, value_set=pa.array(words))).as_py()
         notices.append(null_label_notice(words, f" ({rows:,} of {len(table):,} rows)"))
     return table, classes, notices
-
-
-def _as_whole(numbers: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return floats as whole numbers, which pandas makes floats of where one is missing; None if
-    one is none."""
-    try:
-        return numbers.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return None
-
-
-def _advice_on(like: Sequence[str], table: pa.Table) -> str:
-    """Say what to do about a column that is called as labels often are, "" if there is none."""
-    if not like:
-        return ""
-    name = printable(like[0])
-    if pa.types.is_floating(table.schema.field(like[0]).type):
-        return f" ({name} is one of numbers to predict)"
-    return f" (or rename {name} to label)"
 
 
 def said_of_names(named: Classes) -> list[str]:

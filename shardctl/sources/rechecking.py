@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from array import array
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, pairwise
-from typing import Any
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -32,29 +28,17 @@ from shardctl.sources.walk import (
     notices_of_left_out,
     place_in_walk,
 )
-from shardctl.system.locations import name_of
-from shardctl.system.machine import usable_cores
+from shardctl.system.locations import name_of, within
 
 THREADS = 16
-"""How many files are examined at a time where that takes long."""
+"""How many files are examined at a time: that helps on a file server, where to examine one takes
+200 microseconds and more."""
 
-SLOW_SECONDS = 50e-6
-"""How long it takes to examine a file where threads help: 1.5 microseconds on a local disk, where
-they would be in each other's way, and 200 and more on a file server."""
+FILES_AT_ONCE = 1024
+"""Files that one thread compares together."""
 
-FEW_NAMES = 256
-MANY_NAMES = 4096
-"""Names that are examined together: by this thread, while it is enough, and where there are
-several."""
-
-MANY_FILES = 16384
-"""So many listed files are worth the import of Arrow's file system (15 ms)."""
-
-PART_NAMES = 1024
-"""Names that one thread compares together."""
-
-MOST_PARTS = 1024
-"""Parts of folders that wait for threads."""
+NAMES_AT_ONCE = 4096
+"""Listed names of a folder that are Python objects at a time: there may be millions."""
 
 
 class ChangedError(Exception):
@@ -82,12 +66,6 @@ class Changed:
         """Whether files came or went."""
         return bool(self.gone or self.added)
 
-    def note(self, row: int, status: os.stat_result) -> None:
-        """Note a file that has changed."""
-        self.rows.append(row)
-        self.sizes.append(status.st_size)
-        self.mtimes_ns.append(status.st_mtime_ns)
-
 
 @dataclass(frozen=True)
 class Listed:
@@ -112,29 +90,21 @@ class Listed:
             first : first + count
         ].tolist()
 
-    def compare(self, first: int, statuses: list[os.stat_result]) -> None:
-        """Note which of the files from `first` on have changed. Raises ChangedError for what is no
-        ordinary file."""
-        count = len(statuses)
-        sizes, times = self.states(first, count)
-        if not {status.st_mode & _TYPE for status in statuses} <= {stat.S_IFREG}:
+    def compare(self, row: int, opened: str) -> None:
+        """Note it if a file has changed. Raises ChangedError for what is no ordinary file."""
+        try:
+            status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml
+        except OSError as error:  # gone meanwhile
+            raise ChangedError from error
+        if not stat.S_ISREG(status.st_mode):
             raise ChangedError
-        if sizes == [status.st_size for status in statuses] and times == [
-            status.st_mtime_ns for status in statuses
-        ]:
-            return
-        if self.changed is None:
-            raise ChangedError
-        for row, size, time_ns, status in zip(
-            range(first, first + count), sizes, times, statuses, strict=True
-        ):
-            if (size, time_ns) != (status.st_size, status.st_mtime_ns):
-                self.changed.note(row, status)
-
-    def are_of(self, root: int, first: int, count: int) -> bool:
-        """Return whether these files are of one source."""
-        ends = self.table["root"].slice(first, count)
-        return not count or (len(ends) == count and ends[0].as_py() == root == ends[-1].as_py())
+        sizes, times = self.states(row, 1)
+        if (sizes[0], times[0]) != (status.st_size, status.st_mtime_ns):
+            if self.changed is None:
+                raise ChangedError
+            self.changed.rows.append(row)
+            self.changed.sizes.append(status.st_size)
+            self.changed.mtimes_ns.append(status.st_mtime_ns)
 
     def count_in(self, root: int, below: str, first: int, most: int) -> int:
         """Return how many files from `first` on lie in a folder itself, `most` or fewer; their
@@ -176,10 +146,6 @@ class Seen:
     special: LeftOut = field(default_factory=LeftOut)
 
 
-_TYPE = stat.S_IFMT(0xFFFF)
-"""The bits of a mode that say what is there. S_ISREG for each of a million files takes a tenth of a
-second."""
-
 Depends = Callable[[str], bool]
 """Tells whether what a file is may depend on others in its folder, given its name."""
 
@@ -193,179 +159,69 @@ def unlisted_files(
     Hidden files, links and what is no file count as in a walk (sources/walk.py). Where listed files
     depend on others, and there are some, nothing is certain: ChangedError.
     """
-    place = 0
-    parts = _Parts(listed)
-    with _Examiner() as examiner:
-        for number, root in enumerate(roots):
-            if root.is_folder:
-                place = yield from _unlisted_below(
-                    number, root.text, listed, place, examiner, parts, depends, seen
-                )
-            else:
-                if listed.paths(place, 1) != [name_of(root.text)] or not listed.are_of(
-                    number, place, 1
-                ):
-                    raise ChangedError
-                listed.compare(place, [os.stat(root.text)])  # noqa: PTH116 - see pyproject.toml
-                seen.folders.append(("", 1))
-                place += 1
+    place, parts = 0, list[tuple[str, int, int]]()
+    for number, root in enumerate(roots):
+        first = place
+        if root.is_folder:
+            place = yield from _unlisted_below(number, root.text, listed, place, depends, seen)
+        else:
+            if listed.paths(place, 1) != [name_of(root.text)]:
+                raise ChangedError
+            listed.compare(place, root.text)
+            seen.folders.append(("", 1))
+            place += 1
+        if set(listed.table["root"].slice(first, place - first).unique().to_pylist()) - {number}:
+            raise ChangedError
+        if root.is_folder:
+            parts.append((within(root.text), first, place))
     if place != len(listed):
         raise ChangedError
-    parts.compare()
+    for part in parts:
+        _compare(listed, *part)
     seen.notices += notices_of_left_out(seen.hidden, seen.special)
 
 
-class _Examiner:
-    """Asks for sizes and times of files: with threads where that takes long."""
+def _compare(listed: Listed, above: str, first: int, end: int) -> None:
+    """Compare the files from the row `first` on that are not gone, whose paths come after `above`.
+    Raises ChangedError.
 
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._files, self._seconds = 0, 0.0
-
-    def __enter__(self) -> _Examiner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether some files were examined, and took little time."""
-        return self._pool is None and self._files >= FEW_NAMES
-
-    def examine(
-        self, folder: int, names: Callable[[int, int], list[str]], first: int, end: int
-    ) -> Iterator[list[os.stat_result]]:
-        """Yield what the system says of files in a folder, given its descriptor, in parts. Raises
-        ChangedError.
-
-        `names` gives some of their names: as many as are asked for, from a number on. Those from
-        `first` to `end` are wanted.
-        """
-        try:
-            while first < end:
-                some = min(end - first, FEW_NAMES if self._pool is None else MANY_NAMES)
-                yield self._examined(folder, names(first, some))
-                first += some
-        except OSError as error:  # gone meanwhile, or a link to nothing
-            raise ChangedError from error
-
-    def _examined(self, folder: int, names: list[str]) -> list[os.stat_result]:
-        if self._pool is not None:
-            count = -(-len(names) // THREADS)
-            parts = [names[first : first + count] for first in range(0, len(names), count)]
-            return list(chain.from_iterable(self._pool.map(partial(_statuses, folder), parts)))
-        began = time.perf_counter()
-        found = _statuses(folder, names)
-        self._files, self._seconds = (
-            self._files + len(names),
-            self._seconds + time.perf_counter() - began,
-        )
-        if self._files >= FEW_NAMES and self._seconds > SLOW_SECONDS * self._files:
-            self._pool = ThreadPoolExecutor(THREADS)
-        return found
-
-
-class _Parts:
-    """Compares parts of folders in threads where many files are listed. It is for disks that are
-    quick.
-
-    Arrow asks for the files of a part without the lock of Python: 100,000 files take 0.13 s in two
-    threads, and `os.stat` takes 0.22 s in one, or more in two (2026-11-27). Arrow tells which files
-    are as they were; the others are asked for once more. The threads begin when the names in all
-    folders are known: to see that they are others takes a third of the time.
+    Arrow asks for many files without the lock of Python, in threads, and tells which are as they
+    were; the others are asked for once more. To see before that the names are others takes a third
+    of the time.
     """
+    from pyarrow.fs import LocalFileSystem  # 15 ms to import
 
-    def __init__(self, listed: Listed) -> None:
-        self._listed = listed
-        self._are_many = len(listed) >= MANY_FILES and usable_cores() > 1
-        self._held: list[tuple[str, int, int, int]] = []
+    system, gone = LocalFileSystem(), set(listed.changed.gone if listed.changed else ())
+    absolute = above if above.startswith("/") else f"{os.getcwd()}/{above}"  # noqa: PTH109 - see pyproject.toml
 
-    def take(self, examiner: _Examiner, count: int) -> bool:
-        """Return whether so many files of a folder should be compared here."""
-        return self._are_many and count >= FEW_NAMES and examiner.is_quick
-
-    def add(self, within: str, cut: int, first: int, count: int) -> None:
-        """Hold `count` files of a folder, from the row `first` on.
-
-        `within` is how they are opened, before their names, which come after `cut` characters of
-        their paths.
-        """
-        self._held.append((within, cut, first, count))
-
-    def compare(self) -> None:
-        """Compare the files that are held. Raises ChangedError."""
-        if not self._held:
-            return
-        from pyarrow.fs import LocalFileSystem  # 15 ms to import
-
-        system, begun = LocalFileSystem(), deque[tuple[str, int, Future[list[int]]]]()
-        with ThreadPoolExecutor(usable_cores()) as threads:
-            try:
-                for within, cut, first, count in self._parts():
-                    differing = threads.submit(self._differing, system, within, cut, first, count)
-                    begun.append((within, cut, differing))
-                    if len(begun) > MOST_PARTS:
-                        self._look_again(*begun.popleft())
-                while begun:
-                    self._look_again(*begun.popleft())
-            finally:
-                threads.shutdown(cancel_futures=True)
-
-    def _parts(self) -> Iterator[tuple[str, int, int, int]]:
-        for within, cut, first, count in self._held:
-            for start in range(first, first + count, PART_NAMES):
-                yield within, cut, start, min(PART_NAMES, first + count - start)
-
-    def _look_again(self, within: str, cut: int, differing: Future[list[int]]) -> None:
-        for row in differing.result():
-            try:
-                status = os.stat(within + self._listed.paths(row, 1)[0][cut:])  # noqa: PTH116 - see pyproject.toml
-            except OSError as error:
-                raise ChangedError from error
-            self._listed.compare(row, [status])
-
-    def _differing(self, system: Any, within: str, cut: int, first: int, count: int) -> list[int]:
-        """Return the rows of files that do not seem to be as they were."""
-        absolute = within if within.startswith("/") else f"{os.getcwd()}/{within}"  # noqa: PTH109 - see pyproject.toml
-        rows = range(first, first + count)
+    def differing(start: int) -> list[int]:
+        count = min(FILES_AT_ONCE, end - start)
+        rows = range(start, start + count)
         try:
-            found = system.get_file_info(
-                [absolute + path[cut:] for path in self._listed.paths(first, count)]
-            )
+            found = system.get_file_info([absolute + path for path in listed.paths(start, count)])
         except (OSError, ValueError):
             # one cannot be looked up, or the name of a folder is not UTF-8
             return list(rows)
         # only ordinary files have a size
         now = [each.size for each in found], [each.mtime_ns for each in found]
-        before = self._listed.states(first, count)
-        return (
-            []
-            if before == now
-            else [
-                row for row, *same in zip(rows, *before, *now, strict=True) if same[:2] != same[2:]
-            ]
-        )
+        before = listed.states(start, count)
+        if before == now:
+            return []
+        states = zip(rows, zip(*before, strict=True), zip(*now, strict=True), strict=True)
+        return [row for row, was, has in states if was != has]
 
-
-def _statuses(folder: int, names: list[str]) -> list[os.stat_result]:
-    # Names are looked up from the open folder: half the time of a look-up from the root of the file
-    # system.
-    examine = os.stat
-    return [examine(name, dir_fd=folder) for name in names]
+    with ThreadPoolExecutor(THREADS) as threads:
+        for rows in threads.map(differing, range(first, end, FILES_AT_ONCE)):
+            for row in rows:
+                if row not in gone:
+                    listed.compare(row, above + listed.paths(row, 1)[0])
 
 
 def _unlisted_below(
-    number: int,
-    root: str,
-    listed: Listed,
-    place: int,
-    examiner: _Examiner,
-    parts: _Parts,
-    depends: Depends,
-    seen: Seen,
+    number: int, root: str, listed: Listed, place: int, depends: Depends, seen: Seen
 ) -> Generator[FoundFile, None, int]:
+    """Yield the files of a source that are not listed, and return the row after its listed ones,
+    which begin at `place`."""
     stack = [(Folder("", root, ()), False)]
     while stack:
         folder, is_other = stack.pop()
@@ -383,110 +239,63 @@ def _unlisted_below(
             names = os.listdir(descriptor)
             visible = [name for name in names if name[0] != "." and name not in OF_SYSTEMS]
             below = f"{folder.path}/" if folder.path else ""
-            within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
+            above = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
             if len(visible) < len(names):
                 for name in sorted(filter(is_hidden, names), key=os.fsencode):
-                    seen.hidden.add(within + name)
+                    seen.hidden.add(above + name)
             count = listed.count_in(
                 number, below, place, len(visible) + 1 if listed.changed is None else len(listed)
             )
-            listed_names, gone, others = _Names(listed, place, len(below)), list[int](), list[str]()
-            if not listed_names.are(visible, count):
-                gone, others = listed_names.compared(visible, count)
-                if gone and listed.changed is None:
-                    raise ChangedError
-            if listed.changed is not None:
-                listed.changed.gone.extend(place + each for each in gone)
-            for first, end in _between(gone, count):
-                some = (
-                    iter(())
-                    if parts.take(examiner, end - first)
-                    else examiner.examine(descriptor, listed_names.part, first, end)
-                )
-                for statuses in some:
-                    listed.compare(place + first, statuses)
-                    first += len(statuses)
-                    if parts.take(examiner, end - first):
-                        break
-                if first < end:
-                    parts.add(within, len(below), place + first, end - first)
-            place += count
+            others = set[str]()
+            # Sums of keyed 64-bit hashes tell whether names are the same, in any order, in a third
+            # of the time of sorted names.
+            if count != len(visible) or sum(map(hash, visible)) != sum(
+                map(hash, _names(listed, place, count, below))
+            ):
+                others = set(visible)
+                for row, name in enumerate(_names(listed, place, count, below), place):
+                    if name in others:
+                        others.remove(name)
+                    elif listed.changed is None:
+                        raise ChangedError
+                    else:
+                        listed.changed.gone.append(row)
             if count or listed.changed is not None:
                 seen.folders.append((folder.path, count))
             if others:
-                depend = any(map(depends, chain.from_iterable(listed_names.parts(count))))
-                if not are_utf8(others):
+                depend = any(map(depends, _names(listed, place, count, below)))
+                if not are_utf8(list(others)):
                     raise ChangedError
+                ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
                 folders = []
-                statuses_of_others = chain.from_iterable(
-                    examiner.examine(descriptor, partial(_part, others), 0, len(others))
-                )
-                for name, status in zip(others, statuses_of_others, strict=True):
-                    opened = within + name
+                for name in sorted(others):
+                    opened = above + name
+                    try:
+                        status = os.stat(name, dir_fd=descriptor)
+                    except OSError as error:  # gone meanwhile, or a link to nothing
+                        raise ChangedError from error
                     if stat.S_ISDIR(status.st_mode):
-                        folders.append(
-                            Folder(
-                                below + name,
-                                opened,
-                                (*folder.ancestors, (here.st_dev, here.st_ino)),
-                            )
-                        )
-                    elif stat.S_ISREG(status.st_mode):
-                        if depend:
-                            raise ChangedError
-                        yield FoundFile.of(number, below + name, name, opened, folder.path, status)
-                    else:
+                        folders.append((Folder(below + name, opened, ancestors), depend))
+                    elif not stat.S_ISREG(status.st_mode):
                         seen.special.add(opened)
-                stack.extend((each, depend) for each in reversed(folders))
+                    elif depend:
+                        raise ChangedError
+                    else:
+                        yield FoundFile.of(number, below + name, name, opened, folder.path, status)
+                stack.extend(reversed(folders))
+            place += count
         finally:
             os.close(descriptor)
     return place
 
 
-def _between(gone: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of `count` files of which none is gone."""
-    for first, end in pairwise((-1, *gone, count)):
-        if first + 1 < end:
-            yield first + 1, end
-
-
-class _Names:
-    """The names of listed files of one folder: those from `place` on, whose paths begin with `cut`
-    characters of the folder."""
-
-    def __init__(self, listed: Listed, place: int, cut: int) -> None:
-        self._listed, self._place, self._cut = listed, place, cut
-
-    def part(self, first: int, count: int) -> list[str]:
-        """Return some of the names."""
-        return [path[self._cut :] for path in self._listed.paths(self._place + first, count)]
-
-    def parts(self, count: int) -> Iterator[list[str]]:
-        """Yield the first `count` names, some at a time: there may be millions."""
-        for first in range(0, count, MANY_NAMES):
-            yield self.part(first, min(MANY_NAMES, count - first))
-
-    def are(self, names: list[str], count: int) -> bool:
-        """Return whether the first `count` are these names, in any order.
-
-        Sums of keyed 64-bit hashes tell it, in a third of the time of sorted names. With sorted
-        names, a look at 1,000,000 files took 3.3 s, and not 2.8 s (2026-11-27).
-        """
-        if count != len(names):
-            return False
-        return sum(map(hash, names)) == sum(sum(map(hash, some)) for some in self.parts(count))
-
-    def compared(self, names: list[str], count: int) -> tuple[list[int], list[str]]:
-        """Return which of the first `count` are not among these names, by their numbers, and the
-        other names, sorted."""
-        gone, others = list[int](), set(names)
-        for number, name in enumerate(chain.from_iterable(self.parts(count))):
-            if name in others:
-                others.remove(name)
-            else:
-                gone.append(number)
-        return gone, sorted(others)
-
-
-def _part(names: list[str], first: int, count: int) -> list[str]:
-    return names[first : first + count]
+def _names(listed: Listed, place: int, count: int, below: str) -> Iterator[str]:
+    """Return the names of `count` listed files of one folder, from the row `place` on: what their
+    paths have after that of the folder."""
+    return chain.from_iterable(
+        [
+            path[len(below) :]
+            for path in listed.paths(first, min(NAMES_AT_ONCE, place + count - first))
+        ]
+        for first in range(place, place + count, NAMES_AT_ONCE)
+    )

@@ -7,11 +7,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
-
-import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.format.names import CHECKSUMS
@@ -24,8 +21,8 @@ from shardctl.sources.export_description import (
     loose_names,
     may_be_of_export,
 )
-from shardctl.sources.files import exists, local_copy, read_small, version_of
-from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
+from shardctl.sources.files import exists, read_small, version_of
+from shardctl.sources.format_table import INPUT_FORMATS, Sidecar
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.formats.beside import MOST_BYTES, is_beside, json_in
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
@@ -64,7 +61,7 @@ _EXCLUSIONS = _by_ending(
     (endings, rule) for row in INPUT_FORMATS for endings, rule in [row.excluded] if endings
 )
 _FOLDERS = _by_ending(
-    (row.folder.endings, (re.compile(row.folder.path), row.folder.file))
+    (row.folder[0], (re.compile(row.folder[1]), row.folder[2]))
     for row in INPUT_FORMATS
     if row.folder is not None
 )
@@ -75,7 +72,7 @@ _FAILURES = ".parquet"
 _SUFFIXES = frozenset((*_SIDECARS, *_EXCLUSIONS, _FAILURES))
 """The endings of files that may describe or repeat others."""
 
-_NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.numbered for ending in row.endings)
+_NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.of_tfds for ending in row.endings)
 """How the endings of numbered files begin."""
 
 _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
@@ -126,8 +123,7 @@ def inputs_among(
     say, and exports may lack files. Raises InputError where such a file lists others that are not
     there: they would be missing silently.
     """
-    series, left_out, tables = Counter[_Series](), dict[str, LeftOut](), list[str]()
-    lost: list[str] = []
+    series, left_out, tables, lost = Counter[_Series](), dict[str, LeftOut](), 0, list[str]()
     for file in files:
         suffix = file.suffix
         if "-of-" in file.path and (match := _OF_SERIES.match(file.path.rpartition("/")[2])):
@@ -142,35 +138,43 @@ def inputs_among(
             continue
         name = file.path.rpartition("/")[2]
         if (sidecar := _sidecar_of(name, file)) is not None:
-            if sidecar.use is not Use.NOTHING:
+            if sidecar.use != "nothing":
                 beside.append(file)
             if sidecar.missing and (sentence := import_attribute(sidecar.missing)(file)):
                 lost.append(f"{MISSING}{sentence}")
             if name == DESCRIPTION and notice is not None:
                 _refuse_other_files(file.opened)
-        elif why := "" if file.fault is not None else _why_left_out(file, name):
-            left_out.setdefault(why, LeftOut()).add(file.path)
-        elif (
-            file.fault is None
-            and name.endswith(_FAILURES)
-            and is_beside(file, f"{name[: -len(_FAILURES)]}.tar")
+        elif file.fault is not None:
+            yield file
+        elif why := next(
+            filter(
+                None, (import_attribute(rule)(file, name) for rule in _EXCLUSIONS.get(suffix, ()))
+            ),
+            None,
         ):
-            tables.append(file.opened)
+            left_out.setdefault(why, LeftOut()).add(file.path)
+        elif name.endswith(_FAILURES) and is_beside(file, f"{name.removesuffix(_FAILURES)}.tar"):
+            tables += 1
         else:
             yield file
     if notice is None:
         return
     for why, these in left_out.items():
         notice(f"left out: {these.counted('file', 'files')}: {why}")
-    for sentence in (*lost, *_missing(series)):
+    for (folder, stem, ending, wanted), found in series.items():
+        if found < wanted:
+            within = f"{folder}/" if folder else ""
+            shown = printable(f"{within}{stem}-…-of-{wanted:05d}{ending}")
+            lost.append(
+                f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the others"
+            )
+    for sentence in lost:
         notice(sentence)
     if tables:
-        notice(_about_tables(tables))
-
-
-def _why_left_out(file: FoundFile, name: str) -> str | None:
-    rules = (import_attribute(rule)(file, name) for rule in _EXCLUSIONS.get(file.suffix, ()))
-    return next(filter(None, rules), None)
+        notice(
+            f"left out: {counted(tables, 'table')} of img2dataset beside tars; their columns status "
+            "and error_message say what could not be downloaded"
+        )
 
 
 def depends_on_others(name: str) -> bool:
@@ -183,13 +187,10 @@ def depends_on_others(name: str) -> bool:
 def _file_of_folder(file: FoundFile) -> str | None:
     """Return the path of the file that stands for the folder that a file is in, None if the folder
     is not one input."""
-    if file.fault is not None:
-        return None
-    for path, name in _FOLDERS[file.suffix]:
-        if path.search(file.opened):
-            found: str | None = import_attribute(name)(file)
-            if found is not None:
-                return found
+    for path, name in _FOLDERS[file.suffix] if file.fault is None else ():
+        found: str | None = import_attribute(name)(file) if path.search(file.opened) else None
+        if found is not None:
+            return found
     return None
 
 
@@ -200,27 +201,19 @@ def _sidecar_of(name: str, file: FoundFile) -> Sidecar | None:
         return None
     for sidecar, pattern in _SIDECARS[file.suffix]:
         match = pattern.fullmatch(name)
-        if match is None or (file.fault is not None and sidecar.use is Use.DESCRIBES):
+        if match is None or (file.fault is not None and sidecar.use == "describes"):
             continue
-        if sidecar.beside and not any(
-            is_beside(file, _filled(other, match)) for other in sidecar.beside
+        # Match.expand takes 5 µs: it parses the name each time
+        group = match[1] if match.lastindex else ""
+        others = [other.replace(r"\1", group) for other in sidecar.beside]
+        if others and not any(is_beside(file, other) for other in others):
+            continue
+        record = json_in(file) if sidecar.keys else {}
+        if isinstance(record, dict) and (
+            not sidecar.keys or any(keys <= record.keys() for keys in sidecar.keys)
         ):
-            continue
-        if not sidecar.keys or _has_keys(file, sidecar.keys):
             return sidecar
     return None
-
-
-def _filled(other: str, match: re.Match[str]) -> str:
-    """Return a name of `Sidecar.beside` with the first group in it. Match.expand takes 5 µs: it
-    parses the name each time."""
-    return other.replace(r"\1", match[1]) if match.lastindex else other
-
-
-def _has_keys(file: FoundFile, wanted: tuple[frozenset[str], ...]) -> bool:
-    """Return whether a file is a JSON object that has all keys of one of some sets."""
-    record = json_in(file)
-    return isinstance(record, dict) and any(keys <= record.keys() for keys in wanted)
 
 
 def refuse_part_of_export(folder: str) -> None:
@@ -235,13 +228,10 @@ def refuse_part_of_export(folder: str) -> None:
         return
     try:
         export = Description.load(above)
-        splits = (
-            set()
-            if export.loose is None
-            else export.loose.splits_in(path_below(absolute, above) or ".")
-        )
+        below = path_below(absolute, above) or "."
+        splits = export.loose.splits_in(below) if export.loose else set()
         for name in loose_names(above, export) if splits else ():
-            if export.loose is not None and export.loose.split_of(name) in splits:
+            if export.loose and export.loose.split_of(name) in splits:
                 _size_of(join(above, name), join(above, DESCRIPTION))
     except (OSError, ValueError):  # without SHA256SUMS nothing is known of them
         return
@@ -299,50 +289,3 @@ _OF_SERIES = re.compile(r"^(.*?)-(\d{3,})-of-(\d{3,})(\..*)?$")
 _Series = tuple[str, str, str, int]
 """Files that say in their names how many there are of them, NAME-00000-of-00008: their folder, what
 is before and behind that, and how many."""
-
-
-def _missing(series: Counter[_Series]) -> Iterator[str]:
-    """Yield a sentence for each series that is not whole."""
-    for (folder, stem, suffix, wanted), found in series.items():
-        if found < wanted:
-            within = f"{folder}/" if folder else ""
-            shown = printable(f"{within}{stem}-…-of-{wanted:05d}{suffix}")
-            yield f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the others"
-
-
-def _about_tables(tables: list[str]) -> str:
-    """Say how many tables of img2dataset are beside its tars, and why most of the samples in no tar
-    could not be got."""
-    samples, reasons = 0, Counter[str]()
-    for path in tables:
-        # others tell no more than their names
-        with suppress(OSError, pa.ArrowException, KeyError, ValueError, TypeError):
-            count, failed = _failures_in(path)
-            samples += count
-            reasons.update(failed)
-    told = f"left out: {counted(len(tables), 'table', 'tables')} of img2dataset beside tars"
-    if not reasons:
-        return told
-    reason, most = max(reasons.items(), key=lambda each: each[1])
-    return (
-        f"{told}; {reasons.total():,} of {samples:,} samples could not be downloaded ({most:,} of "
-        f"them: {printable(reason)})"
-    )
-
-
-def _failures_in(path: str) -> tuple[int, dict[str, int]]:
-    """Return how many samples a table of img2dataset has, and how many of them failed for each
-    reason.
-
-    Raises OSError, ArrowException, KeyError, ValueError, TypeError for what is no such table.
-    """
-    import pyarrow.compute as pc
-    from pyarrow import parquet
-
-    table = parquet.ParquetFile(local_copy(path)).read(columns=["status", "error_message"])
-    failed = table.filter(pc.not_equal(table["status"].cast(pa.string()), "success"))
-    reasons: dict[str, int] = {}
-    for each in pc.value_counts(failed["error_message"].cast(pa.string())).to_pylist():
-        reason = "no reason given" if each["values"] is None else each["values"][:80]
-        reasons[reason] = reasons.get(reason, 0) + each["counts"]
-    return table.num_rows, reasons

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, MOST_NAMES, NULL_WORDS
 from shardctl.sources.values import (
-    ARROW,
     BYTES,
     DECIMALS,
     DEEP,
@@ -34,7 +32,6 @@ from shardctl.sources.values import (
     WHOLE,
     Feature,
     InferredTypes,
-    arrow_type,
     columns_of,
     is_time,
     join_fields,
@@ -75,6 +72,7 @@ MOST_LABELS = 100_000
 """Different labels that are taken for names of classes: beyond that, a label is text of its own."""
 
 
+@dataclass(frozen=True)
 class Types:
     """The types of the fields of some records, and the strings of the field that may name classes.
 
@@ -93,38 +91,27 @@ class Types:
     of fields have its path.
     """
 
-    def __init__(
-        self,
-        fields: dict[str, InferredTypes],
-        lead: tuple[str, ...],
-        label: str,
-        labels: frozenset[str] | None = frozenset(),
-        classes: Classes = MappingProxyType({}),
-    ) -> None:
-        self._fields = fields
-        self._lead = lead
-        self._label = label
-        self._labels = labels  # None: too many
-        self.named = dict(classes)
+    fields: dict[str, InferredTypes]
+    lead: tuple[str, ...]
+    label: str
+    label_names: frozenset[str] | None = frozenset()
+    """The different strings of the field that may name classes, None for too many."""
+    named: Classes = field(default_factory=dict)
 
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
         """The names of the classes of fields of whole numbers, where all files say the same."""
-        types = {
-            name: _common(kinds.decided())
-            for name, kinds in self._fields.items()
-            if self.named.get(name)
-        }
         return {
             name: self.named[name]
-            for name, type_ in types.items()
-            if type_ is not None and pa.types.is_integer(type_)
+            for name, kinds in self.fields.items()
+            if self.named.get(name)
+            and (type_ := _common(kinds.decided())) is not None
+            and pa.types.is_integer(type_)
         }
 
     def with_classes(self, classes: Classes) -> Types:
         """Return the same with names of classes."""
-        known = {name: names for name, names in classes.items() if names}
-        return Types(self._fields, self._lead, self._label, self._labels, known)
+        return replace(self, named={name: names for name, names in classes.items() if names})
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, label: str) -> Types:
@@ -137,12 +124,7 @@ class Types:
             name: kinds_of(column.type, column, DEEPEST)
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
-        labels = (
-            _label_strings(batch.column(label))
-            if batch.schema.names.count(label) == 1
-            else frozenset()
-        )
-        return cls(fields, _unique_names(batch.schema), label, labels)
+        return cls(fields, _unique_names(batch.schema), label, _label_strings(batch, label))
 
     @classmethod
     def of_schema(cls, schema: pa.Schema, label: str, looked: Collection[str] = ()) -> Types:
@@ -153,18 +135,12 @@ class Types:
         its labels are not known, and so name no classes. Raises InputError if two columns have the
         same name.
         """
-        fields = {f.name: kinds_of(f.type, None, DEEPEST) for f in schema if f.name not in looked}
-        fields |= {
-            f.name: kinds_of(f.type, pa.nulls(0, f.type), DEEPEST)
+        fields = {
+            f.name: kinds_of(f.type, pa.nulls(0, f.type) if f.name in looked else None, DEEPEST)
             for f in schema
-            if f.name in looked
         }
-        return cls(
-            fields,
-            _unique_names(schema),
-            label,
-            None if label in fields and label not in looked else frozenset(),
-        )
+        is_known = label not in fields or label in looked
+        return cls(fields, _unique_names(schema), label, frozenset() if is_known else None)
 
     @classmethod
     def of_values(cls, records: Iterable[dict[str, Any]], label: str) -> Types:
@@ -197,25 +173,26 @@ class Types:
             name: InferredTypes(written=CellStats.of(column))
             for name, column in zip(names, batch.columns, strict=True)
         }
-        return cls(
-            fields,
-            names,
-            label,
-            _label_strings(batch.column(label)) if label in names else frozenset(),
-        )
+        return cls(fields, names, label, _label_strings(batch, label))
 
     def as_json(self) -> Types:
         """Return the types of records of JSON that Arrow has parsed."""
-        fields = {name: kinds.as_json() for name, kinds in self._fields.items()}
-        return Types(fields, self._lead, self._label, self._labels, self.named)
+        return replace(self, fields={name: kinds.as_json() for name, kinds in self.fields.items()})
 
     def join(self, other: Types) -> Types:
         """Return the types of the records of both. The fields of this one come first, see above."""
-        fields, labels = (
-            join_fields(self._fields, other._fields),
-            _join_labels(self._labels, other._labels),
+        labels = None
+        if self.label_names is not None and other.label_names is not None:
+            labels = self.label_names
+            if not other.label_names <= labels:  # mostly the same few names: no copy
+                labels |= other.label_names
+            labels = labels if len(labels) <= MOST_LABELS else None
+        return replace(
+            self,
+            fields=join_fields(self.fields, other.fields),
+            label_names=labels,
+            named=join_classes(self.named, other.named),
         )
-        return Types(fields, self._lead, self._label, labels, join_classes(self.named, other.named))
 
     def schema(self) -> pa.Schema:
         """Return the columns that hold all values without a change.
@@ -229,11 +206,11 @@ class Types:
     def scattered(self) -> int:
         """How many fields the leftmost part does not have: about all of them where each record has
         names of its own."""
-        return len(self._fields) - len(self._lead)
+        return len(self.fields) - len(self.lead)
 
     def _field(self, name: str) -> pa.Field:
         type_ = self._type(name)
-        written = self._fields[name].written
+        written = self.fields[name].written
         if written is None or not written.cells:
             return pa.field(name, type_)
         if pa.types.is_string(type_) and not written.is_text and not written.digits:
@@ -246,7 +223,7 @@ class Types:
         return pa.field(name, type_, metadata={WRITTEN: b"%d" % low if low == high else b"any"})
 
     def _type(self, name: str) -> pa.DataType:
-        kinds = self._fields[name].decided()
+        kinds = self.fields[name].decided()
         type_ = _common(kinds)
         if type_ is None and (rigid := _rigid_names(kinds)):
             several = next((part for part in kinds.parts() if _is_mixed(part)), kinds)
@@ -264,12 +241,12 @@ class Types:
         `schema` puts there; its batches have the columns of `without_nulls(types.found())`, which
         are those of `schema`. Raises InputError as `schema`.
         """
-        return pa.schema([self._field(name) for name in ordered(self._fields, self._lead)])
+        return pa.schema([self._field(name) for name in ordered(self.fields, self.lead)])
 
     def undecided(self) -> list[str]:
         """Return the fields of numbers whose type depends on values that nobody has looked at."""
         return [
-            name for name, kinds in self._fields.items() if any(map(_is_undecided, kinds.parts()))
+            name for name, kinds in self.fields.items() if any(map(_is_undecided, kinds.parts()))
         ]
 
     def mixed(self) -> list[str]:
@@ -277,8 +254,8 @@ class Types:
         text in it."""
         return [
             name
-            for name in ordered(self._fields, self._lead)
-            if _common(self._fields[name].decided()) is None
+            for name in ordered(self.fields, self.lead)
+            if _common(self.fields[name].decided()) is None
         ]
 
     def notices(self, what: str, left_out: Collection[str] = ()) -> Iterator[str]:
@@ -289,7 +266,7 @@ class Types:
                 yield (
                     f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals, or objects with over {MOST_NAMES:,} names; those that are no strings are JSON text"
                 )
-        for name, kinds in self._fields.items():
+        for name, kinds in self.fields.items():
             if kinds.written is None or name in left_out:
                 continue
             column = f"the column {printable(name)} is kept as text"
@@ -302,22 +279,22 @@ class Types:
 
     def has_unnamed(self) -> bool:
         """Return whether a CSV file has a first column without a name."""
-        kinds = self._fields.get(UNNAMED)
+        kinds = self.fields.get(UNNAMED)
         return kinds is not None and kinds.written is not None
 
     def null_labels(self) -> list[str]:
         """Return the words for a missing value that are labels of CSV files, sorted."""
-        kinds = self._fields.get(self._label)
+        kinds = self.fields.get(self.label)
         return (
-            sorted((self._labels or frozenset()) & NULL_WORDS)
+            sorted((self.label_names or frozenset()) & NULL_WORDS)
             if kinds is not None and kinds.written is not None
             else []
         )
 
     def only_column(self) -> str | None:
         """Return the name of the only column there is, if it is one of CSV cells."""
-        written = [name for name, kinds in self._fields.items() if kinds.written]
-        return written[0] if len(self._fields) == 1 and written else None
+        written = [name for name, kinds in self.fields.items() if kinds.written]
+        return written[0] if len(self.fields) == 1 and written else None
 
     def labels(self) -> list[str] | None:
         """Return the different strings of the field that may name classes, in order.
@@ -325,9 +302,9 @@ class Types:
         None: not all of its values are strings, there are none, or more than 100,000 different
         ones. Empty strings and nulls name no class.
         """
-        type_ = _common(self._fields.get(self._label, InferredTypes()).decided())
+        type_ = _common(self.fields.get(self.label, InferredTypes()).decided())
         are_strings = type_ is not None and str(type_) in STRINGS
-        return in_order(self._labels) if self._labels and are_strings else None
+        return in_order(self.label_names) if self.label_names and are_strings else None
 
     def packed(self) -> str:
         """Return everything as text, for the process that asked for it."""
@@ -361,19 +338,23 @@ def without_nulls(schema: pa.Schema) -> pa.Schema:
 
 
 def _without_null(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_null(type_):
+    if pa.types.is_null(type_) or (pa.types.is_struct(type_) and not type_.num_fields):
         return pa.string()
+    return with_parts(type_, _without_null)
+
+
+def with_parts(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type of lists or structs with what is in it changed, and without views; others as
+    they are."""
     if pa.types.is_struct(type_):
-        return (
-            pa.struct([(f.name, _without_null(f.type)) for f in type_])
-            if type_.num_fields
-            else pa.string()
-        )
+        return pa.struct([(f.name, change(f.type)) for f in type_])
     if pa.types.is_fixed_size_list(type_):
-        return pa.list_(_without_null(type_.value_type), type_.list_size)
-    if pa.types.is_large_list(type_):
-        return pa.large_list(_without_null(type_.value_type))
-    return pa.list_(_without_null(type_.value_type)) if pa.types.is_list(type_) else type_
+        return pa.list_(change(type_.value_type), type_.list_size)
+    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
+        return pa.large_list(change(type_.value_type))
+    if pa.types.is_list(type_) or pa.types.is_list_view(type_):
+        return pa.list_(change(type_.value_type))
+    return type_
 
 
 def _unique_names(schema: pa.Schema) -> tuple[str, ...]:
@@ -382,13 +363,6 @@ def _unique_names(schema: pa.Schema) -> tuple[str, ...]:
     if twice is not None:
         raise InputError(f"two columns have the name {printable(twice)}; rename one")
     return names
-
-
-def _join_labels(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    if one is None or other is None:
-        return None
-    joined = one if other <= one else one | other  # mostly the same few names: no copy
-    return joined if len(joined) <= MOST_LABELS else None
 
 
 def disputed(classes: Classes) -> list[str]:
@@ -404,9 +378,12 @@ def join_classes(one: Classes, other: Classes) -> Classes:
     }
 
 
-def _label_strings(column: pa.Array) -> frozenset[str] | None:
+def _label_strings(batch: pa.RecordBatch, label: str) -> frozenset[str] | None:
+    if batch.schema.names.count(label) != 1:
+        return frozenset()
     import pyarrow.compute as pc  # 40 ms to import, and not all that looks at types has labels
 
+    column = batch.column(label)
     plain = column.dictionary if pa.types.is_dictionary(column.type) else column
     if not (
         pa.types.is_string(plain.type)
@@ -429,15 +406,15 @@ def _label_strings(column: pa.Array) -> frozenset[str] | None:
 TIMES = "times:"
 
 
-def _group(name: str) -> str:
+def _group(name: Any) -> Any:
+    if isinstance(name, pa.DataType):
+        return f"{TIMES}{name.tz}" if is_time(name) else name
     if name in WHOLE or name in FLOATS or name in (DECIMALS, TYPED):
         return "number"
     if name in STRINGS:
         return "string"
     if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST):
         return LIST
-    if is_time(name):
-        return f"{TIMES}{arrow_type(name).tz}"
     return STRUCT if name == OBJECT else name
 
 
@@ -474,7 +451,10 @@ def _common(kinds: InferredTypes) -> pa.DataType | None:
         return None
     if not kinds.names:
         return pa.null()
-    group = _group(next(iter(kinds.names)))
+    name = next(iter(kinds.names))
+    group = _group(name)
+    if isinstance(group, pa.DataType):
+        return group
     if group == "number":
         return _number(kinds)
     if group == "string":
@@ -482,32 +462,16 @@ def _common(kinds: InferredTypes) -> pa.DataType | None:
     if group == "bool":
         return pa.bool_()
     if group == LIST:
-        return _list(kinds)
+        inside = _common(kinds.items or InferredTypes())
+        if inside is None or kinds.names == {ONE}:
+            return inside
+        if len(kinds.names) == 1 and name.startswith(FIXED_LIST):
+            return pa.list_(inside, int(name.removeprefix(FIXED_LIST)))
+        return pa.large_list(inside) if LARGE_LIST in kinds.names else pa.list_(inside)
     if group == STRUCT:
-        return _struct(kinds)
-    if group.startswith(TIMES):
-        return max(
-            map(arrow_type, kinds.names),
-            key=lambda type_: ("s", "ms", "us", "ns").index(type_.unit),
-        )
-    return arrow_type(group)
-
-
-def _list(kinds: InferredTypes) -> pa.DataType | None:
-    inside = _common(kinds.items or InferredTypes())
-    if inside is None:
-        return None
-    name = next(iter(kinds.names))
-    if kinds.names == {ONE}:
-        return inside
-    if len(kinds.names) == 1 and name.startswith(FIXED_LIST):
-        return pa.list_(inside, int(name.removeprefix(FIXED_LIST)))
-    return pa.large_list(inside) if LARGE_LIST in kinds.names else pa.list_(inside)
-
-
-def _struct(kinds: InferredTypes) -> pa.DataType | None:
-    inside = [(name, _common(kinds.fields[name])) for name in ordered(kinds.fields, kinds.lead)]
-    return None if any(type_ is None for _, type_ in inside) else pa.struct(inside)
+        parts = [(name, _common(kinds.fields[name])) for name in ordered(kinds.fields, kinds.lead)]
+        return None if any(type_ is None for _, type_ in parts) else pa.struct(parts)
+    return max(kinds.names, key=lambda type_: ("s", "ms", "us", "ns").index(type_.unit))
 
 
 def _number(kinds: InferredTypes) -> pa.DataType | None:
@@ -537,10 +501,12 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
 
 def _rigid_names(kinds: InferredTypes) -> set[str]:
     """Return the types in a field that JSON text cannot hold."""
-    names = {
-        name for part in kinds.parts() for name in _settled(part).names if name.startswith(ARROW)
+    return {
+        str(name)
+        for part in kinds.parts()
+        for name in _settled(part).names
+        if isinstance(name, pa.DataType)
     }
-    return {str(arrow_type(name)) for name in names}
 
 
 def _shown(kinds: InferredTypes) -> list[str]:
@@ -553,6 +519,6 @@ def _shown(kinds: InferredTypes) -> list[str]:
     shown[MANY] = f"objects with more than {MOST_NAMES:,} names in all"
     names = _settled(kinds).names - {DECIMALS, TYPED}
     return [
-        str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0])
-        for n in names
+        shown.get(name, name.partition(":")[0]) if isinstance(name, str) else str(name)
+        for name in names
     ]

@@ -3,7 +3,7 @@ order with the same result."""
 
 from __future__ import annotations
 
-import base64
+import codecs
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,22 +23,15 @@ if TYPE_CHECKING:
 INT64 = (-(2**63), 2**63 - 1)
 
 WHOLE = {
-    str(t): t
-    for t in (
-        pa.int8(),
-        pa.int16(),
-        pa.int32(),
-        pa.int64(),
-        pa.uint8(),
-        pa.uint16(),
-        pa.uint32(),
-        pa.uint64(),
-    )
+    f"{kind}{bits}": getattr(pa, f"{kind}{bits}")()
+    for kind in ("int", "uint")
+    for bits in (8, 16, 32, 64)
 }
 FLOATS = {str(t): t for t in (pa.float16(), pa.float32(), pa.float64())}
 STRINGS = {str(t): t for t in (pa.string(), pa.large_string())}
 
-# Kinds of values that are no names of Arrow types.
+# Kinds of values that are no names of Arrow types. What is equal to itself alone (times, decimals,
+# bytes) is its Arrow type.
 HUGE = "huge"  # a whole number outside 64 bits
 DEEP = "deep"  # a list or an object deeper than a column may have it
 # beside floats: not all of them are whole numbers within 2**53 and written as such, or nobody has
@@ -49,8 +42,8 @@ LIST, LARGE_LIST, FIXED_LIST, STRUCT = "list", "large_list", "fixed_size_list:",
 OBJECT = "object"  # a struct whose names nothing has declared: those that were met
 # objects with more than MOST_NAMES names in all: what they hold is in `items`, together
 MANY = "many"
-ARROW = "arrow:"  # then a type that is equal to itself alone, in base64: times, decimals, bytes
 ONE = "one"  # a feature with one value: a list only where others of its field have more
+BYTES = pa.binary()
 UTF8 = "utf8"  # bytes that are text in UTF-8: a string only where all others of their field are
 
 
@@ -67,7 +60,7 @@ class Feature:
     def text(self) -> str | None:
         """Return its value where that is one text; None where it is something else."""
         only = self.items[0] if len(self.items) == 1 else None
-        return only.decode() if isinstance(only, bytes) and _is_utf8(only) else None
+        return only.decode() if isinstance(only, bytes) and is_utf8(only) else None
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ class InferredTypes:
     what they are is decided last, too.
     """
 
-    names: frozenset[str] = frozenset()
+    names: frozenset[Any] = frozenset()
     low: int | None = None
     high: int | None = None
     items: InferredTypes | None = None
@@ -91,8 +84,7 @@ class InferredTypes:
 
     def join(self, other: InferredTypes) -> InferredTypes:
         """Return what the values of both are."""
-        lows = [end for end in (self.low, other.low) if end is not None]
-        highs = [end for end in (self.high, other.high) if end is not None]
+        ends = [end for end in (self.low, self.high, other.low, other.high) if end is not None]
         items = (self.items or InferredTypes()).join(other.items) if other.items else self.items
         fields = join_fields(self.fields, other.fields)
         names = self.names | other.names
@@ -103,8 +95,8 @@ class InferredTypes:
         )
         return InferredTypes(
             names,
-            min(lows, default=None),
-            max(highs, default=None),
+            min(ends, default=None),
+            max(ends, default=None),
             items,
             fields,
             self.lead,
@@ -213,7 +205,7 @@ def _kinds_of_leaf(type_: pa.DataType, array: pa.Array | None) -> InferredTypes:
     )
 
 
-def _names(type_: pa.DataType) -> list[str]:
+def _names(type_: pa.DataType) -> list[Any]:
     """Return the kind of a type, none for null."""
     if pa.types.is_null(type_):
         return []
@@ -228,7 +220,7 @@ def _names(type_: pa.DataType) -> list[str]:
     name = str(type_)
     if name in WHOLE or name in FLOATS or name in STRINGS or name == "bool":
         return [name]
-    return [ARROW + base64.b64encode(pa.schema([("", type_)]).serialize()).decode()]
+    return [type_]
 
 
 def _present(array: pa.Array) -> npt.NDArray[Any]:
@@ -265,70 +257,59 @@ def columns_of(records: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 _SCALARS = {str: "string", bool: "bool", float: "double"}
-BYTES = ARROW + base64.b64encode(pa.schema([("", pa.binary())]).serialize()).decode()
 
 
 def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
     """Return what parsed JSON values are, and bytes, arrays and features."""
     types = set(map(type, values))
-    if types & {bytes, np.ndarray, Feature}:
-        return _kinds_of_others(values, levels)
-    names = {name for type_, name in _SCALARS.items() if type_ in types}
+
+    def of(type_: type) -> list[Any]:
+        return [value for value in values if type(value) is type_]
+
+    names: set[Any] = {name for type_, name in _SCALARS.items() if type_ in types}
     if float in types:
         names.add(DECIMALS)
     low, high = None, None
     if int in types:
-        whole = [value for value in values if type(value) is int]
+        whole = of(int)
         low, high = min(whole), max(whole)
         names.add("int64" if low >= INT64[0] and high <= INT64[1] else HUGE)
         low, high = (None, None) if HUGE in names else (low, high)
-    nested = types & {list, dict}
-    if nested and not levels:
-        return InferredTypes(frozenset({*names, DEEP}), low, high)
     items, fields = None, {}
-    if list in nested:
+    if types & {list, dict} and not levels:
+        names.add(DEEP)
+        types -= {list, dict}
+    if list in types:
         names.add(LIST)
-        items = kinds_of_values(
-            [item for value in values if type(value) is list for item in value], levels - 1
-        )
-    if dict in nested:
-        columns = columns_of(value for value in values if type(value) is dict)
+        items = kinds_of_values([item for value in of(list) for item in value], levels - 1)
+    if dict in types:
+        columns = columns_of(of(dict))
+        names.add(OBJECT)
         if len(columns) > MOST_NAMES:
-            names |= {OBJECT, MANY}
+            names.add(MANY)
             items = kinds_of_values([*chain.from_iterable(columns.values())], levels - 1).join(
                 items or InferredTypes()
             )
         else:
-            names.add(OBJECT)
             fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
-    return InferredTypes(frozenset(names), low, high, items, fields, tuple(fields))
-
-
-def _kinds_of_others(values: list[Any], levels: int) -> InferredTypes:
-    """Return what values are of which some are no JSON."""
-    found = kinds_of_values(
-        [value for value in values if type(value) not in (bytes, np.ndarray, Feature)], levels
-    )
-    if any(type(value) is bytes for value in values):
-        found = found.join(InferredTypes(frozenset([BYTES])))
-    for dimensions in {value.ndim for value in values if type(value) is np.ndarray}:
-        alike = [
-            value for value in values if type(value) is np.ndarray and value.ndim == dimensions
-        ]
-        found = found.join(_kinds_of_shapes(alike, dimensions, levels))
-    features = [value for value in values if type(value) is Feature]
-    found = found.join(_kinds_of_features(ONE, [each for each in features if len(each.items) == 1]))
-    return found.join(_kinds_of_features(LIST, [each for each in features if len(each.items) > 1]))
-
-
-def _kinds_of_shapes(arrays: list[npt.NDArray[Any]], dimensions: int, levels: int) -> InferredTypes:
-    """Return what arrays of so many dimensions are."""
-    if dimensions > levels:
-        return InferredTypes(frozenset([DEEP]))
-    kinds = _kinds_of_items([array.reshape(-1) for array in arrays])
-    for _ in range(dimensions):
-        kinds = InferredTypes(frozenset([LIST]), items=kinds)
-    return kinds
+    if bytes in types:
+        names.add(BYTES)
+    found = InferredTypes(frozenset(names), low, high, items, fields, tuple(fields))
+    by_depth = defaultdict(list)
+    for array in of(np.ndarray) if np.ndarray in types else ():
+        by_depth[array.ndim].append(array.reshape(-1))
+    for dimensions, arrays in by_depth.items():
+        kinds = InferredTypes(frozenset([DEEP]))
+        if dimensions <= levels:
+            kinds = _kinds_of_items(arrays)
+            for _ in range(dimensions):
+                kinds = InferredTypes(frozenset([LIST]), items=kinds)
+        found = found.join(kinds)
+    if Feature in types:
+        features = of(Feature)
+        found = found.join(_kinds_of_features(ONE, [f for f in features if len(f.items) == 1]))
+        found = found.join(_kinds_of_features(LIST, [f for f in features if len(f.items) > 1]))
+    return found
 
 
 def _kinds_of_features(name: str, features: list[Feature]) -> InferredTypes:
@@ -337,7 +318,7 @@ def _kinds_of_features(name: str, features: list[Feature]) -> InferredTypes:
         return InferredTypes()
     items = _kinds_of_items([each.items for each in features if isinstance(each.items, np.ndarray)])
     texts = [each.items for each in features if not isinstance(each.items, np.ndarray)]
-    names = {UTF8 if all(map(_is_utf8, values)) else BYTES for values in texts}
+    names = {UTF8 if all(map(is_utf8, values)) else BYTES for values in texts}
     return InferredTypes(frozenset([name]), items=items.join(InferredTypes(frozenset(names))))
 
 
@@ -355,21 +336,15 @@ def _kinds_of_items(arrays: list[npt.NDArray[Any]]) -> InferredTypes:
     return found
 
 
-def _is_utf8(data: bytes) -> bool:
+def is_utf8(data: bytes, final: bool = True) -> bool:
+    """Return whether bytes are UTF-8; without `final`, half a character may be at their end."""
     try:
-        data.decode()
+        codecs.utf_8_decode(data, "strict", final)
     except UnicodeDecodeError:
         return False
     return True
 
 
-def arrow_type(name: str) -> pa.DataType:
-    """Return the type that stands in a name that begins with ARROW."""
-    return (
-        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(name.removeprefix(ARROW)))).field(0).type
-    )
-
-
-def is_time(name: str) -> bool:
-    """Return whether this is the name of timestamps."""
-    return name.startswith(ARROW) and pa.types.is_timestamp(arrow_type(name))
+def is_time(name: Any) -> bool:
+    """Return whether this is the kind of timestamps."""
+    return isinstance(name, pa.DataType) and bool(pa.types.is_timestamp(name))

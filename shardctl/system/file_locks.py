@@ -92,7 +92,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[int]:
     """Hold the lock (flock) of a file, which is made where it is not there, and yield its
     descriptor. Raises StorageError.
 
-    Yield 0 where another process has held it for so many seconds (None: wait as long as it takes).
+    Yield -1 where another process has held it for so many seconds (None: wait as long as it takes).
     """
     try:
         descriptor = _opened(path)
@@ -105,7 +105,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[int]:
             mine = _wait_for(descriptor, patience)
         except OSError as error:
             raise _refusal(path, error) from error
-        yield descriptor if mine else 0
+        yield descriptor if mine else -1
     finally:
         os.close(descriptor)
 

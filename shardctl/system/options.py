@@ -32,7 +32,7 @@ class ValueType:
     """What the command line reads where the option has no value behind it. None: it must have
     one."""
 
-    absent: ClassVar[str | None] = None
+    absent: str | None = None
     """What a recipe has where the value is None."""
 
     def __init__(self, python: str = "") -> None:

@@ -90,7 +90,8 @@ def _owned(folder: str) -> int | None:
     try:
         with contextlib.suppress(OSError):  # files cannot be locked there
             if lock_at_once(descriptor):
-                _wipe(folder, but=_OWNER)
+                with contextlib.suppress(OSError):  # what cannot be removed stays
+                    _wipe(folder, but=_OWNER)
                 os.pwrite(descriptor, boot().encode(), 0)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - see pyproject.toml

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,32 +63,13 @@ RejectRow = Callable[[int, Rejection], None]
 """Takes the row of a record among those that a step was given, and why it is rejected."""
 
 
-class BatchRun(ABC):
-    """A batch transform at work in one shard: it may hold records back, and give them with
-    others."""
-
-    @abstractmethod
-    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return what is made of some records, in order. `reject` takes those of them that become
-        nothing."""
-
-    def finish(self) -> Iterable[Records]:
-        """Return what is made of the records that are still held, at the end of the shard."""
-        return ()
-
-    def counts(self) -> dict[str, Any]:
-        """Return what it has counted in its shard, by name: numbers that can be added up over
-        shards."""
-        return {}
-
-
 Counts = dict[str, Any]
-"""What a step counts in a shard, by name."""
+"""What a step counts in a shard, by name: numbers that can be added up over shards."""
 
 
-class EachBatch(BatchRun):
-    """Such a run that holds nothing: `work` makes records of records, and adds to what is
-    `counted`."""
+class BatchRun:
+    """A batch transform at work in one shard: `work` makes records of records, and adds to what is
+    `counted`. One that holds records back, and gives them with others, has its own methods."""
 
     def __init__(
         self, work: Callable[[Records, RejectRow, Counts], Iterable[Records]], *counted: str
@@ -96,11 +77,16 @@ class EachBatch(BatchRun):
         self._work, self._counts = work, dict.fromkeys(counted, 0)
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return what `work` makes of the records."""
+        """Return what is made of some records, in order. `reject` takes those of them that become
+        nothing."""
         return self._work(records, reject, self._counts)
 
+    def finish(self) -> Iterable[Records]:
+        """Return what is made of the records that are still held, at the end of the shard."""
+        return ()
+
     def counts(self) -> Counts:
-        """Return what was counted."""
+        """Return what it has counted in its shard."""
         return self._counts
 
 
@@ -108,6 +94,9 @@ class EachBatch(BatchRun):
 Rng: TypeAlias = "np.random.Generator"
 """The generator of a sample. Steps that are not random do not look at it: they may get None, as
 making one takes 20 microseconds."""
+
+Range = tuple[float, float]
+"""The lowest and the highest value of what is drawn evenly."""
 
 EVERYTHING = frozenset(("boxes", "polygons", "keypoints", "masks"))
 """The annotations that a step may move."""
@@ -161,6 +150,15 @@ class Transform(Settings, ABC):
 class ImageTransform(Transform):
     """Changes the image of a sample."""
 
+    draws: ClassVar[bool] = False
+    """Whether it draws more than whether it is done, which it is with the probability `p`."""
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws from the generator that it is handed."""
+        p = getattr(self, "p", 1)
+        return bool(p > 0 if self.draws else 0 < p < 1)
+
     @property
     def lazy(self) -> bool:
         """Whether it only changes where pixels come from, and needs none: the image need not be
@@ -200,10 +198,7 @@ class ImageTransform(Transform):
 class ViewTransform(ImageTransform):
     """Chooses which part of an image is kept, and at what size."""
 
-    @property
-    def lazy(self) -> bool:
-        """It needs no pixels."""
-        return True
+    lazy = True
 
     @abstractmethod
     def view(self, look: Look, rng: Rng) -> Look:
@@ -217,10 +212,7 @@ class ViewTransform(ImageTransform):
 class PixelTransform(ImageTransform):
     """Changes the values of pixels, and neither their places nor their number."""
 
-    @property
-    def in_place(self) -> bool:
-        """They stay."""
-        return True
+    in_place = True
 
     @abstractmethod
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
@@ -234,10 +226,8 @@ class PixelTransform(ImageTransform):
 class SampleTransform(Transform):
     """Makes samples of a sample, its image decoded to (height, width, 3) uint8."""
 
-    @property
-    def random(self) -> bool:
-        """Whether it draws random numbers; a person's function may."""
-        return True
+    random = True
+    """A person's function may."""
 
     @property
     def draws(self) -> bool:
@@ -256,15 +246,7 @@ class GroupTransform(SampleTransform):
 
     batch: int
 
-    @property
-    def random(self) -> bool:
-        """It draws nothing."""
-        return False
-
-    @property
-    def draws(self) -> bool:
-        """It needs no generator."""
-        return False
+    random = draws = False
 
     @abstractmethod
     def begin(self) -> None:
@@ -328,13 +310,20 @@ class BatchTransform(Transform):
         """Return the roles of the columns that it makes of columns with these roles."""
         return given
 
-    @abstractmethod
+    counted: ClassVar[tuple[str, ...]] = ()
+    """The names of what it counts."""
+
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what does the work in one shard.
 
         `folder` is that of the job, with what was found beforehand; `roles` are those of the
         columns of the dataset.
         """
+        return BatchRun(self.made, *self.counted)
+
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return what it makes of some records, where it holds none back."""
+        raise NotImplementedError
 
 
 def drawn(p: float, rng: Rng) -> bool:
@@ -345,7 +334,7 @@ def drawn(p: float, rng: Rng) -> bool:
     return bool(rng.random() < p)
 
 
-def between(span: tuple[float, float], rng: Rng) -> float:
+def between(span: Range, rng: Rng) -> float:
     """Return a number drawn evenly from a span. A span of one number takes no random number."""
     low, high = span
     if low == high:

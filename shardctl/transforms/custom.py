@@ -22,8 +22,8 @@ from shardctl.system.files import read_bytes, read_named
 from shardctl.system.options import Text, Whole, setting
 from shardctl.system.packages import find_function
 from shardctl.transforms.base import GroupTransform, SampleTransform, Transform
-from shardctl.transforms.settings import Table
-from shardctl.transforms.values import describe
+from shardctl.transforms.settings import TABLE
+from shardctl.transforms.values import describe, is_text
 
 MESSAGE_CHARACTERS = 500
 """How much of what a function's exception says is kept: every reject has a copy."""
@@ -91,20 +91,12 @@ def _text(error: BaseException) -> str:
 
 def _check_name(target: str, name: Any) -> None:
     """Raise Rejection if this cannot be the name of a column."""
-    if not isinstance(name, str):
-        message = (
-            f"{target} set a field that is called {describe(name)}; the name of a field "
-            "must "
-            "be a string"
-        )
+    why = "the name of a field must be a string" if not isinstance(name, str) else ""
+    if not why and not is_text(name):
+        why = "that cannot be written as UTF-8"
+    if why:
+        message = f"{target} set a field that is called {describe(name)}; {why}"
         raise Rejection("transform", "not-a-name", message)
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        message = (
-            f"{target} set a field that is called {describe(name)}; that cannot be written as UTF-8"
-        )
-        raise Rejection("transform", "not-a-name", message) from None
 
 
 def _innermost(function: Any) -> Any:
@@ -161,11 +153,8 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
     """
     if not isinstance(version, str) or not version:
         raise UsageError(f'the version of a transform is a string, such as "2"; it is {version!r}')
-    if isinstance(modules, str):
-        raise UsageError(f"modules takes a list of modules; write modules=[{modules!r}]")
-    if not isinstance(modules, Iterable):
-        raise UsageError(f"modules takes a list of modules; it is {modules!r}")
-    names = tuple(each.__name__ if isinstance(each, ModuleType) else each for each in modules)
+    listed = modules if isinstance(modules, Iterable) and not isinstance(modules, str) else (None,)
+    names = tuple(each.__name__ if isinstance(each, ModuleType) else each for each in listed)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"modules takes a list of modules; it is {modules!r}")
 
@@ -223,7 +212,8 @@ class Custom(SampleTransform, step="custom"):
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the function, to be sure that it can be called. A class becomes a model. Raises
         UsageError."""
-        if is_model(self._function):
+        found = self._function
+        if inspect.isclass(found) and not issubclass(found, dict):  # which is a function too
             return Model(target=self.target).loaded()
         self._call  # noqa: B018 - imported once, and kept
         return self
@@ -320,7 +310,7 @@ class Model(GroupTransform, step="model"):
 
     target: str = setting(Text(), help="MODULE:CLASS.")
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
-    arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")
+    arguments: str = setting(TABLE, "{}", "A table with the keywords for the class.")
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the class, to be sure that it can be used. No object is made. Raises
@@ -330,10 +320,8 @@ class Model(GroupTransform, step="model"):
 
     def code_digest(self) -> str | None:
         """Return the digest of what decides what the class does, and of its `version`."""
-        digest, version = (
-            code_digest(self.target, self._class),
-            getattr(self._class, "version", None),
-        )
+        digest = code_digest(self.target, self._class)
+        version = getattr(self._class, "version", None)
         if version is None:
             return digest
         return hashlib.sha256(f"{digest} {version}".encode()).hexdigest()
@@ -395,12 +383,6 @@ class Model(GroupTransform, step="model"):
     def _model(self) -> Callable[[list[Sample]], Any]:
         # Made for a class, and not for its name: a module may have been imported again.
         return _made_once(self._class, self.target, self.arguments)  # type: ignore[arg-type]  # classes are hashable
-
-
-def is_model(found: Any) -> bool:
-    """Return whether this is a class to make objects of, rather than to call with a sample: `dict`
-    is a function too."""
-    return inspect.isclass(found) and not issubclass(found, dict)
 
 
 @lru_cache(maxsize=MODELS_KEPT)

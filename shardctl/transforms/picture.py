@@ -95,15 +95,8 @@ class Picture:
         if warp.nearest:
             _ = self.image
 
-    def pad(self, pad: Pad) -> None:
-        """Put what is seen onto a larger canvas."""
-        self._resample(pad)
-
-    def displace(self, displacement: Displacement) -> None:
-        """Take every pixel from a place near by."""
-        self._resample(displacement)
-
-    def _resample(self, stage: Stage) -> None:
+    def resample(self, stage: Pad | Displacement) -> None:
+        """Put what is seen onto a larger canvas, or take every pixel from a place near by."""
         image = self.image
         self._stages = self._stages_with(stage)
         self._settle(resampled(image, stage))

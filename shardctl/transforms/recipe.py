@@ -36,7 +36,7 @@ from shardctl.transforms.base import (
 )
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
-from shardctl.transforms.settings import SettingError, each_of, raise_any
+from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.stored_recipe import OWN
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
@@ -75,19 +75,11 @@ def parse_schema(text: str) -> pa.Schema:
 def parse_fields(text: str) -> dict[str, str]:
     """Read `new=old,name`: the fields to keep, by the names that they have in records. Raises
     ValueError."""
-    pairs = [
-        (part.partition("=") if "=" in part else (part, "", part))
-        for part in text.split(",")
-        if part.strip()
-    ]
+    parts = [part for part in text.split(",") if part.strip()]
+    pairs = [part.partition("=") if "=" in part else (part, "", part) for part in parts]
     found = {old.strip(): new.strip() for new, _, old in pairs}
-    if (
-        not found
-        or "" in found
-        or "" in found.values()
-        or len(set(found.values())) < len(pairs)
-        or len(found) < len(pairs)
-    ):
+    names = {*found.values()} - {""}
+    if not found or "" in found or not len(names) == len(found) == len(pairs):
         raise ValueError(
             "must be fields and their new names, each once, such as "
             "image=image/encoded,label=image/class/label"
@@ -150,20 +142,15 @@ class Recipe(RecipeKeys):
         return unknown(cls.what, key, declared_in(cls), "shardctl recipe schema")
 
     @property
-    def transforms(self) -> tuple[Transform, ...]:
-        """The steps."""
-        return self.transform
-
-    @property
     def renames(self) -> dict[str, str]:
         """The fields of records that have another name in the dataset."""
-        named = (
-            (self.text_field, "text"),
-            (self.label_field, "label"),
-            (self.key_field, "key"),
-            *self.chosen_fields.items(),
-        )
-        return {old: new for old, new in named if old is not None and old != new}
+        named = {**self._named_fields, **self.chosen_fields}
+        return {old: new for old, new in named.items() if old != new}
+
+    @property
+    def _named_fields(self) -> dict[str, str]:
+        named = ((self.text_field, "text"), (self.label_field, "label"), (self.key_field, "key"))
+        return {old: new for old, new in named if old is not None}
 
     @property
     def chosen_fields(self) -> dict[str, str]:
@@ -171,10 +158,7 @@ class Recipe(RecipeKeys):
 
         Fields that other keys name are kept with them.
         """
-        if not self.fields:
-            return {}
-        named = ((self.text_field, "text"), (self.label_field, "label"), (self.key_field, "key"))
-        return {**parse_fields(self.fields), **{old: new for old, new in named if old is not None}}
+        return {**parse_fields(self.fields), **self._named_fields} if self.fields else {}
 
     @property
     def label_source(self) -> str:
@@ -203,7 +187,7 @@ class Recipe(RecipeKeys):
     def reading(self) -> Reading:
         """How records are read."""
         image = self.image_field if self.kind == "image" else None
-        only, format_ = tuple(self.chosen_fields), "" if self.format == UNDECIDED else self.format
+        lists = (step.list_field for step in self.batch_transforms if step.list_field)
         return Reading(
             FRAME if self.frames == "all" else self.record,
             self.encoding,
@@ -211,13 +195,11 @@ class Recipe(RecipeKeys):
             self.delimiter,
             self.label_source,
             image,
-            format=format_,
-            only=only,
+            format="" if self.format == UNDECIDED else self.format,
+            only=tuple(self.chosen_fields),
             null_values=self.null_values,
             max_pixels=self.max_pixels,
-            list_field=self._source(
-                next((step.list_field for step in self.batch_transforms if step.list_field), "")
-            ),
+            list_field=self._source(next(lists, "")),
         )
 
     def _source(self, name: str) -> str:
@@ -238,20 +220,20 @@ class Recipe(RecipeKeys):
         return pa.schema(marked, fields.metadata)
 
     @classmethod
-    def reading_of(cls, given: dict[str, Any]) -> Reading:
+    def reading_of(cls, given: Json) -> Reading:
         """Return how records are read by a recipe whose kind need not be decided yet. Raises
         SettingError."""
         return cls._of_given(given).reading
 
     @classmethod
-    def image_source(cls, given: dict[str, Any]) -> str | None:
+    def image_source(cls, given: Json) -> str | None:
         """Return the field that a recipe chooses as the image, None if it chooses none. Raises
         SettingError."""
         chosen = cls._of_given(given).chosen_fields
         return next((old for old, new in chosen.items() if new == "image"), None)
 
     @classmethod
-    def _of_given(cls, given: dict[str, Any]) -> Recipe:
+    def _of_given(cls, given: Json) -> Recipe:
         values, errors = cls.values(given)
         raise_any(errors)
         return cls(**values)
@@ -268,7 +250,7 @@ class Recipe(RecipeKeys):
     @property
     def image_transforms(self) -> tuple[ImageTransform, ...]:
         """The transforms of the image."""
-        return tuple(step for step in self.transforms if isinstance(step, ImageTransform))
+        return tuple(step for step in self.transform if isinstance(step, ImageTransform))
 
     @property
     def moving(self) -> tuple[ImageTransform, ...]:
@@ -278,12 +260,12 @@ class Recipe(RecipeKeys):
     @property
     def filters(self) -> tuple[Filter, ...]:
         """The steps that only reject images."""
-        return tuple(step for step in self.transforms if isinstance(step, Filter))
+        return tuple(step for step in self.transform if isinstance(step, Filter))
 
     @property
     def changes(self) -> tuple[Transform, ...]:
         """The transforms that may change a sample: all but the filters."""
-        return tuple(step for step in self.transforms if not isinstance(step, Filter))
+        return tuple(step for step in self.transform if not isinstance(step, Filter))
 
     @property
     def parts(self) -> int:
@@ -298,12 +280,12 @@ class Recipe(RecipeKeys):
     @cached_property
     def sample_transforms(self) -> tuple[SampleTransform, ...]:
         """The user's own functions."""
-        return tuple(step for step in self.transforms if isinstance(step, SampleTransform))
+        return tuple(step for step in self.transform if isinstance(step, SampleTransform))
 
     @property
     def models(self) -> tuple[GroupTransform, ...]:
         """Those of the user's own functions that are called on many samples."""
-        return tuple(step for step in self.transforms if isinstance(step, GroupTransform))
+        return tuple(step for step in self.transform if isinstance(step, GroupTransform))
 
     @property
     def records_together(self) -> int:
@@ -316,7 +298,7 @@ class Recipe(RecipeKeys):
     @property
     def batch_transforms(self) -> tuple[BatchTransform, ...]:
         """The transforms of whole batches of records."""
-        return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
+        return tuple(step for step in self.transform if isinstance(step, BatchTransform))
 
     @property
     def joins(self) -> bool:
@@ -326,7 +308,7 @@ class Recipe(RecipeKeys):
     @property
     def random(self) -> bool:
         """Whether the recipe draws random numbers."""
-        return any(step.random for step in self.transforms)
+        return any(step.random for step in self.transform)
 
     @property
     def output_size(self) -> Size | None:
@@ -346,7 +328,7 @@ class Recipe(RecipeKeys):
             np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64))
         )
 
-    def given(self) -> dict[str, Any]:
+    def given(self) -> Json:
         """Return the keys whose values differ from their defaults, as plain data."""
         declared = declared_in(Recipe)
         return {
@@ -358,41 +340,41 @@ class Recipe(RecipeKeys):
     @property
     def files(self) -> dict[str, bytes]:
         """The files that its steps depend on, by the names that they have in the dataset."""
-        return {name: data for step in self.transforms for name, data in step.files.items()}
+        return {name: data for step in self.transform for name, data in step.files.items()}
 
     @property
     def tables(self) -> list[str]:
         """The names of the tables that its steps need in the job's folder, and that become part of
         the dataset."""
-        return [step.table for step in self.transforms if step.table]
+        return [step.table for step in self.transform if step.table]
 
     @classmethod
-    def from_json(cls, record: dict[str, Any], folder: Path | None = None) -> Recipe:
+    def without_functions(cls, record: Json, folder: Path) -> Recipe:
+        """Build a recipe that makes no sample: what a person's functions are called is known, and
+        none is imported."""
+        return cls.from_json(record, folder, lambda step: step.name not in OWN)
+
+    @classmethod
+    def from_json(
+        cls,
+        record: Json,
+        folder: Path | None = None,
+        loads: Callable[[Transform], bool] = lambda step: True,
+    ) -> Recipe:
         """Build and check a recipe, and import its functions; what is left out takes its default.
 
         `folder` has the `files` of a recipe that was made before: that of its dataset, or of its
-        job. Raises UsageError, InputError.
+        job. Only the steps that it `loads` are imported. Raises UsageError, InputError.
         """
-        return cls._loaded(record, folder, lambda step: True)
-
-    @classmethod
-    def without_functions(cls, record: dict[str, Any], folder: Path) -> Recipe:
-        """Build a recipe that makes no sample: what a person's functions are called is known, and
-        none is imported."""
-        return cls._loaded(record, folder, lambda step: step.name not in OWN)
-
-    @classmethod
-    def _loaded(
-        cls, record: dict[str, Any], folder: Path | None, loads: Callable[[Transform], bool]
-    ) -> Recipe:
         decided = {**record, "kind": "image"} if record.get("kind") in (None, UNDECIDED) else record
         recipe = cls.parse(**decided)
         steps = []
-        for place, step in enumerate(recipe.transforms):
+        for place, step in enumerate(recipe.transform):
             try:
                 steps.append(step.loaded(folder) if loads(step) else step)
             except SettingError as error:
-                raise error.within("transform", place) from None
+                found = each_of(error)
+                raise_any([each.within("transform", place, owner=step.name) for each in found])
         loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit
@@ -408,7 +390,7 @@ class Recipe(RecipeKeys):
         return recipe
 
     @classmethod
-    def examined(cls, given: dict[str, Any]) -> tuple[Recipe | None, list[SettingError]]:
+    def examined(cls, given: Json) -> tuple[Recipe | None, list[SettingError]]:
         """Build from what a recipe says; None if something is wrong, beside all that is.
 
         Functions are not imported. Whether the settings fit each other is looked at only if the
@@ -425,7 +407,7 @@ class Recipe(RecipeKeys):
         return None if errors else recipe, errors
 
     @classmethod
-    def values(cls, given: dict[str, Any]) -> tuple[dict[str, Any], list[SettingError]]:
+    def values(cls, given: Json) -> tuple[Json, list[SettingError]]:
         """Return those of the given values that are right, and what is wrong. None says
         nothing."""
         # a manifest has None for what is left out
@@ -525,45 +507,29 @@ class Recipe(RecipeKeys):
         if self.kind == "image" and self.frames == "all":
             yield SettingError("frames is about files, and these inputs are tables", "frames")
         named = f"--image-field {printable(self.image_field)}"
+        problem = ""
         if self.kind == "table" and self.image_field != NO_IMAGES:
-            yield SettingError(
-                f"{named} is for --kind image; in a table, all structs of bytes and path are images, "
-                "or none with none",
-                "image_field",
-            )
-        if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
-            yield SettingError(
-                f"{named} does not fit --kind {self.kind}; leave it out", "image_field"
-            )
+            problem = "is for --kind image; in a table, all structs of bytes and path are images"
+        elif self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
+            problem = f"does not fit --kind {self.kind}; leave it out"
+        if problem:
+            yield SettingError(f"{named} {problem}", "image_field")
 
     def _misfits_of_store(self) -> Iterator[SettingError]:
-        name = self.store.name if self.store else ""
+        name, problem = self.store.name if self.store else "", ""
         if name == "source" and (self.changes or self.gray16):
             what = self.changes[0].name if self.changes else "gray16"
-            yield SettingError(
-                f"store source keeps the original bytes, so {what} cannot apply; use store "
-                "jpeg:90, png, webp:80 or raw",
-                "store",
-            )
-        if name == "raw" and self.output_size is None and not self.sample_transforms:
-            yield SettingError(
-                "store raw needs a recipe that names the size of all images: add a resize to "
-                "WIDTHxHEIGHT or a crop (--crop 32)",
-                "store",
-            )
-        if name == "none" and not self.sample_transforms:
-            yield SettingError(
-                "store none drops the images, and nothing (--transform) makes other fields of them",
-                "store",
-            )
+            problem = f"keeps the original bytes, so {what} cannot apply; use store jpeg:90 or raw"
+        elif name == "raw" and self.output_size is None and not self.sample_transforms:
+            problem = "needs a recipe that names the size of all images: add a resize to WIDTHxHEIGHT or a crop (--crop 32)"
+        elif name == "none" and not self.sample_transforms:
+            problem = "drops the images, and nothing (--transform) makes other fields of them"
+        if problem:
+            yield SettingError(f"store {name} {problem}", "store")
 
     def _misfits_of_step(self, place: int) -> Iterator[str]:
         """Yield what is wrong with a step beside the others."""
-        step, before, after = (
-            self.transform[place],
-            self.transform[:place],
-            self.transform[place + 1 :],
-        )
+        before, (step, *after) = self.transform[:place], self.transform[place:]
         images = isinstance(step, ImageTransform | Filter)
         if images and self.kind not in (UNDECIDED, "image"):
             yield f"{step.name} is for images, and these inputs are {self.kind}"
@@ -574,7 +540,7 @@ class Recipe(RecipeKeys):
             if step.samples > 1 and any(_parts(each) > 1 for each in before):
                 yield f"{step.name}: only one step may make several samples of each image"
             elif step.random and several is not None:
-                yield (f"{step.name} is random and must come after {several.name}")
+                yield f"{step.name} is random and must come after {several.name}"
         if isinstance(step, BatchTransform):
             if self.sample_transforms:
                 yield f"{step.name} cannot be used together with your own function"

@@ -28,7 +28,7 @@ from shardctl.system.options import (
     setting,
 )
 from shardctl.transforms.duplicates.rule import DISTANCE, KEEP_ALL, SIMILARITY
-from shardctl.transforms.settings import PROBABILITY, Names, Settings, Sides
+from shardctl.transforms.settings import PROBABILITY, Checked, Names, OrWord, Settings, Sides
 
 if TYPE_CHECKING:
     from shardctl.format.shard import Compression
@@ -101,33 +101,12 @@ class Parsed(Written):
         return {"type": "string"} | ({"pattern": self.pattern} if self.pattern else {})
 
 
-class Auto(Parsed):
-    """Such a string, or `auto`: it follows from the other settings, or from the sources."""
-
-    absent = "auto"
-
-    def read(self, value: Any) -> Any:
-        """Return None for `auto`."""
-        return None if value == "auto" else super().read(value)
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of the strings, and of `auto`."""
-        return {"anyOf": [{"const": "auto"}, super().schema()]}
-
-
-class Delimiter(Text):
-    """One character that is between the cells of a line; `tab` for a tab."""
-
-    def read(self, value: Any) -> str:
-        """Return the character."""
-        text = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else ""
-        if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
-            raise ValueError("must be one character, such as ; or |, or tab")
-        return text
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of a character, and of `tab`."""
-        return {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}
+def _delimiter(value: Any) -> str:
+    """Return the character that is between the cells of a line; `tab` is a tab."""
+    text = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else ""
+    if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
+        raise ValueError("must be one character, such as ; or |, or tab")
+    return text
 
 
 class KeptShare(ValueType):
@@ -185,7 +164,10 @@ class RecipeKeys(Settings):
         brief="raw (pixels), jpeg:90, png, webp:80 or source",
     )
     compression: Compression = setting(
-        Auto("shardctl.format.shard:Compression.parse", "^(none|lz4|zstd(:[0-9]{1,2})?)$"),
+        OrWord(
+            Parsed("shardctl.format.shard:Compression.parse", "^(none|lz4|zstd(:[0-9]{1,2})?)$"),
+            "auto",
+        ),
         None,
         "Compression of the blocks: none, lz4, zstd or zstd:LEVEL. auto: zstd:3 for text and "
         "tables; images and packed tokens"
@@ -282,7 +264,7 @@ class RecipeKeys(Settings):
         heading=READING,
     )
     delimiter: str | None = setting(
-        Delimiter(),
+        Checked(_delimiter, {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}),
         None,
         "Character between the cells of CSV files, for instance ; or tab. Default: a comma, in "
         ".tsv files a tab.",

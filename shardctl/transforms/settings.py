@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from shardctl.errors import UsageError
-from shardctl.system.options import Number, Text, ValueType, Whole, declared_in, number_of
+from shardctl.system.options import Number, ValueType, Whole, declared_in, number_of
 from shardctl.system.text import unknown
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ else:
         return lambda made: made
 
 
+Json = dict[str, Any]
+"""An object of JSON: a schema, or settings as a recipe has them."""
+
 MAX_SIDE = 16384
 """Longest side of an output image, in pixels."""
 
@@ -40,32 +43,85 @@ class SettingError(UsageError):
     with. `others` are the other faults that were found with it.
     """
 
-    def __init__(
-        self, problem: str, *key: str | int, owner: str = "", others: Iterable[SettingError] = ()
-    ) -> None:
+    def __init__(self, problem: str, *key: str | int, owner: str = "") -> None:
         super().__init__(f"{owner}: {problem}" if owner else problem)
-        self.problem, self.key, self.owner, self.others = problem, key, owner, tuple(others)
+        self.problem, self.key, self.owner = problem, key, owner
+        self.others: Sequence[SettingError] = ()
 
     def within(self, *key: str | int, owner: str = "") -> SettingError:
-        """Return the same error with its place told from further out. It keeps the owner that it
+        """Return this fault alone with its place told from further out. It keeps the owner that it
         has."""
-        others = (each.within(*key, owner=owner) for each in self.others)
-        return SettingError(self.problem, *key, *self.key, owner=self.owner or owner, others=others)
+        return SettingError(self.problem, *key, *self.key, owner=self.owner or owner)
 
 
 def each_of(error: UsageError) -> list[SettingError]:
     """Return the faults that an error tells, one by one."""
-    if not isinstance(error, SettingError):
-        return [SettingError(str(error))]
-    alone = SettingError(error.problem, *error.key, owner=error.owner)
-    return [alone, *error.others]
+    if isinstance(error, SettingError):
+        return [error, *error.others]
+    return [SettingError(str(error))]
 
 
 def raise_any(errors: Sequence[SettingError]) -> None:
     """Raise the first of some errors, if there are any, with the others."""
     if errors:
-        first = errors[0]
-        raise SettingError(first.problem, *first.key, owner=first.owner, others=errors[1:])
+        errors[0].others = errors[1:]
+        raise errors[0]
+
+
+class Checked(ValueType):
+    """What `check` returns for a value; it refuses others with ValueError. `form` is their JSON
+    schema, and `written` makes what a recipe has."""
+
+    def __init__(
+        self,
+        check: Callable[[Any], Any],
+        form: Json,
+        written: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        super().__init__()
+        self._check, self._form, self._written = check, form, written
+
+    def read(self, value: Any) -> Any:
+        """Return the checked value."""
+        return self._check(value)
+
+    def write(self, value: Any) -> Any:
+        """Return it as a recipe has it."""
+        return self._written(value)
+
+    def schema(self) -> Json:
+        """Return the schema."""
+        return self._form
+
+
+class OrWord(ValueType):
+    """A value of a type, or a word that stands for None."""
+
+    def __init__(self, of: ValueType, word: str) -> None:
+        super().__init__(of.python)
+        self._of, self.absent = of, word
+
+    def read(self, value: Any) -> Any:
+        """Return the value, None for the word."""
+        try:
+            return None if value == self.absent else self._of.read(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {self.absent!r}") from None
+
+    def write(self, value: Any) -> Any:
+        """Return the value as a recipe has it."""
+        return self._of.write(value)
+
+    def schema(self) -> Json:
+        """Return the schema of both."""
+        form = self._of.schema()
+        return {"anyOf": [*form.get("anyOf", [form]), {"const": self.absent}]}
+
+
+def _list_of(items: Json, least: int | None, most: int | None) -> Json:
+    """Return the schema of a list, of any length where there are no limits."""
+    length = {} if least is None else {"minItems": least, "maxItems": most}
+    return {"type": "array", "items": items, **length}
 
 
 class Span(Number):
@@ -103,7 +159,7 @@ class Span(Number):
         """Return a list of the two."""
         return list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a list of two numbers, and of one number where that is allowed."""
         number = super().schema()
         pair = _list_of(number, 2, 2)
@@ -131,30 +187,21 @@ class WholeSpan(Whole):
         """Return one number where both are the same."""
         return value[0] if value[0] == value[1] else list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a number, or a list of two."""
         number = super().schema()
         return {"anyOf": [number, _list_of(number, 2, 2)]}
 
 
 class Numbers(Number):
-    """A list of `count` numbers within limits (None: of any). One of them alone stands for all
-    where `repeat` says so."""
+    """A list of `count` numbers within limits; None: of any number of them."""
 
-    def __init__(
-        self,
-        count: int | None,
-        low: float = -math.inf,
-        high: float = math.inf,
-        repeat: bool = False,
-    ) -> None:
+    def __init__(self, count: int | None, low: float = -math.inf, high: float = math.inf) -> None:
         super().__init__(low, high)
-        self.count, self.repeat = count, repeat
+        self.count = count
 
     def read(self, value: Any) -> Any:
         """Return the numbers."""
-        if self.repeat and self.count and math.isfinite(number_of(value)):
-            value = [value] * self.count
         listed = isinstance(value, Sequence) and not isinstance(value, str)
         numbers = tuple(map(number_of, value)) if listed else (math.nan,)
         if len(numbers) != (self.count or len(numbers)) or not all(map(self.fits, numbers)):
@@ -166,11 +213,9 @@ class Numbers(Number):
         """Return a list of them."""
         return list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of such a list."""
-        number = super().schema()
-        listed = _list_of(number, self.count, self.count)
-        return {"anyOf": [number, listed]} if self.repeat else listed
+        return _list_of(super().schema(), self.count, self.count)
 
 
 class Sides(ValueType):
@@ -202,32 +247,29 @@ class Sides(ValueType):
         """Return 224, or 320x240."""
         return value if isinstance(value, int) else f"{value[0]}x{value[1]}"
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a number, a string with both, or a list of both."""
         side = Whole(1, MAX_SIDE).schema()
         text = {"type": "string", "pattern": "^[0-9]+([xX][0-9]+)?$"}
         return {"anyOf": [side, text, _list_of(side, 1, 2)]}
 
 
-class Fill(ValueType):
-    """A colour: one number for grey, or [red, green, blue], 0 to 255 each."""
+def _colour(value: Any) -> Colour:
+    parts = [value] * 3 if isinstance(value, int) else value
+    whole = isinstance(parts, list | tuple) and len(parts) == 3
+    if not whole or not all(type(part) is int and 0 <= part <= 255 for part in parts):
+        raise ValueError("must be a whole number from 0 to 255, or three: [red, green, blue]")
+    return parts[0], parts[1], parts[2]
 
-    def read(self, value: Any) -> Colour:
-        """Return (red, green, blue)."""
-        parts = [value] * 3 if isinstance(value, int) else value
-        whole = isinstance(parts, list | tuple) and len(parts) == 3
-        if not whole or not all(type(part) is int and 0 <= part <= 255 for part in parts):
-            raise ValueError("must be a whole number from 0 to 255, or three: [red, green, blue]")
-        return parts[0], parts[1], parts[2]
 
-    def write(self, value: Colour) -> int | list[int]:
-        """Return one number for grey."""
-        return value[0] if len(set(value)) == 1 else list(value)
+_BYTE = Whole(0, 255).schema()
 
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of one or three numbers."""
-        value = Whole(0, 255).schema()
-        return {"anyOf": [value, _list_of(value, 3, 3)]}
+COLOUR = Checked(
+    _colour,
+    {"anyOf": [_BYTE, _list_of(_BYTE, 3, 3)]},
+    lambda colour: colour[0] if len(set(colour)) == 1 else list(colour),
+)
+"""A colour: one number for grey, or [red, green, blue], 0 to 255 each."""
 
 
 class Names(ValueType):
@@ -250,59 +292,24 @@ class Names(ValueType):
         """Return a list of them."""
         return list(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a list, and of a string."""
         name = {"type": "string", "minLength": 1}
         return {"anyOf": [{"type": "array", "items": name, "uniqueItems": True}, name]}
 
 
-class Table(ValueType):
-    """A table of anything that TOML and JSON both have, but no times. It is held as JSON with
-    sorted keys."""
-
-    def read(self, value: Any) -> str:
-        """Return the JSON."""
-        if not isinstance(value, dict) or not _is_json(value):
-            raise ValueError(
-                "must be a table of numbers, strings, true and false, lists and tables, as in "
-                "{depth = 18}"
-            )
-        return json.dumps(value, sort_keys=True)
-
-    def write(self, value: str) -> dict[str, Any]:
-        """Return the table."""
-        return json.loads(value)  # type: ignore[no-any-return]  # what `read` has written
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of a table."""
-        return {"type": "object"}
+def _table(value: Any) -> str:
+    if not isinstance(value, dict) or not _is_json(value):
+        raise ValueError(
+            "must be a table of numbers, strings, true and false, lists and tables, as in "
+            "{depth = 18}"
+        )
+    return json.dumps(value, sort_keys=True)
 
 
-class Parsed(ValueType):
-    """A string that `parse` reads, refusing it with a sentence of its own (UsageError), and `str`
-    writes.
-
-    `form` is a JSON schema of such strings, and `python` what Python may give.
-    """
-
-    def __init__(
-        self, parse: Callable[[str], Any], form: dict[str, Any] | None = None, python: str = "str"
-    ) -> None:
-        super().__init__(python)
-        self.parse, self.form = parse, form or {}
-
-    def read(self, value: Any) -> Any:
-        """Return what the string says."""
-        return self.parse(Text().read(value))
-
-    def write(self, value: Any) -> str:
-        """Return the string."""
-        return str(value)
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of the strings."""
-        return {"type": "string", **self.form}
-
+TABLE = Checked(_table, {"type": "object"}, json.loads)
+"""A table of anything that TOML and JSON both have, but no times. It is held as JSON with sorted
+keys."""
 
 PROBABILITY = Number(0.0, 1.0)
 
@@ -343,7 +350,7 @@ class Settings:
             raise
 
     @classmethod
-    def values(cls, given: dict[str, Any]) -> tuple[dict[str, Any], list[SettingError]]:
+    def values(cls, given: Json) -> tuple[Json, list[SettingError]]:
         """Return those of the given settings that are right, and what is wrong or missing."""
         declared = declared_in(cls)
         errors = [SettingError(cls.unknown_key(key), key) for key in given if key not in declared]
@@ -363,11 +370,11 @@ class Settings:
                 errors.append(SettingError(f"needs {key}"))
         return values, [error.within(owner=cls.name) for error in errors]
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """Return the settings as they are written in a recipe."""
         return {name: value for name, value in self.to_json().items() if value is not None}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the settings as they are written in a recipe, None for those that are left out."""
         return {
             name: each.write(getattr(self, name))
@@ -376,7 +383,7 @@ class Settings:
         }
 
     @classmethod
-    def properties(cls) -> dict[str, Any]:
+    def properties(cls) -> Json:
         """Return JSON schemas of the settings, by their names."""
         found = {}
         for name, each in declared_in(cls).items():
@@ -386,7 +393,7 @@ class Settings:
         return found
 
     @classmethod
-    def json_schema(cls) -> dict[str, Any]:
+    def json_schema(cls) -> Json:
         """Return a JSON schema of the step in a recipe."""
         needed = [name for name, each in declared_in(cls).items() if each.default is MISSING]
         return {
@@ -403,12 +410,6 @@ def first_line(class_: type[Settings]) -> str:
     return " ".join((class_.__doc__ or "").strip().split("\n\n")[0].split())
 
 
-def _list_of(items: dict[str, Any], least: int | None, most: int | None) -> dict[str, Any]:
-    """Return the schema of a list, of any length where there are no limits."""
-    length = {} if least is None else {"minItems": least, "maxItems": most}
-    return {"type": "array", "items": items, **length}
-
-
 def _is_json(value: Any) -> bool:
     """Return whether JSON and TOML both have this value."""
     if isinstance(value, dict):
@@ -420,13 +421,10 @@ def _is_json(value: Any) -> bool:
     )
 
 
-SHOWN = 60
-"""Most characters of a value in a message."""
-
-
 def _shown(value: Any) -> str:
+    """Return a value with 60 characters at most."""
     text = repr(value)
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def shown_beside(value: float, limit: float) -> str:

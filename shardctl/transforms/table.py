@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from importlib import import_module
 from typing import Any
 
 from shardctl.system.options import ValueType
 from shardctl.system.text import unknown
 from shardctl.transforms.base import Transform, settings_of
-from shardctl.transforms.settings import SettingError, each_of, raise_any
+from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 
 _MODULES = {
     "image.views": """resize letterbox pad crop random_crop random_resized_crop five_crop ten_crop
@@ -44,35 +44,17 @@ TOKEN_STEPS = ("tokenize", "tokenize_chat", "pack")
 """The steps that make tokens, and pack them: what works on texts comes before them."""
 
 
-class Table(MutableMapping[str, type[Transform]]):
+class Table(UserDict[str, Any]):
     """The steps by their names. Modules are imported when a step of theirs is asked for: all of
     them take 40 ms."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, type[Transform] | str] = {
-            name: module for module, names in _MODULES.items() for name in names.split()
-        }
-
     def __getitem__(self, name: str) -> type[Transform]:
-        found = self._known[name]
-        if not isinstance(found, str):
-            return found
-        steps = vars(import_module(f"shardctl.transforms.{found}")).values()
-        step: type[Transform] = next(step for step in steps if _is_step(step) and step.name == name)
-        self._known[name] = step
-        return step
-
-    def __setitem__(self, name: str, step: type[Transform]) -> None:
-        self._known[name] = step
-
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
+        found = self.data[name]
+        if isinstance(found, str):
+            steps = vars(import_module(f"shardctl.transforms.{found}")).values()
+            found = next(step for step in steps if _is_step(step) and step.name == name)
+            self.data[name] = found
+        return found  # type: ignore[no-any-return]  # it is a step now
 
 
 def _is_step(value: Any) -> bool:
@@ -81,7 +63,7 @@ def _is_step(value: Any) -> bool:
     return issubclass(type(value), type) and issubclass(value, Transform) and "name" in vars(value)
 
 
-TRANSFORMS = Table()
+TRANSFORMS = Table({name: module for module, names in _MODULES.items() for name in names.split()})
 """The steps that a recipe may name."""
 
 
@@ -121,21 +103,21 @@ class Steps(ValueType):
             try:
                 steps.append(parse_step(given))
             except SettingError as error:
-                errors += each_of(error.within(number))
+                errors += [each.within(number) for each in each_of(error)]
         raise_any(errors)
         return tuple(steps)
 
-    def write(self, value: tuple[Transform, ...]) -> list[dict[str, Any]]:
+    def write(self, value: tuple[Transform, ...]) -> list[Json]:
         """Return the steps as a recipe has them."""
         return [settings_of(step) for step in value]
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """Return the schema of a list of steps, whichever they are: each is as the definition
         `step` says."""
         return {"type": "array", "items": {"$ref": "#/definitions/step"}}
 
 
-def definitions() -> dict[str, Any]:
+def definitions() -> Json:
     """Return the JSON schemas of all steps by their names, and of `step`, which is one of them."""
     each = {name: step.json_schema() for name, step in TRANSFORMS.items()}
     return {"step": {"oneOf": [{"$ref": f"#/definitions/{name}"} for name in TRANSFORMS]}, **each}

@@ -2,17 +2,20 @@
 person has named."""
 
 from __future__ import annotations
-import pytest
-import shardctl
+
 import shutil
 import tempfile
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from object_server import ObjectServer
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from object_server import ObjectServer
+
+import shardctl
 from shardctl.sources import files
 from shardctl.system.stores import open_store
-from types import SimpleNamespace
 
 LINES = b"".join(b'{"text": "%d"}\n' % number for number in range(8))
 

@@ -1,21 +1,24 @@
 """Options are declared once: the command line, Python and the checks read the same fields."""
 
 from __future__ import annotations
+
 import dataclasses
 import functools
 import json
 import os
-import pytest
-import shardctl
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+import shardctl
 from shardctl.benchmark.advice_options import AdviceOptions
 from shardctl.benchmark.options import BenchOptions
 from shardctl.cli import cli
-from shardctl.interop.exports.options import (Choice, FormSettings)
+from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.making.options import Options
 
 NEW_OPTION = """

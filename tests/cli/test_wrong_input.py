@@ -1,21 +1,18 @@
 """Wrong input gets one sentence, the right exit code, and changes nothing."""
 
 from __future__ import annotations
-
 import os
+import pyarrow as pa
+import pytest
+import shardctl
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shardctl.errors import (DatasetError, InputError, UsageError)
 from typing import Any
-
-import pyarrow as pa
-import pytest
-
-import shardctl
-from shardctl.errors import DatasetError, InputError, UsageError
 
 IN, OUT = "in", "out"
 
@@ -103,7 +100,7 @@ WRONG = r"""
 2 | inspect full --block 1 | need --shard
 2 | inspect shard.arrow --key x | is one shard
 2 | inspect full --key x --head 3 | contradict each other
-2 | convert in out --worker-memory 1MB | must be 256 MiB or more; it is 976.6 KiB
+2 | convert in out --worker-memory 1MB | a worker needs 256 MiB of memory or more; it is 1000000 bytes
 2 | convert in out --input-timeout soon | neither a number of seconds nor none
 2 | convert in out --input-timeout 0 | 0 seconds is impossible
 2 | convert in out --copy-rejects in/bad | in/bad: copies of rejects need a folder of their own
@@ -123,8 +120,8 @@ WRONG = r"""
 2 | convert in out --kind | --kind needs a value: one of auto, image,
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much; write a path with spaces in quotes
-3 | convert 'in/*.jpg' out | shardctl expands no patterns: give the folder in, all of which is read
-3 | convert absent full | full: holds something else (thesis.doc); the destination is the last argument
+3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
+3 | convert absent full | full: holds something else (thesis.doc); the destination, which is the last argument
 3 | finish full | full: there are no parts to finish
 3 | inspect ready/shards | ready/shards: no such dataset or shard; ready is a dataset
 3 | convert in out --labels text | it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR
@@ -147,7 +144,7 @@ WRONG = r"""
 2 | convert lines.jsonl out --tokenizer bytes --block-length 2k | '2k' is not a valid
 2 | convert lines.jsonl out --tokenizer bytes --block-length 1 | --block-length: 1 is not in the range
 2 | convert in out --flip half | --flip: 'half' is not a valid float
-2 | convert in out --max-rejects 0.1 | for that share of them write 10%
+2 | convert in out --max-rejects 0.1 | or a share of them (1%)
 2 | convert in out --samples-per-shard 0 | 0 samples per shard are impossible
 2 | convert in out --keep-generations -1 | -1 generations cannot be kept
 2 | bench ready --batch-size 0 | a batch size of 0 is impossible

@@ -21,7 +21,7 @@ def framed(data: bytes) -> bytes:
 def example(features: dict[str, list[Any] | None]) -> bytes:
     made = messages()()
     for name, values in features.items():
-        feature = made.features.feature[name]
+        feature = made.features.feature.add(key=name).value
         if values is None:
             feature.SetInParent()
         elif values and isinstance(values[0], bytes):

@@ -250,6 +250,16 @@ def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(kep
     assert [pixels.shape for pixels in loaded(out)] == [(SIZE[1], SIZE[0], 3)] * len(ODD)
 
 
+def test_images_of_another_size_than_is_recorded_are_refused(kept, tmp_path):
+    """numpy would repeat the one row."""
+    out = Path(shutil.copytree(kept, tmp_path / "out"))
+    for shape in ([1, 40, 3], [32, 41, 3]):
+        sign(out, fields={"image": {"role": "image", "store": "source", "shape": shape}})
+        for options in ({}, {"dtype": {"image": "int16"}}):
+            with pytest.raises(DatasetError, match=r"row 0, .*: image: it is 40x32"):
+                loaded(out, **options)
+
+
 def test_a_role_that_lies_is_found(kept, tmp_path):
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     (shard,) = out.glob("train-*.arrow")

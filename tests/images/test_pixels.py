@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import PIL
 import pytest
 from conftest import examples
 from hypothesis import given
@@ -73,6 +74,13 @@ def test_bit_for_bit_what_pillow_makes(name, seed, width, height, factor):
     before = values(image)
     assert np.array_equal(values(ours(image, factor)), values(theirs(image, factor)))
     assert np.array_equal(values(image), before), "the image that was given has changed"
+
+
+@pytest.mark.parametrize("function", [pixels.saturation, pixels.sharpness])
+def test_metadata_end_where_recorded_datasets_have_none(function):
+    image = Image.new("RGB", (4, 4))
+    image.info["icc_profile"] = b"profile"
+    assert bool(function(image, 2.0).info) == (".post" not in PIL.__version__)
 
 
 def test_no_bits_are_black():

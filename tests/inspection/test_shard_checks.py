@@ -15,7 +15,7 @@ SHARD = "train-00002.arrow"
 
 MADE_UP = """
 import shardctl.inspection.verify.worker as shards
-from shardctl.inspection.verify.check import Fault, by_block, without_blocks
+from shardctl.inspection.verify.check import Fault
 from shardctl.inspection.verify.shard_checks import ShardCheck
 
 def last_of_block(shard, block):
@@ -26,8 +26,8 @@ def of_the_whole(shard):
     if shard.reader.name == {shard!r}:
         yield Fault("made-up", "it is this shard")
 
-check = without_blocks(of_the_whole) if {level!r} == "quick" else by_block(last_of_block)
-shards.SHARD_CHECKS = (*shards.SHARD_CHECKS, ShardCheck({level!r}, "made up", check))
+check = dict(in_shard=of_the_whole) if {level!r} == "quick" else dict(in_block=last_of_block)
+shards.SHARD_CHECKS = (*shards.SHARD_CHECKS, ShardCheck({level!r}, "made up", **check))
 """
 
 

@@ -1,24 +1,27 @@
 """Damage a real dataset, expect the finding by name."""
 
 from __future__ import annotations
+
 import errno
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
-import shardctl
-import shutil
+from conftest import CROP, without_privileges
+from damage import DAMAGE, SHARD, edit_manifest, flip, middle
 from PIL import Image
-from collections.abc import Callable
-from conftest import (CROP, without_privileges)
-from damage import (DAMAGE, SHARD, edit_manifest, flip, middle)
-from pathlib import Path
-from shardctl.errors import (DatasetError, UsageError, WorkerError)
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import FATAL_KILLS
-from typing import Any
 
 
 @pytest.mark.thorough(after=8)

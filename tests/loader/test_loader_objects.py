@@ -146,7 +146,7 @@ def test_objects_are_cut_and_mirrored_with_their_image(tmp_path):
         thing(
             [5, 4, 2, 2],
             1,
-            keypoints=[[5.5, 4.5, 2], [6.5, 5.5, 1], [1.0, 1.0, 2]],
+            keypoints=[[5.5, 4.5, 2], [12.0, 5.5, 1], [1.0, 1.0, 2]],
             segmentation=[[5, 4, 7, 4, 7, 6]],
         ),
         thing([0, 0, 4.5, 3], 2),  # 0.5 of 13.5 pixels are inside
@@ -157,21 +157,22 @@ def test_objects_are_cut_and_mirrored_with_their_image(tmp_path):
             area=36.5,
             segmentation=[[2, 2, 6, 2, 6, 10, 2, 10], [0, 0, 3, 0, 3, 3]],
         ),
+        thing([13, 2, 2, 4], 2, segmentation=[[5, 4, 7, 4, 7, 6]]),  # beside its polygon
     ]
     ds = write(tmp_path / "out", [objects])
     (batch,) = ds.loader(1, crop=8)
     cut = batch["objects"][0]
-    assert cut["bbox"].tolist() == [[0, 1, 2, 4], [1, 2, 2, 2], [0, 0, 2, 8]]
-    assert cut["area"].tolist() == [5, 4, 16]
-    assert cut["category"].tolist() == [0, 1, 2]
-    assert cut["keypoints"][1].tolist() == [[1.5, 2.5, 2], [2.5, 3.5, 1], [0, 0, 0]]
+    assert cut["bbox"].tolist() == [[0, 1, 2, 4], [1, 2, 2, 2], [0, 0, 2, 8], [1, 2, 2, 2]]
+    assert cut["area"].tolist() == [5, 4, 16, 8]
+    assert cut["category"].tolist() == [0, 1, 2, 2]
+    assert cut["keypoints"][1].tolist() == [[1.5, 2.5, 2], [8, 3.5, 1], [0, 0, 0]]
     assert [polygon.tolist() for polygon in cut["segmentation"][1]] == [[1, 2, 3, 2, 3, 4]]
     (corners,) = cut["segmentation"][2]
     assert sorted(map(tuple, corners.reshape(-1, 2).tolist())) == [(0, 0), (0, 8), (2, 0), (2, 8)]
     (mirrored,) = ds.loader(1, crop=8, flip=1.0)
     found = mirrored["objects"][0]
-    assert found["bbox"].tolist() == [[6, 1, 2, 4], [5, 2, 2, 2], [6, 0, 2, 8]]
-    assert found["keypoints"][1].tolist() == [[6.5, 2.5, 2], [0, 0, 0], [5.5, 3.5, 1]], (
+    assert found["bbox"].tolist() == [[6, 1, 2, 4], [5, 2, 2, 2], [6, 0, 2, 8], [5, 2, 2, 2]]
+    assert found["keypoints"][1].tolist() == [[6.5, 2.5, 2], [0, 0, 0], [0, 3.5, 1]], (
         "left and right are exchanged"
     )
     assert [polygon.tolist() for polygon in found["segmentation"][1]] == [[7, 2, 5, 2, 5, 4]]
@@ -212,6 +213,7 @@ def test_what_is_kept_is_decided_by_the_area_inside_or_the_centre(tmp_path):
 numbers = st.integers(-8, 48).map(lambda number: number / 2)
 lengths = st.integers(0, 40).map(lambda number: number / 2)
 boxes = st.tuples(numbers, numbers, lengths, lengths).map(list)
+solid = st.tuples(numbers, numbers, *[lengths.filter(bool)] * 2).map(list)
 points = st.lists(st.tuples(numbers, numbers, st.integers(0, 2)).map(list), min_size=3, max_size=3)
 polygons = st.lists(
     st.lists(st.tuples(numbers, numbers), min_size=3, max_size=6).map(
@@ -283,6 +285,48 @@ def test_moved_objects_are_those_of_a_conversion(
             for name, values in objects.items():
                 if isinstance(values, np.ndarray):
                     assert np.array_equal(filled[f"objects.{name}"][place, :count], values)
+
+
+@examples(30)
+@given(
+    objects=st.lists(st.builds(thing, solid, keypoints=points), max_size=4),
+    size=st.tuples(st.integers(9, 24), st.integers(9, 24)),
+    resize=st.sampled_from([None, 11, (10, 14)]),
+    flip=st.sampled_from([0.0, 1.0]),
+    keep=st.sampled_from([0.1, 0.5, "center"]),
+    seed=st.integers(0, 9),
+)
+def test_boxes_and_keypoints_are_those_of_a_plain_computation(
+    tmp_path_factory, objects, size, resize, flip, keep, seed
+):
+    """Of what has no mask: of others, it is that of tests/images/test_moved_masks.py."""
+    ds = write(tmp_path_factory.mktemp("plain") / "out", [objects], [size])
+    options = {"crop": (8, 9), "crop_from": "random", "seed": seed, "keep_objects": keep}
+    (batch,) = ds.loader(1, resize=resize, flip=flip, **options)
+    new, limits = resized_size(size, resize), (9, 8)
+    mirrored, *corner = where_from(batch["mask"][0], size, new)
+
+    def moved(places: Any) -> Any:
+        x, y = (np.array(places) * np.divide(new, size) - corner).T
+        return np.stack([9 - x if mirrored else x, y], axis=1)
+
+    boxes, keypoints = [], []
+    for each in objects:
+        x, y, w, h = each["bbox"]
+        ends = np.sort(moved([[x, y], [x + w, y + h]]), axis=0)
+        (low, high), centre = ends.clip(0, limits), ends.mean(axis=0)
+        share = (high - low).prod() / (ends[1] - ends[0]).prod()
+        centred = ((centre >= 0) & (centre < limits)).all()
+        if centred if keep == "center" else share >= keep - 1e-9:
+            boxes.append([*low, *(high - low)])
+            marked = np.array(each["keypoints"])
+            marked[:, :2] = moved(marked[:, :2])
+            hidden = ((marked[:, :2] < 0) | (marked[:, :2] > limits)).any(axis=1)
+            marked[hidden | (marked[:, 2] == 0)] = 0
+            keypoints.append(marked[[0, 2, 1]] if mirrored else marked)
+    found = batch["objects"][0]
+    assert np.allclose(found["bbox"], np.reshape(boxes, (-1, 4)), atol=1e-4)
+    assert np.allclose(found["keypoints"], np.reshape(keypoints, (-1, 3, 3)), atol=1e-4)
 
 
 @examples(15)

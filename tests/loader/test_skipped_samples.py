@@ -214,3 +214,15 @@ def test_a_dataset_of_torch_skips_as_few(tmp_path):
         assert len(keys_of(made(few))) == 30
         with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
             keys_of(made(many))
+
+
+def test_a_state_of_a_dataset_of_torch_has_what_was_skipped_before_it(tmp_path):
+    pytest.importorskip("torch")
+    from shardctl.torch import IterableDataset
+
+    ds = shardctl.open(photos(tmp_path / "out", 40, (*range(6), *range(30, 35))))
+    before, after = (IterableDataset(ds, 4, on_error="skip") for _ in range(2))
+    next(iter(before))
+    after.load_state_dict(before.state_dict())
+    with pytest.raises(DatasetError, match="11 of 40 samples"):
+        keys_of(after)

@@ -781,7 +781,7 @@ def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path):
         ({"if_running": "hope"}, "if_running must be"),
         (
             {"worker_memory": 1 << 20},
-            "memory limit of a worker must be 256 MiB or more; it is 1.0 MiB",
+            "needs 256 MiB of memory or more; it is 1048576 bytes",
         ),
         ({"worker_memory": 1 << 30, "workers": 0}, "needs worker processes"),
         ({"input_timeout": 0}, "input timeout of 0 seconds is impossible"),

@@ -36,7 +36,7 @@ from shardctl.errors import (
     UnfinishedError,
     UsageError,
 )
-from shardctl.making.convert import Listener, planning
+from shardctl.making.convert import Listener, run
 from shardctl.making.convert.targets import store
 from shardctl.making.shards.marker import WorkDone
 from shardctl.system.store_lease import LeaseTiming
@@ -582,13 +582,13 @@ def begun(photos: Path, url: str, object_server: ObjectServer) -> list[str]:
 
 
 def test_who_is_taken_over_while_it_plans_takes_no_job_away(photos, url, begun, monkeypatch):
-    real = planning.plan_conversion
+    real = run.plan_conversion
 
     def draft(*given: Any) -> Any:
         open_store(url).put(".shardctl/lease.json", b"{}")
         return real(*given)
 
-    monkeypatch.setattr(planning, "plan_conversion", draft)
+    monkeypatch.setattr(run, "plan_conversion", draft)
     with pytest.raises(BusyError, match="took over; nothing was lost"):
         convert(photos, url, recipe=other(24), overwrite=True)
     assert sorted({*keys(url)} - {".shardctl/lease.json"}) == begun
@@ -717,7 +717,7 @@ def test_a_place_that_holds_something_else_is_refused(photos, bucket):
     with pytest.raises(StorageError, match=r"holds something else \(raw\)"):
         convert(photos, bucket)
     assert keys(bucket) == ["raw/x.txt"]
-    for typed in ("s3:/data/out", "s3:data/out"):
+    for typed in ("s3:/data/out", "s3:data/out", "s3//data/out"):
         with pytest.raises(
             UsageError,
             match=f"{typed}: is not a URL, and would be a folder here; write s3://data/out",

@@ -12,7 +12,6 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS
 from shardctl.making.convert.decision import (
     UPDATING,
-    Action,
     DatasetReplacedError,
     NewDataset,
     decide,
@@ -64,26 +63,26 @@ def manifest(**parts: str) -> Manifest:
 def test_a_dataset_is_created_where_there_is_none():
     assert decide(WANTED, None, {}) == decide(replace(WANTED, updates=True), None, {})
     decision = decide(WANTED, None, {})
-    assert (decision.action, decision.job, decision.follows) == (Action.CREATE, NAME, False)
+    assert decision == (NAME, False, False)
 
 
 def test_its_own_unfinished_job_is_resumed_and_no_other():
-    assert decide(WANTED, None, {NAME: ""}).action is Action.RESUME
-    assert decide(WANTED, None, {"other": ""}).action is Action.CREATE
-    assert decide(WANTED, None, {NAME: "of another dataset"}).action is Action.CREATE
+    assert decide(WANTED, None, {NAME: ""}) == (NAME, True, False)
+    assert decide(WANTED, None, {"other": ""}) == (NAME, False, False)
+    assert decide(WANTED, None, {NAME: "of another dataset"}) == (NAME, False, False)
 
 
 def test_an_update_that_was_begun_is_resumed_only_for_the_same_dataset():
     wanted, there = replace(WANTED, updates=True), manifest(inputs="others")
-    assert decide(wanted, there, {}).action is Action.UPDATE
+    assert decide(wanted, there, {}).follows
     resumed = decide(wanted, there, {NAME + UPDATING: "digest"})
-    assert (resumed.action, resumed.job, resumed.follows) == (Action.RESUME, NAME + UPDATING, True)
-    assert decide(wanted, there, {NAME + UPDATING: "the one before"}).action is Action.UPDATE
+    assert resumed == (NAME + UPDATING, True, True)
+    assert decide(wanted, there, {NAME + UPDATING: "the one before"}).follows
 
 
 @pytest.mark.parametrize("versions", [PARTS["versions"], "numpy 1.0", ""])
 def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions):
-    assert decide(WANTED, manifest(versions=versions), {}).action is Action.UP_TO_DATE
+    assert decide(WANTED, manifest(versions=versions), {}).job == ""
 
 
 def test_a_dataset_with_a_part_that_is_not_known_is_another_one():
@@ -92,7 +91,7 @@ def test_a_dataset_with_a_part_that_is_not_known_is_another_one():
 
 
 def test_overwrite_creates_it_anew_also_if_it_is_up_to_date():
-    assert decide(replace(WANTED, overwrites=True), manifest(), {}).action is Action.CREATE
+    assert decide(replace(WANTED, overwrites=True), manifest(), {}) == (NAME, False, False)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +124,14 @@ def test_versions_that_may_give_other_values_are_refused_by_an_update():
         manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0"),
         {},
     )
-    assert same.action is Action.UPDATE
+    assert same.follows
 
 
 def test_sources_that_have_moved_must_be_said():
     wanted = replace(WANTED, sources=["/new"], updates=True)
     with pytest.raises(InputError):
         decide(wanted, manifest(), {})
-    assert decide(replace(wanted, moved=["/in"]), manifest(), {}).action is Action.UPDATE
+    assert decide(replace(wanted, moved=["/in"]), manifest(), {}).follows
     with pytest.raises(InputError):
         decide(replace(wanted, moved=["/elsewhere"]), manifest(), {})
 
@@ -141,7 +140,7 @@ def test_sources_may_be_appended_after_those_that_are_there():
     wanted = replace(
         WANTED, parts={**PARTS, "inputs": "more"}, sources=["/in", "/more"], appends=True
     )
-    assert decide(wanted, manifest(), {}).action is Action.UPDATE
+    assert decide(wanted, manifest(), {}).follows
     with pytest.raises(InputError):
         decide(replace(wanted, sources=["/more"]), manifest(), {})
 
@@ -151,7 +150,4 @@ def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option)
     wanted = replace(WANTED, existing="the one before", **{option: True})
     with pytest.raises(DatasetReplacedError):
         decide(wanted, manifest(), {})
-    assert (
-        decide(replace(WANTED, existing="the one before"), manifest(), {}).action
-        is Action.UP_TO_DATE
-    )
+    assert decide(replace(WANTED, existing="the one before"), manifest(), {}).job == ""

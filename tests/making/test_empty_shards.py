@@ -13,7 +13,7 @@ from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
-from shardctl.making.convert import manifest_writer, parts
+from shardctl.making.convert import parts, table_writer
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
@@ -98,7 +98,7 @@ def test_a_dataset_without_them_is_repaired(cli, tmp_path, out, pattern):
 def test_the_shards_are_those_of_the_conversion_with_them(tmp_path, out, monkeypatch):
     source = lines(tmp_path / "in.txt", ".g.g.")
     shardctl.convert(source, out, **OPTIONS)
-    monkeypatch.setattr(manifest_writer, "rows_made", lambda path: 1)
+    monkeypatch.setattr(table_writer, "rows_made", lambda path: 1)
     assert shardctl.convert(source, tmp_path / "all", **OPTIONS).shards == 5
     for number in (1, 3):
         name = f"train-{number:05d}.arrow"
@@ -110,7 +110,7 @@ def test_the_shards_are_those_of_the_conversion_with_them(tmp_path, out, monkeyp
 def test_a_dataset_that_has_them_is_read_and_verified(cli, tmp_path, out, monkeypatch):
     """As those are that were made before."""
     with monkeypatch.context() as patched:
-        patched.setattr(manifest_writer, "rows_made", lambda path: 1)
+        patched.setattr(table_writer, "rows_made", lambda path: 1)
         shardctl.convert(lines(tmp_path / "in.txt", "g.g"), out, **OPTIONS)
     assert numbers(out) == [0, 1, 2]
     assert cli("verify", out, "--level", "deep").code == 0
@@ -175,7 +175,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(manifest_writer.TableWriter, "run", stop)
+        patched.setattr(table_writer.TableWriter, "run", stop)
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, out, **OPTIONS)
     assert shardctl.convert(source, out, **OPTIONS).status == "resumed"

@@ -390,7 +390,7 @@ def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps():
         {"name": "maybe", "p": 0.25, "steps": inner},
         {"name": "random_resized_crop", "size": "32x24"},
     ]
-    told = list(steps_in_words(Recipe.from_json({"transform": steps}).transforms))
+    told = list(steps_in_words(Recipe.from_json({"transform": steps}).transform))
     assert [step[:2] for step in told] == [
         (0, "maybe"),
         (1, "hflip"),

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +37,6 @@ from snapshots import (
 import shardctl
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
 from shardctl.making.convert import Listener
-from shardctl.sources import rechecking
 
 
 def generations(out: Path) -> int:
@@ -168,32 +166,6 @@ def test_it_follows_its_source_as_an_update_does(change, source, out):
     assert generations(out) - 1 == made
     options = {"recipe": SMALL, "workers": 0, "samples_per_shard": 6}
     assert shardctl.convert(source, out, **options).status == "up-to-date"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "change", ["nothing", "touched", "gone", "new", "a text beside the images"]
-)
-def test_a_slow_disk_is_asked_for_several_files_at_a_time(change, source, out, monkeypatch):
-    """Also where folders are small. Every file counts as slow here; the answers are the same."""
-    for number in range(300):
-        shutil.copyfile(first_file(source), first_file(source).parent / f"x{number}.jpg")
-    snapshot(source, out)
-    monkeypatch.setattr(rechecking, "SLOW_SECONDS", -1.0)
-    monkeypatch.setattr(rechecking, "FEW_NAMES", 10)
-    threads, stat = set(), os.stat
-
-    def noting(*given: Any, **named: Any) -> os.stat_result:
-        threads.add(threading.get_ident())
-        return stat(*given, **named)
-
-    monkeypatch.setattr(os, "stat", noting)
-    made, do = CHANGES[change]
-    do(source)
-    snapshot(source, out)
-    assert generations(out) - 1 == made
-    # a change may be found before it is known that the disk is slow
-    assert len(threads) > 1 or made
 
 
 def test_labels_files_count_by_their_content(source, out):

@@ -221,7 +221,11 @@ def test_a_long_footer_takes_a_second_request():
     assert len(data) > len(tail) == footer_bytes(data) > 100_000
     assert len(asked) == 2
     assert (
-        pa.ipc.open_file(pa.PythonFile(OpenFile(RemoteFile(len(data), read_tail(len(data), get), get)))).read_all().num_rows
+        pa.ipc.open_file(
+            pa.PythonFile(OpenFile(RemoteFile(len(data), read_tail(len(data), get), get)))
+        )
+        .read_all()
+        .num_rows
         == 1000
     )
 

@@ -38,6 +38,7 @@ from shardctl.making.shards.records import read_unit
 from shardctl.making.shards.scan import ScanTask, run_task
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import Reading
+from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
 from shardctl.system.folders import LocalFolder
@@ -510,7 +511,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one
     without records."""
     for where in (discover, scan):
-        monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(cell=8, piece=16))
+        monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(Delimited(), 8, 16))
     monkeypatch.setattr(discover, "MOST_RANGES", 2)
     (tmp_path / "in").mkdir()
     contents = [

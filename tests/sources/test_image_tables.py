@@ -507,6 +507,16 @@ def named(folder: Path, tmp_path: Path) -> Path:
     return source
 
 
+@pytest.mark.parametrize("form", ["path", "struct"])
+def test_a_damaged_shard_is_made_again(form, folder, tmp_path, out):
+    source = source_of(folder, tmp_path / "in", "t.parquet", form)
+    converted(source, out, {**SMALL, "image_field": "photo"}, shuffle=1, samples_per_shard=4)
+    before = sums(out)
+    flip(out / "train-00001.arrow")
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert sums(out) == before
+
+
 @pytest.mark.parametrize("change", ["other", "gone"])
 def test_repair_does_not_take_other_images(change, folder, tmp_path):
     """The digest of a unit covers the files that its records name."""

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from image_files import images
+from in_this_process import command_line
 from programs import run_python
 
 import shardctl
@@ -79,6 +81,18 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path, staging):
     thread.join()
     assert result.status == "created"
     assert heard[0].startswith(f"process {os.getpid()} on ")
+
+
+@pytest.mark.thorough
+def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path, staging):
+    images(tmp_path / "in", *(f"{n}.png" for n in range(20)))
+    command = command_line("convert", "in", "out", "--workers", 1, "--json")
+    with ThreadPoolExecutor(5) as pool:
+        running = [pool.submit(subprocess.check_output, command, cwd=tmp_path) for _ in range(5)]
+    ended = [json.loads(each.result())["status"] for each in running]
+    assert sorted(ended) == ["created"] + ["up-to-date"] * 4
+    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert not staging.exists()
 
 
 @pytest.mark.thorough
@@ -309,9 +323,10 @@ def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(staging, monk
         os.utime(path, (0, 0))
         while path.stat().st_mtime < STALE_SECONDS:
             held.check()
-        path.write_text(OTHER)
-        with pytest.raises(BusyError, match="took over"):
-            held.check()
+        for lose in (lambda: path.write_text(OTHER), path.unlink):
+            lose()
+            with pytest.raises(BusyError, match="took over"):
+                held.check()
 
 
 def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path, staging):

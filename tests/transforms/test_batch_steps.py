@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 import shardctl
-from shardctl.errors import InputError
+from shardctl.errors import InputError, Rejection
 from shardctl.format.counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.system.folders import LocalFolder
@@ -57,7 +57,7 @@ class NoB(TextFilter, step="no_b"):
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         for row, text in enumerate(texts.to_pylist()):
             if "b" in text:
-                yield Fault(row, "letter-b", f"has a b at {text.index('b')}")
+                yield row, Rejection("filter", "letter-b", f"has a b at {text.index('b')}")
 
 
 @pytest.fixture(autouse=True)

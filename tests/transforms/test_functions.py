@@ -2,23 +2,27 @@
 name."""
 
 from __future__ import annotations
+
 import datetime
 import json
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-import sys
 from conftest import examples
-from hypothesis import (given, strategies as st)
+from hypothesis import given
+from hypothesis import strategies as st
 from image_files import images
-from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
+
+import shardctl
+from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.values import (UnfitValue, array_of, check_fit, plain_value)
-from typing import Any
+from shardctl.transforms.values import UnfitValue, array_of, check_fit, plain_value
 
 STEPS = """
 import functools, operator, sys

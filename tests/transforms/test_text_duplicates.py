@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from stopping import stopped_at
 
 import shardctl
-from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
+from shardctl.errors import DatasetError, DiskFullError, Rejection, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import Listener, discover
 from shardctl.making.shards import hashes as text_hashes
@@ -301,7 +301,7 @@ class NoB(TextFilter, step="no_b"):
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         return [
-            Fault(row, "letter-b", "has a b")
+            (row, Rejection("filter", "letter-b", "has a b"))
             for row, text in enumerate(texts.to_pylist())
             if "b" in text
         ]
@@ -555,7 +555,7 @@ def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
 def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_path):
     steps = [{"name": "no_b"}, {"name": "lower"}, {"name": "no_b"}]
     recipe = Recipe.from_json({"kind": "text", "duplicates": "near", "transform": steps})
-    assert [step.name for step in recipe.transforms] == ["no_b", "lower", "deduplicate", "no_b"]
+    assert [step.name for step in recipe.transform] == ["no_b", "lower", "deduplicate", "no_b"]
     assert recipe.to_json()["transform"][2] == {
         "name": "deduplicate",
         "unit": "document",
@@ -566,7 +566,7 @@ def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_
     assert Recipe.from_json(recipe.to_json()) == recipe
     steps = [{"name": "lower"}, {"name": "replace", "pattern": "x"}, {"name": "no_b"}]
     recipe = Recipe.from_json({"kind": "text", "duplicates": "exact", "transform": steps})
-    assert [step.name for step in recipe.transforms] == ["lower", "replace", "deduplicate", "no_b"]
+    assert [step.name for step in recipe.transform] == ["lower", "replace", "deduplicate", "no_b"]
 
 
 def test_several_units_are_compared_one_after_the_other(tmp_path):

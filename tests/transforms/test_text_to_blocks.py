@@ -6,17 +6,22 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import examples
+from dataset_facts import sums
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
+from stopping import stopped_at
 from text_to_blocks import assert_decodes_to, convert_thrice
 
 import shardctl
 from shardctl.cli import run
+from shardctl.making.shards import task
 
 WORDS = re.findall(
     r"\w+",
@@ -68,6 +73,17 @@ def test_blocks_are_the_cleaned_texts_whoever_works(corpus, tmp_path, method):
     assert_decodes_to(
         out, {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "cleaned")}
     )
+
+
+@pytest.mark.thorough
+def test_a_killed_conversion_goes_on_and_ends_with_the_same_blocks(corpus, tmp_path, monkeypatch):
+    recipe = {"transform": to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")}
+    make = partial(convert, corpus / "lines", recipe=recipe, samples_per_shard=12)
+    make(tmp_path / "whole")
+    again = partial(make, tmp_path / "out")
+    assert stopped_at(20, "kill", task, "build_shard", again, monkeypatch)
+    assert again().status == "resumed"
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
 @given(

@@ -6,16 +6,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.images.geometry import Values
 from shardctl.system.text import counted
 
-Values = npt.NDArray[Any]
-"""(height, width) of a mode of Pillow that begins with I or F."""
+Gray = npt.NDArray[np.uint8]
+"""(height, width): 8 bits of gray."""
 
 MODES = ("I", "F")
 """How the names of the modes begin that Pillow gives such images."""
@@ -50,12 +50,12 @@ class GrayRange:
     def __str__(self) -> str:
         return "range" if math.isnan(self.low) else f"{self.low:.17g}:{self.high:.17g}"
 
-    def to_8_bits(self, values: Values) -> npt.NDArray[np.uint8]:
+    def to_8_bits(self, values: Values) -> Gray:
         """Scale values. Those that are no numbers become 0, as all of an image with one value do by
         its own range."""
         low, high = extent(values) if math.isnan(self.low) else (self.low, self.high)
         shares = (np.nan_to_num(values.astype(np.float64), nan=low) - low) / ((high - low) or 1.0)
-        scaled: npt.NDArray[np.uint8] = (np.clip(shares, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
+        scaled: Gray = (np.clip(shares, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
         return scaled
 
 
@@ -65,13 +65,13 @@ def extent(values: Values) -> tuple[float, float]:
     return (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
 
 
-def to_8_bits(values: Values) -> npt.NDArray[np.uint8]:
+def to_8_bits(values: Values) -> Gray:
     """Scale values by the range of their type, not of the picture."""
     most = type_range(values)[1]
     if values.dtype.kind == "f":
-        scaled: npt.NDArray[np.uint8] = (
-            np.clip(np.nan_to_num(values), 0, most) * (255.0 / most) + 0.5
-        ).astype(np.uint8)
+        scaled: Gray = (np.clip(np.nan_to_num(values), 0, most) * (255.0 / most) + 0.5).astype(
+            np.uint8
+        )
         return scaled
     return (np.clip(values.astype(np.int64), 0, most) >> (8 if most == _16_BITS else 23)).astype(
         np.uint8

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import colorsys
 import io
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, features
 from PIL.PngImagePlugin import PngInfo
 
@@ -26,7 +26,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Size, View
+from shardctl.images.geometry import Flags, Floats, Size, Values, View
 from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
@@ -40,7 +40,7 @@ _LINE = 14
 _PAPER, _INK, _MISSING = (255, 255, 255), (40, 40, 40), (200, 60, 60)
 
 
-def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
+def shrink(image: bytes | Values, side: int) -> Pixels:
     """Return an image no larger than `side` on either side: an encoded one, pixels (height, width,
     3) uint8, or a raw mask.
 
@@ -49,11 +49,16 @@ def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
     if isinstance(image, bytes):
         opened = open_image(image, MAX_PIXELS)
         return render(opened, View.whole(opened.size).scaled(within(opened.size, side)))
-    picture = Image.fromarray(np.ascontiguousarray(image if image.ndim == 3 else _as_grey(image)))
+    if (
+        image.ndim == 2
+    ):  # a raw mask of any integer type: its smallest number black, its largest white
+        least, most = int(image.min()), int(image.max())
+        image = ((image - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
+    picture = Image.fromarray(np.ascontiguousarray(image))
     return np.asarray(picture.resize(within(picture.size, side), Image.Resampling.BILINEAR))
 
 
-def size_of(image: bytes | npt.NDArray[Any]) -> Size:
+def size_of(image: bytes | Values) -> Size:
     """Return the width and height of an upright image, or of pixels. Raises Rejection where the
     header cannot be read."""
     return (
@@ -68,14 +73,6 @@ def enlarge(pixels: Pixels, side: int) -> Pixels:
     Others stay."""
     factor = side // max(pixels.shape[:2])
     return pixels if factor < 2 else np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
-
-
-def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
-    """Return a raw mask (height, width) of any integer type as grey: its smallest number black, its
-    largest white."""
-    least, most = int(mask.min()), int(mask.max())
-    grey: Pixels = ((mask - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
-    return grey
 
 
 def within(size: Size, side: int) -> Size:
@@ -118,10 +115,8 @@ def contact_sheet(
     """Return pictures, no larger than `side`, in rows of `columns` with lines below each, as PNG.
     None is drawn as a cross."""
     cells = list(pictures)
-    rows, lines = (
-        max(1, -(-len(cells) // columns)),
-        max((len(caption) for _, caption in cells), default=0),
-    )
+    rows = max(1, -(-len(cells) // columns))
+    lines = max((len(caption) for _, caption in cells), default=0)
     height = side + 6 + lines * _LINE
     sheet = Image.new("RGB", (columns * (side + 4), rows * height), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
@@ -155,6 +150,9 @@ def _fitting(
         shown = shown[1:] if keep_end else shown[:-1]
     return shown
 
+
+Marked = Mapping[str, Any]
+"""The objects of an image: a list for each member, with an item for each object; or the RLE of one."""
 
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
@@ -201,8 +199,8 @@ class Annotations:
     """
 
     size: Size
-    objects: tuple[tuple[Mapping[str, Any] | None, Objects], ...] = ()
-    masks: tuple[tuple[npt.NDArray[Any], Mask], ...] = ()
+    objects: tuple[tuple[Marked | None, Objects], ...] = ()
+    masks: tuple[tuple[Values, Mask], ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -259,43 +257,35 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 def name_of(category: Any, names: Sequence[str] | None) -> str:
     """Return the name of a category, its number where it has none."""
-    known = (
-        names is not None and isinstance(category, int | np.integer) and 0 <= category < len(names)
-    )
-    return names[int(category)] if known and names is not None else str(category)
+    is_number = isinstance(category, int | np.integer)
+    return names[category] if names and is_number and 0 <= category < len(names) else str(category)
 
 
-def counted_categories(objects: Mapping[str, Any] | None) -> list[tuple[int, int]]:
+def counted_categories(objects: Marked | None) -> list[tuple[int, int]]:
     """Return the categories of the objects of an image and how many there are of each, the most
     frequent first."""
-    counts = Counter(
-        int(category) for category in (objects or {}).get("category", ()) if category is not None
-    )
+    given = (objects or {}).get("category", ())
+    counts = Counter(int(category) for category in given if category is not None)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def objects_line(objects: Mapping[str, Any] | None, role: Objects) -> str:
+def objects_line(objects: Marked | None, role: Objects) -> str:
     """Return the objects of an image in a line: `2 person, 1 dog`; `no objects`; `not annotated`
     for None."""
     if objects is None:
         return "not annotated"
-    return (
-        ", ".join(counted_name(*each, role) for each in counted_categories(objects)) or "no objects"
-    )
+    counts = counted_categories(objects)
+    return ", ".join(counted_name(*each, role) for each in counts) or "no objects"
 
 
 def counted_name(category: int, count: int, role: Objects) -> str:
     """Return how many objects there are of a category: `2 person`, or `2 of category 7` where that
     has no name."""
-    has_name = role.names is not None and 0 <= category < len(role.names)
-    return (
-        f"{count:,} {name_of(category, role.names)}"
-        if has_name
-        else f"{count:,} of category {category}"
-    )
+    has_name = 0 <= category < len(role.names or ())
+    return f"{count:,} {'' if has_name else 'of category '}{name_of(category, role.names)}"
 
 
-def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
+def draw_mask(pixels: Pixels, numbers: Values, role: Mask) -> Pixels:
     """Return a picture with a mask (height, width) over it: a colour for each class, with an edge
     around each region.
 
@@ -318,19 +308,23 @@ def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
     return np.where(cover[:, :, None] > 0, np.round(mixed), pixels).astype(np.uint8)
 
 
-def _classes(numbers: npt.NDArray[Any], role: Mask) -> tuple[Pixels, npt.NDArray[np.bool_]] | None:
+def _classes(numbers: Values, role: Mask) -> tuple[Pixels, Flags] | None:
     """Return the colour of each pixel of a mask (height, width, 3), and whether it is of a class
     that is no background; None for a mask that has no classes."""
     values, places = np.unique(numbers, return_inverse=True)
     if len(values) > MOST_NUMBERS:
         return None
     classes, places = values.tolist(), places.reshape(numbers.shape)
-    drawn = [number != role.ignore and not _is_background(number, role) for number in classes]
+    background = [
+        number == 0 if role.names is None else name_of(number, role.names).lower() in BACKGROUND
+        for number in classes
+    ]
+    drawn = np.array(values != role.ignore) & ~np.array(background)
     colours = np.array([colour_of(number) for number in classes], np.uint8)
-    return colours[places], np.array(drawn)[places]
+    return colours[places], drawn[places]
 
 
-def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | None:
+def draw_classes(numbers: Values, role: Mask, size: Size) -> Pixels | None:
     """Return a mask (height, width) as a picture of `size` in the colours that it has over an
     image, its background dark.
 
@@ -346,21 +340,15 @@ def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | 
     return picture
 
 
-def _hatched(numbers: npt.NDArray[Any], role: Mask) -> npt.NDArray[np.bool_]:
+def _hatched(numbers: Values, role: Mask) -> Flags:
     """Return which pixels of a mask are lines of the hatching of what is of no class."""
     rows, columns = np.ogrid[: numbers.shape[0], : numbers.shape[1]]
-    is_void = (
-        np.zeros(numbers.shape, bool) if role.ignore is None else np.equal(numbers, role.ignore)
-    )
-    hatched: npt.NDArray[np.bool_] = is_void & ((rows + columns) % _HATCH < 2)
+    void = [] if role.ignore is None else [role.ignore]
+    hatched: Flags = np.isin(numbers, void) & ((rows + columns) % _HATCH < 2)
     return hatched
 
 
-def _is_background(number: int, role: Mask) -> bool:
-    return number == 0 if role.names is None else name_of(number, role.names).lower() in BACKGROUND
-
-
-def _edges(numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _edges(numbers: Values) -> Flags:
     """Return which pixels (height, width) differ from the one to the right or below."""
     edges = np.zeros(numbers.shape, bool)
     edges[:, :-1] |= numbers[:, :-1] != numbers[:, 1:]
@@ -368,7 +356,7 @@ def _edges(numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return edges
 
 
-def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size: Size) -> Pixels:
+def draw_objects(pixels: Pixels, objects: Marked, role: Objects, size: Size) -> Pixels:
     """Return a picture with the objects of an image of `size` (width, height): `objects` is a dict
     of lists.
 
@@ -377,7 +365,11 @@ def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size
     1), with the lines of the skeleton.
     """
     height, width = pixels.shape[:2]
-    boxes = _boxes(objects)
+    members = [name for name, values in objects.items() if values is not None]
+    every = zip_longest(*(objects[name] for name in members))
+    marked = [dict(zip(members, values, strict=True)) for values in every]
+    given = [_NOWHERE if each.get("bbox") is None else each["bbox"] for each in marked]
+    boxes = np.array(given, np.float64).reshape(-1, 4)
     shown = _shown(boxes, size)
     if not shown:
         return pixels
@@ -386,108 +378,99 @@ def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size
         (width * factor, height * factor), Image.Resampling.NEAREST
     )
     pen = _Pen(canvas, size, max(1.0, max(width, height) / 200) * factor)
+    categories = [-1 if (of := each.get("category")) is None else int(of) for each in marked]
     for number in shown:
-        colour = colour_of(_category(objects, number))
-        pen.fill_runs(_item(objects, "rle", number), colour)
-        for polygon in _item(objects, "segmentation", number) or ():
+        each, colour = marked[number], colour_of(categories[number])
+        pen.fill_runs(each.get("rle"), colour)
+        for polygon in each.get("segmentation") or ():
             pen.polygon(polygon, colour)
-        pen.box(boxes[number], colour, dashed=bool(_item(objects, "iscrowd", number)))
+        pen.box(boxes[number], colour, dashed=bool(each.get("iscrowd")))
     for number in shown:
-        pen.points(
-            _item(objects, "keypoints", number),
-            role.skeleton or (),
-            colour_of(_category(objects, number)),
-        )
+        points = marked[number].get("keypoints")
+        pen.points(points, role.skeleton or (), colour_of(categories[number]))
     smooth = canvas.reduce(factor) if factor > 1 else canvas
-    _write_names(smooth, [(boxes[n], _category(objects, n)) for n in shown], role, size)
+    _write_names(smooth, boxes[shown], [categories[number] for number in shown], role, size)
     drawn: Pixels = np.asarray(smooth)
     return drawn
 
 
-def _boxes(objects: Mapping[str, Any]) -> npt.NDArray[np.float64]:
-    """Return the boxes (n, 4) as x, y, width, height; NaN for one that is missing."""
-    given = [_NOWHERE if box is None else box for box in objects.get("bbox", ())]
-    return np.array(given, np.float64).reshape(-1, 4)
-
-
-def _shown(boxes: npt.NDArray[np.float64], size: Size) -> list[int]:
+def _shown(boxes: Floats, size: Size) -> list[int]:
     """Return the numbers of the objects that are in the image, the large ones before the small ones
     that they could hide."""
-    finite: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(boxes), axis=1)
-    places: npt.NDArray[np.float64] = np.where(finite[:, None], boxes, 0)
-    starts, sides = places[:, :2], places[:, 2:]
+    finite = np.asarray(np.isfinite(boxes).all(axis=1))
+    starts, sides = np.hsplit(np.where(finite[:, None], boxes, 0), 2)
     inside = np.flatnonzero(finite & (starts < size).all(axis=1) & (starts + sides > 0).all(axis=1))
     areas = sides[inside].prod(axis=1)
     ordered: list[int] = inside[np.argsort(-areas, kind="stable")].tolist()
     return ordered[:MOST_OBJECTS]
 
 
-def _item(objects: Mapping[str, Any], member: str, number: int) -> Any:
-    """Return what a member says of one object; None where the source did not have it."""
-    values = objects.get(member)
-    return None if values is None or number >= len(values) else values[number]
-
-
-def _category(objects: Mapping[str, Any], number: int) -> int:
-    category = _item(objects, "category", number)
-    return -1 if category is None else int(category)
-
-
 class _Pen:
     """Draws in the coordinates of an image of `size` onto a canvas; `line` is the width of lines in
-    pixels of the canvas."""
+    pixels of the canvas. Points on it are x, y, x, y, …"""
 
     def __init__(self, canvas: Image.Image, size: Size, line: float) -> None:
         self._canvas, self._line = canvas, line
-        self._scale = np.array([canvas.width / size[0], canvas.height / size[1]])
+        self._size: Values = np.array(canvas.size)
+        self._scale = self._size / size
         # colours with a fourth number are mixed with what is there
         self._draw = ImageDraw.Draw(canvas, "RGBA")
 
-    def _placed(self, points: Any) -> list[tuple[float, float]]:
+    def _placed(self, points: Any) -> list[float]:
         """Return points (n, 2) as the canvas has them; none if one of them is no number."""
         placed = np.asarray(points, np.float64).reshape(-1, 2) * self._scale
-        if not np.isfinite(placed).all():
-            return []
-        whole = np.array(self._canvas.size)
-        return [
-            (float(x), float(y))
-            for x, y in np.clip(placed, -_OUTSIDE * whole, (1 + _OUTSIDE) * whole)
-        ]
+        low, high = -_OUTSIDE * self._size, (1 + _OUTSIDE) * self._size
+        places: list[float] = np.clip(placed, low, high).ravel().tolist()
+        return places if np.isfinite(placed).all() else []
 
-    def _stroke(self, points: list[tuple[float, float]], colour: Colour) -> None:
+    def _stroke(self, points: list[float], colour: Colour) -> None:
         """Draw a line with a dark edge, so that it can be seen on any picture."""
         self._draw.line(points, (0, 0, 0, _SHADE), round(self._line * 1.8), joint="curve")
         self._draw.line(points, colour, max(1, round(self._line)), joint="curve")
 
-    def box(self, box: npt.NDArray[np.float64], colour: Colour, dashed: bool) -> None:
+    def box(self, box: Floats, colour: Colour, dashed: bool) -> None:
         """Draw a box (x, y, width, height). What is outside of the picture is drawn along its
         edge."""
-        corners = np.array([box[:2], box[:2] + box[2:]]) * self._scale
-        half = self._line / 2
-        (left, top), (right, bottom) = np.clip(corners, half, np.array(self._canvas.size) - half)
-        around = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
-        for points in _dashes(around, 4 * self._line) if dashed else [around]:
-            self._stroke(points, colour)
+        half, corners = self._line / 2, np.array([box[:2], box[:2] + box[2:]]) * self._scale
+        (left, top), (right, bottom) = np.clip(corners, half, self._size - half)
+        around = np.array([[left, top], [right, top], [right, bottom], [left, bottom], [left, top]])
+        if not dashed:
+            self._stroke(around.ravel().tolist(), colour)
+        for start, end in pairwise(around) if dashed else ():
+            whole = math.hypot(*(end - start))
+            steps = max(
+                1, round(whole / self._line / 8) * 2 + 1
+            )  # an odd number: corners are drawn
+            places = start + (end - start) * np.linspace(0, 1, steps + 1)[:, None]
+            for step in range(0, steps, 2):  # the gaps are as long
+                self._stroke(places[step : step + 2].ravel().tolist(), colour)
 
     def polygon(self, polygon: Any, colour: Colour) -> None:
         """Draw a polygon [x0, y0, x1, y1, …], lightly filled. Less than three points, or half a
         one, are left out."""
         if polygon is None or len(polygon) % 2 or len(polygon) < 6:
             return
-        points = self._placed(polygon)
-        if points:
+        if points := self._placed(polygon):
             self._draw.polygon(points, fill=(*colour, _FILL))
-            self._draw.line(
-                [*points, points[0]], colour, max(1, round(self._line * 0.75)), joint="curve"
-            )
+            width = max(1, round(self._line * 0.75))
+            self._draw.line([*points, *points[:2]], colour, width, joint="curve")
 
-    def fill_runs(self, runs: Mapping[str, Any] | None, colour: Colour) -> None:
-        """Fill what a run-length encoding covers; one that is no mask is left out."""
-        inside = None if runs is None else _covered(runs)
-        if inside is not None and inside.any():
-            area = Image.fromarray(inside.astype(np.uint8) * _FILL).resize(
-                self._canvas.size, Image.Resampling.NEAREST
-            )
+    def fill_runs(self, runs: Marked | None, colour: Colour) -> None:
+        """Fill what the runs of COCO (`size` as height and width, `counts`) cover; what is no mask
+        is left out."""
+        if (
+            runs is None
+            or runs["counts"] is None
+            or runs["size"] is None
+            or None in tuple(runs["size"])
+        ):
+            return
+        height, width = map(int, runs["size"])
+        if height < 1 or width < 1 or height * width > MAX_PIXELS:
+            return
+        with suppress(ValueError):
+            inside = rle.decode(runs["counts"], (height, width)).astype(np.uint8) * _FILL
+            area = Image.fromarray(inside).resize(self._canvas.size, Image.Resampling.NEAREST)
             self._canvas.paste(colour, (0, 0), area)
 
     def points(self, points: Any, skeleton: Sequence[tuple[int, int]], colour: Colour) -> None:
@@ -504,43 +487,13 @@ class _Pen:
         for first, second in skeleton:
             if max(first, second) < len(places) and places[first] and places[second]:
                 self._stroke(places[first] + places[second], colour)
-        radius = self._line * 2
+        radius, width = self._line * 2, max(1, round(self._line * 0.6))
         for place, (_, _, visible) in zip(places, given, strict=True):
-            for x, y in place:
-                inner = colour if visible > 1 else (255, 255, 255)
-                rim = (0, 0, 0) if visible > 1 else colour
+            if place:
+                x, y = place
                 around = (x - radius, y - radius, x + radius, y + radius)
-                self._draw.ellipse(
-                    around, fill=inner, outline=rim, width=max(1, round(self._line * 0.6))
-                )
-
-
-def _dashes(points: list[tuple[float, float]], length: float) -> list[list[tuple[float, float]]]:
-    """Cut the lines from point to point into dashes with gaps as long as they are."""
-    dashes = []
-    for (x0, y0), (x1, y1) in itertools.pairwise(points):
-        whole = math.hypot(x1 - x0, y1 - y0)
-        steps = max(1, round(whole / length / 2) * 2 + 1)  # an odd number: corners are drawn
-        for step in range(0, steps, 2):
-            start, end = step / steps, (step + 1) / steps
-            dash = [(x0 + (x1 - x0) * at, y0 + (y1 - y0) * at) for at in (start, end)]
-            dashes.append(dash)
-    return dashes
-
-
-def _covered(runs: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
-    """Return what the runs of COCO (`size` as height and width, `counts`) cover, (height, width);
-    None if they are no mask."""
-    counts, size = runs["counts"], runs["size"]
-    if counts is None or size is None or None in tuple(size):
-        return None
-    height, width = (int(side) for side in size)
-    if height < 1 or width < 1 or height * width > MAX_PIXELS:
-        return None
-    try:
-        return rle.decode(counts, (height, width))
-    except ValueError:
-        return None
+                inner, rim = (colour, (0, 0, 0)) if visible > 1 else ((255, 255, 255), colour)
+                self._draw.ellipse(around, fill=inner, outline=rim, width=width)
 
 
 @cache
@@ -550,21 +503,18 @@ def _font(height: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
 
 
 def _write_names(
-    picture: Image.Image,
-    marked: Sequence[tuple[npt.NDArray[np.float64], int]],
-    role: Objects,
-    size: Size,
+    picture: Image.Image, given: Floats, categories: list[int], role: Objects, size: Size
 ) -> None:
     """Write the names of categories beside their boxes, above if possible, where they hide no name
     and little of any box."""
     font = _font(min(_MOST_FONT, max(_LEAST_FONT, max(picture.size) // _FONT_SIDE)))
     high = math.ceil(font.getbbox("Ag")[3]) + 4
-    pen, scale = ImageDraw.Draw(picture), np.array(picture.size * 2) / (size * 2)
-    boxes = np.array([(*box[:2], *(box[:2] + box[2:])) for box, _ in marked]) * scale
-    boxes = np.clip(boxes, 0, np.array(picture.size * 2))
+    pen, whole = ImageDraw.Draw(picture), np.array(picture.size * 2)
+    boxes = np.concatenate([given[:, :2], given[:, :2] + given[:, 2:]], axis=1)
+    boxes = np.clip(boxes * (whole / (size * 2)), 0, whole)
     free = _LABEL_COVERS * (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     written = np.zeros((0, 4))
-    for (left, top, right, bottom), (_, category) in zip(boxes.tolist(), marked, strict=True):
+    for (left, top, right, bottom), category in zip(boxes.tolist(), categories, strict=True):
         # all that the font knows
         name = name_of(category, role.names).encode("latin-1", "replace").decode("latin-1")
         wide = math.ceil(font.getlength(name)) + 4
@@ -574,22 +524,19 @@ def _write_names(
             inside = (place >= 0).all() and (place[2:] <= picture.size).all()
             little = (_common(place, boxes) <= free).all() and not _common(place, written).any()
             if inside and little:
-                colour = colour_of(category)
+                red, green, blue = colour = colour_of(category)
                 pen.rectangle((*place[:2], *(place[2:] - 1)), fill=colour)
-                pen.text((place[0] + 2, place[1] + 1), name, fill=_ink_on(colour), font=font)
+                # whichever is easier to read
+                is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 130
+                ink = (0, 0, 0) if is_light else (255, 255, 255)
+                pen.text((place[0] + 2, place[1] + 1), name, fill=ink, font=font)
                 written = np.append(written, [place], axis=0)
                 break
 
 
-def _common(place: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _common(place: Values, others: Values) -> Values:
     """Return the area that a rectangle (left, top, right, bottom) has in common with each of others
     (n, 4), (n,)."""
     sides = np.minimum(place[2:], others[:, 2:]) - np.maximum(place[:2], others[:, :2])
-    area: npt.NDArray[Any] = sides.clip(0).prod(axis=1)
+    area: Values = sides.clip(0).prod(axis=1)
     return area
-
-
-def _ink_on(colour: Colour) -> Colour:
-    """Return black or white, whichever is easier to read on a colour."""
-    red, green, blue = colour
-    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 130 else (255, 255, 255)

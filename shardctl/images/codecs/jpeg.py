@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import re
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -93,10 +93,8 @@ class JpegHeader:
     def is_usual(self) -> bool:
         """Whether Pillow's decoder takes all of the image as its header says, so that nobody needs
         to look at more of it."""
-        usual = (
-            self.plain and self.bits == 8 and self.frame in _HUFFMAN and self.components in (1, 3)
-        )
-        return usual and self.size[0] > 0 and self.size[1] > 0
+        usual = self.plain and self.bits == 8 and self.components in (1, 3) and min(self.size) > 0
+        return usual and self.frame in _HUFFMAN
 
 
 @dataclass(frozen=True)
@@ -118,16 +116,20 @@ def jpeg_facts(data: bytes | memoryview) -> JpegFacts | None:
     """Return the facts of a JPEG; None for anything else, and for a JPEG that libjpeg-turbo cannot
     read."""
     view = memoryview(data)
-    try:
-        header = jpeg_header(view)
-        if header is None:
-            return None
-        _, _, colours, sampling = simplejpeg.decode_jpeg_header(view)
-        plain = colours in _ALIKE and _decodes_alike(header, view)
-    except Exception:  # noqa: BLE001 - ValueError for faults, KeyError for a subsampling that it does not know, …
-        return None
-    full_colour = sampling == "444" and colours in _ALIKE and header.frame != _LOSSLESS
-    return _shared(plain, header.frame in _PROGRESSIVE, full_colour)
+    with _leaving_faults():
+        if (header := jpeg_header(view)) is not None:
+            _, _, colours, sampling = simplejpeg.decode_jpeg_header(view)
+            alike = colours in _ALIKE
+            full_colour = alike and sampling == "444" and not header.is_lossless
+            plain = alike and _decodes_alike(header, view)
+            return _shared(plain, header.frame in _PROGRESSIVE, full_colour)
+    return None
+
+
+def _leaving_faults() -> suppress:
+    """Leave what is wrong to the slow way, which finds it too, and has words for it: ValueError for
+    faults, KeyError for a subsampling that libjpeg-turbo's reader does not know, …"""
+    return suppress(Exception)
 
 
 @cache
@@ -152,13 +154,15 @@ class JpegDecoder:
         `data` is (n,) uint8. The pixels are in `out` where that has just their shape and lies in
         one piece; else in `scratch`, which the next call uses again.
         """
-        header = jpeg_header(data.data)
+        header, before = jpeg_header(data.data), self.scratch
         if header is None or not _decodes_alike(header, data.data):
             return None
-        before = self.scratch
-        pixels = _decoded(
-            data, lambda shape: out if _fits(out, shape) else self.memory(shape), most
-        )
+
+        def memory(shape: Shape) -> Pixels:
+            fits = out is not None and out.shape == shape and out.flags.c_contiguous
+            return out if fits and out is not None else self.memory(shape)
+
+        pixels = _decoded(data, memory, most)
         if pixels is None:
             self.scratch = before  # the size may have been that of a damaged header
         return pixels
@@ -178,11 +182,10 @@ def decode_plain(data: memoryview, memory: Pixels) -> Pixels | None:
     None if it does not decode, or not without a warning, and if it needs more memory. Nothing is
     asked of it before.
     """
-    try:
+    with _leaving_faults():
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory)
-    except Exception:  # noqa: BLE001 - whatever it is, the slow way finds it too, and has words for it
-        return None
-    return pixels
+        return pixels
+    return None
 
 
 def decodes_whole(data: bytes) -> bool:
@@ -195,31 +198,18 @@ def decodes_whole(data: bytes) -> bool:
     `jpeg_header` takes the image for another kind: what is not written to costs nothing.
     """
     view = memoryview(data)
-    try:
+    with _leaving_faults():
         header = jpeg_header(view)
-        if header is None or header.frame == _LOSSLESS or not _decodes_alike(header, view):
+        if header is None or header.is_lossless or not _decodes_alike(header, view):
             return False
         height, width, colours, _ = simplejpeg.decode_jpeg_header(view)
         if colours not in _ALIKE or height * width > _MOST_PIXELS:
             return False
-        room = _room(height * width)
-        simplejpeg.decode_jpeg(
-            view, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, buffer=room
-        )
-    except Exception:  # noqa: BLE001 - whatever it is, the slow way finds it too, and has words for it
-        return False
-    return True
-
-
-_local = threading.local()
-
-
-def _room(size: int) -> Pixels:
-    """Return memory of this thread, of `size` bytes or more, which the next call returns again."""
-    if len(getattr(_local, "room", ())) < size:
-        _local.room = np.empty(size, np.uint8)
-    room: Pixels = _local.room
-    return room
+        room, small = np.empty(height * width, np.uint8), {"min_height": 1, "min_width": 1}
+        quick = {"fastdct": True, "fastupsample": True}
+        simplejpeg.decode_jpeg(view, "GRAY", **quick, **small, buffer=room)
+        return True
+    return False
 
 
 def decode_plain_alone(data: memoryview, most: int = _MOST_PIXELS) -> Pixels | None:
@@ -233,18 +223,12 @@ def decode_plain_alone(data: memoryview, most: int = _MOST_PIXELS) -> Pixels | N
 
 def _decoded(data: Pixels | memoryview, memory: Callable[[Shape], Any], most: int) -> Pixels | None:
     """Decode into what `memory` returns for a shape: so many values, or more."""
-    try:
+    with _leaving_faults():
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        if colours not in _ALIKE or height * width > min(most, _MOST_PIXELS):
-            return None
-        pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory((height, width, 3)))
-    except Exception:  # noqa: BLE001 - ValueError for faults, KeyError for a subsampling that it does not know, …
-        return None
-    return pixels
-
-
-def _fits(out: Pixels | None, shape: Shape) -> bool:
-    return out is not None and out.shape == shape and out.flags.c_contiguous
+        if colours in _ALIKE and height * width <= min(most, _MOST_PIXELS):
+            pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory((height, width, 3)))
+            return pixels
+    return None
 
 
 def _decodes_alike(header: JpegHeader, view: memoryview) -> bool:
@@ -259,14 +243,12 @@ def _decodes_alike(header: JpegHeader, view: memoryview) -> bool:
 def plain_size(data: Pixels) -> tuple[int, int] | None:
     """Return (width, height) of a JPEG (n,) uint8 that needs no turning; None for data that this is
     not for."""
-    try:
+    with _leaving_faults():
         header = jpeg_header(data.data)
-        if header is None or not header.plain:
-            return None
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-    except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
-        return None
-    return width, height
+        if header is not None and header.plain:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+            return width, height
+    return None
 
 
 def decode_lossless(data: bytes, pixels: int) -> Pixels:

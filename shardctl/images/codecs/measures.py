@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import io
 import math
+from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from shardctl.images.codecs.image import Opened, png_metadata
+from shardctl.images.geometry import Flags, Values
 
 MEASURED_SIDE = 256
 """Short side, in pixels, at which sharpness and contrast are measured: they depend on the size of
@@ -43,17 +44,9 @@ _EXIF_BLOCK, _DATE_TIME, _DATE_TIME_ORIGINAL = 0x8769, 0x0132, 0x9003
 picture was taken."""
 
 
-def _cosines() -> npt.NDArray[np.int64]:
-    """Return the first rows of the matrix of a discrete cosine transform, in whole numbers: (8, 32)
-    int64."""
-    row, column = np.arange(_LOW)[:, None], np.arange(_GRID)[None, :]
-    cosines: npt.NDArray[np.int64] = np.rint(
-        np.cos(np.pi * (2 * column + 1) * row / (2 * _GRID)) * _SCALE
-    ).astype(np.int64)
-    return cosines
-
-
-_COSINES = _cosines()
+_ROW, _COLUMN = np.arange(_LOW)[:, None], np.arange(_GRID)[None, :]
+_COSINES = np.rint(np.cos(np.pi * (2 * _COLUMN + 1) * _ROW / (2 * _GRID)) * _SCALE).astype(np.int64)
+"""The first rows of the matrix of a discrete cosine transform, in whole numbers: (8, 32)."""
 
 
 def blur_score(picture: Image.Image) -> float:
@@ -109,27 +102,19 @@ def taken_at(opened: Opened) -> datetime | None:
         dates = exif.get_ifd(_EXIF_BLOCK).get(_DATE_TIME_ORIGINAL), exif.get(_DATE_TIME)
     except Exception:  # noqa: BLE001 - a damaged EXIF block says nothing, whatever it makes its reader raise
         return None
-    return next((date for date in map(_date, dates) if date is not None), None)
+    for date in dates:
+        text = date.decode("ascii", "replace") if isinstance(date, bytes) else str(date)
+        with suppress(ValueError):
+            return datetime.strptime(text.strip("\0 "), "%Y:%m:%d %H:%M:%S")
+    return None
 
 
-def _variance(values: npt.NDArray[Any]) -> float:
+def _variance(values: Values) -> float:
     """Return the variance of whole numbers up to 2^15: from exact sums, in a quarter of the time of
     numpy's own."""
-    total, squares = (
-        int(values.sum(dtype=np.int64)),
-        int(np.square(values, dtype=np.int32).sum(dtype=np.int64)),
-    )
+    total = int(values.sum(dtype=np.int64))
+    squares = int(np.square(values, dtype=np.int32).sum(dtype=np.int64))
     return (squares - total * total / values.size) / values.size
-
-
-def _date(value: Any) -> datetime | None:
-    text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
-    if not isinstance(text, str):
-        return None
-    try:
-        return datetime.strptime(text.strip("\0 "), "%Y:%m:%d %H:%M:%S")
-    except ValueError:
-        return None
 
 
 def _measured_grey(picture: Image.Image) -> npt.NDArray[np.uint8]:
@@ -146,6 +131,6 @@ def _grey(picture: Image.Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     return np.asarray(grey if grey.size == size else grey.resize(size, Image.Resampling.BILINEAR))
 
 
-def _packed(bits: npt.NDArray[np.bool_]) -> int:
+def _packed(bits: Flags) -> int:
     """Return 8 x 8 bits as a number, the first one as its highest bit."""
     return int.from_bytes(np.packbits(bits).tobytes(), "big")

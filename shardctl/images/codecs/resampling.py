@@ -15,13 +15,12 @@ import numpy.typing as npt
 from PIL import Image, _imaging
 
 from shardctl.images.geometry import (
-    Box,
     Displacement,
-    Matrix,
     Pad,
     Patch,
     Size,
     Stage,
+    Values,
     View,
     Warp,
     apply,
@@ -48,13 +47,12 @@ _FLIPS = {
     (True, True): Image.Transpose.ROTATE_180,
 }
 
-Values = npt.NDArray[Any]
-
+Pixels = npt.NDArray[np.uint8]
 Field = npt.NDArray[np.float32]
 """(height, width) float32: a number for each pixel."""
 
 
-def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
+def pixels_of(image: Image.Image) -> Pixels:
     """Return the pixels of an RGB image, (height, width, 3) uint8. They must not be changed.
 
     By Pillow's own encoder, in one piece: `np.asarray` has it make pieces of 64 KiB, and joins
@@ -67,9 +65,9 @@ def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
         encoder.setimage(image.im, (0, 0, width, height))
         _, state, data = encoder.encode(3 * width * height)
         if state == _COMPLETE:
-            packed: npt.NDArray[np.uint8] = np.ndarray((height, width, 3), np.uint8, data)
+            packed: Pixels = np.ndarray((height, width, 3), np.uint8, data)
             return packed
-    pixels: npt.NDArray[np.uint8] = np.asarray(image)
+    pixels: Pixels = np.asarray(image)
     return pixels
 
 
@@ -106,7 +104,11 @@ def least_scale(stage: View | Warp, margin: float) -> tuple[float, float]:
 
 
 def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
-    box = _box_in_pixels(view.box, image.size, size)
+    """Return what a view shows of the reduced image of one of `size`."""
+    left, top, right, bottom = view.box
+    (width, height), x, y = image.size, image.width / size[0], image.height / size[1]
+    # within the image: the rounding of a scale may carry a box past the edge by a hair
+    box = max(left * x, 0.0), max(top * y, 0.0), min(right * x, width), min(bottom * y, height)
     whole = (round(box[0]), round(box[1]), round(box[2]), round(box[3]))
     if box == whole and view.size == (whole[2] - whole[0], whole[3] - whole[1]):
         image = image if view.size == image.size else image.crop(whole)
@@ -116,48 +118,32 @@ def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _box_in_pixels(box: Box, have: Size, size: Size) -> Box:
-    """Return a box of an image of `size` in the pixels of the reduced one, which is `have`
-    large."""
-    x, y = have[0] / size[0], have[1] / size[1]
-    # Within the image: the rounding of a scale may carry a box past the edge by a hair.
-    return (
-        max(box[0] * x, 0.0),
-        max(box[1] * y, 0.0),
-        min(box[2] * x, have[0]),
-        min(box[3] * y, have[1]),
-    )
-
-
 def _warped(image: Image.Image, warp: Warp, size: Size) -> Image.Image:
-    source = _warp_source(warp, image.size, size)
-    if source is None:
-        return Image.new("RGB", warp.size, warp.fill)
-    view, to_view = source
-    if view is not None:
-        image = _viewed(image, view, size)
+    """Interpolate what a warp takes of the reduced image of one of `size`. Where the map shrinks,
+    that is reduced before, as warps read four pixels at most."""
+    view, to_view = warp.view, warp.inverse_matrix
+    if not view.is_whole(image.size) or (not warp.nearest and warp.density > WARP_DENSITY):
+        needed = _needed(warp)
+        if needed is None:
+            return Image.new("RGB", warp.size, warp.fill)
+        part = view.cropped(needed[0], needed[1], needed[2] - needed[0], needed[3] - needed[1])
+        # as many pixels as a warp of this density should have, and no more than there are
+        left, top, right, bottom = part.box
+        sides = []
+        for side, reach in ((0, right - left), (1, bottom - top)):
+            wanted = part.size[side] * WARP_DENSITY / warp.density
+            there = reach * image.size[side] / size[side]
+            sides.append(max(1, math.ceil(min(wanted, there))))
+        shrunk = scaling(sides[0] / part.size[0], sides[1] / part.size[1])
+        to_view = shrunk @ moving(-needed[0], -needed[1]) @ to_view
+        image = _viewed(image, part.scaled((sides[0], sides[1])), size)
     filter_ = Image.Resampling.NEAREST if warp.nearest else Image.Resampling.BILINEAR
-    return image.transform(warp.size, *_pillow_map(to_view), resample=filter_, fillcolor=warp.fill)
-
-
-def _warp_source(warp: Warp, have: Size, size: Size) -> tuple[View | None, Matrix] | None:
-    """Return what a warp interpolates: a view of the image, None for all of it, and the map from
-    the output to that.
-
-    Where the map shrinks, the view is one that is reduced, as warps read four pixels at most. The
-    image is `have` large, and the warp is for one of `size`. None: the warp takes nothing of the
-    image.
-    """
-    view = warp.view
-    if view.is_whole(have) and (warp.nearest or warp.density <= WARP_DENSITY):
-        return None, warp.inverse_matrix
-    needed = _needed(warp)
-    if needed is None:
-        return None
-    part = view.cropped(needed[0], needed[1], needed[2] - needed[0], needed[3] - needed[1])
-    reduced = _reduced(part, warp.density, have, size)
-    shrunk = scaling(reduced.size[0] / part.size[0], reduced.size[1] / part.size[1])
-    return reduced, shrunk @ moving(-needed[0], -needed[1]) @ warp.inverse_matrix
+    # Pillow works with corner coordinates, as we do
+    numbers = tuple((to_view / to_view[2, 2]).ravel().tolist())
+    way, count = Image.Transform.PERSPECTIVE, 8
+    if numbers[6:8] == (0.0, 0.0):
+        way, count = Image.Transform.AFFINE, 6
+    return image.transform(warp.size, way, numbers[:count], resample=filter_, fillcolor=warp.fill)
 
 
 def _needed(warp: Warp) -> tuple[int, int, int, int] | None:
@@ -168,36 +154,12 @@ def _needed(warp: Warp) -> tuple[int, int, int, int] | None:
     if not np.isfinite(reached).all():
         return 0, 0, *warp.view.size
     left, top, right, bottom = bounds(reached)
-    inside = (
-        max(0, math.floor(left)),
-        max(0, math.floor(top)),
+    left, top = max(0, math.floor(left)), max(0, math.floor(top))
+    right, bottom = (
         min(warp.view.size[0], math.ceil(right)),
         min(warp.view.size[1], math.ceil(bottom)),
     )
-    return inside if inside[0] < inside[2] and inside[1] < inside[3] else None
-
-
-def _reduced(view: View, density: float, have: Size, size: Size) -> View:
-    """Return a view with as many pixels as a warp of this density should have, and no more than
-    there are."""
-    left, top, right, bottom = view.box
-    sides = []
-    for of_view, of_source in (
-        (view.size[0], (right - left) * have[0] / size[0]),
-        (view.size[1], (bottom - top) * have[1] / size[1]),
-    ):
-        wanted = of_view * WARP_DENSITY / density
-        sides.append(max(1, math.ceil(of_source if wanted >= of_source else wanted)))
-    return view.scaled((sides[0], sides[1]))
-
-
-def _pillow_map(matrix: Matrix) -> tuple[Image.Transform, tuple[float, ...]]:
-    """Return a map from the output to an image as Pillow takes it; it works with corner
-    coordinates, as we do."""
-    numbers = tuple((matrix / matrix[2, 2]).ravel().tolist())
-    if numbers[6:8] == (0.0, 0.0):
-        return Image.Transform.AFFINE, numbers[:6]
-    return Image.Transform.PERSPECTIVE, numbers[:8]
+    return (left, top, right, bottom) if left < right and top < bottom else None
 
 
 def _displaced(image: Image.Image, stage: Displacement) -> Image.Image:
@@ -211,24 +173,22 @@ def _displaced(image: Image.Image, stage: Displacement) -> Image.Image:
         return Image.fromarray(_taken(pixels, np.floor(y + 0.5), np.floor(x + 0.5), stage.fill))
     left, top = np.floor(x), np.floor(y)
     across, down = (x - left)[..., None], (y - top)[..., None]
-    corners_ = [[_taken(pixels, top + i, left + j, stage.fill) for j in (0, 1)] for i in (0, 1)]
-    upper = corners_[0][0] * (1 - across) + corners_[0][1] * across
-    lower = corners_[1][0] * (1 - across) + corners_[1][1] * across
+    upper, lower = (
+        _taken(pixels, top + more, left, stage.fill) * (1 - across)
+        + _taken(pixels, top + more, left + 1, stage.fill) * across
+        for more in (0, 1)
+    )
     return Image.fromarray((upper * (1 - down) + lower * down + 0.5).astype(np.uint8))
 
 
-def _taken(
-    values: Values, rows: npt.NDArray[np.float32], columns: npt.NDArray[np.float32], fill: Any
-) -> Values:
+def _taken(values: Values, rows: Values, columns: Values, fill: Any) -> Values:
     """Return the values at whole places, and `fill` where these lie outside."""
     height, width = values.shape[:2]
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    taken = values[
-        np.where(inside, rows, 0).astype(np.intp), np.where(inside, columns, 0).astype(np.intp)
-    ]
+    rows, columns = (np.where(inside, each, 0).astype(np.intp) for each in (rows, columns))
+    taken: Values = values[rows, columns]
     taken[~inside] = fill
-    result: Values = taken
-    return result
+    return taken
 
 
 def smoothed(field: Field, sigma: float) -> Field:
@@ -241,16 +201,11 @@ def _smoothed_along(field: Field, sigma: float, axis: int) -> Field:
     heights = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
     weights: Field = (heights / heights.sum()).astype(np.float32)
     # One mirror may be too short for the kernel: np.pad mirrors as often as it takes.
-    padded = np.pad(
-        field,
-        [(half, half) if each == axis else (0, 0) for each in range(2)],
-        "reflect" if length > 1 else "edge",
-    )
+    around = [(half, half) if each == axis else (0, 0) for each in range(2)]
+    padded = np.moveaxis(np.pad(field, around, "reflect" if length > 1 else "edge"), axis, 0)
     blurred = np.zeros_like(field)
     for place, weight in enumerate(weights):
-        blurred += weight * (
-            padded[place : place + length] if axis == 0 else padded[:, place : place + length]
-        )
+        blurred += np.moveaxis(weight * padded[place : place + length], 0, axis)
     return blurred
 
 
@@ -258,10 +213,8 @@ def resampled_mask(values: Values, stage: Stage, fill: int) -> Values:
     """Return what a stage makes of a mask (height, width) of any type: the nearest number, `fill`
     where there is none."""
     if isinstance(stage, Pad):
-        canvas = np.full((stage.size[1], stage.size[0]), fill, values.dtype)
-        canvas[
-            stage.top : stage.top + values.shape[0], stage.left : stage.left + values.shape[1]
-        ] = values
+        canvas = np.full(stage.size[::-1], fill, values.dtype)
+        canvas[stage.top :, stage.left :][: values.shape[0], : values.shape[1]] = values
         return canvas
     if isinstance(stage, View):
         seen: Values = values[np.ix_(*_nearest(stage))]
@@ -281,7 +234,7 @@ def patch_mover(stage: Stage) -> Callable[[Patch], Patch]:
     return lambda patch: patch.gathered(*places)
 
 
-def _nearest(view: View) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _nearest(view: View) -> tuple[Values, Values]:
     """Return the rows and columns of the source that are nearest to the pixels of a view."""
     left, top, right, bottom = view.box
     columns = _places(left, right, view.size[0])
@@ -289,18 +242,18 @@ def _nearest(view: View) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     return rows[::-1] if view.vflip else rows, columns[::-1] if view.flip else columns
 
 
-def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
+def _places(start: float, end: float, count: int) -> Values:
     # without a rounding that could take the pixel beside the nearest one
     if start == int(start) and end == int(end):
         return int(start) + (2 * np.arange(count, dtype=np.intp) + 1) * int(end - start) // (
             2 * count
         )
     centres = start + (np.arange(count) + 0.5) * ((end - start) / count)
-    places: npt.NDArray[np.intp] = np.floor(centres + _ROUNDING).astype(np.intp)
+    places: Values = np.floor(centres + _ROUNDING).astype(np.intp)
     return places
 
 
-def _nearest_anywhere(stage: Warp | Displacement) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _nearest_anywhere(stage: Warp | Displacement) -> tuple[Values, Values]:
     """Return the row and the column of the source that is nearest to each pixel, -1 where there is
     none."""
     if isinstance(stage, Displacement):

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.images.codecs import rle
-from shardctl.images.geometry import Patch
+from shardctl.images.geometry import Counts, Flags, Patch, Values
 
 MOST_GROUPS = 8
 """Groups of five bits of one length: 40 bits are more pixels than an image may have."""
@@ -24,7 +23,7 @@ _FIRST = 48
 """The byte that stands for a group of zeros."""
 
 
-def compress(runs: Sequence[int] | npt.NDArray[np.int64]) -> bytes:
+def compress(runs: Sequence[int] | Counts) -> bytes:
     """Return the lengths of runs as COCO's compressed bytes."""
     lengths = np.asarray(runs, np.int64)
     left = lengths.copy()
@@ -42,7 +41,7 @@ def compress(runs: Sequence[int] | npt.NDArray[np.int64]) -> bytes:
     return groups[written].tobytes()
 
 
-def decompress(counts: bytes) -> npt.NDArray[np.int64]:
+def decompress(counts: bytes) -> Counts:
     """Return the lengths of the runs, (n,) int64. Raises ValueError for bytes that COCO's
     compression does not give."""
     codes = np.frombuffer(counts, np.uint8).astype(np.int64) - _FIRST
@@ -68,7 +67,7 @@ def decompress(counts: bytes) -> npt.NDArray[np.int64]:
     return runs
 
 
-def decode(counts: bytes, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def decode(counts: bytes, size: tuple[int, int]) -> Flags:
     """Return the mask of an object, (height, width) bool; `size` is (height, width).
 
     Raises ValueError if the bytes are no compressed runs, or their runs do not fill the size.
@@ -84,40 +83,36 @@ def decode_patch(counts: bytes, size: tuple[int, int]) -> Patch:
         raise ValueError(
             f"its runs have {int(runs.sum())} pixels, and {width}x{height} are {width * height}"
         )
-    ends = np.cumsum(runs)
-    # Of each run of ones: where it begins, and its last pixel.
-    first, last = (places[1::2][runs[1::2] > 0] for places in (ends - runs, ends - 1))
-    if not len(first):
-        return Patch(np.zeros((0, 0), bool), 0, 0, size)
-    (begins, top), (stops, bottom) = np.divmod(first, height), np.divmod(last, height)
-    high, low = (0, height) if (begins != stops).any() else (int(top.min()), int(bottom.max()) + 1)
-    left, rows, columns = int(begins[0]), low - high, int(stops[-1] - begins[0]) + 1
-    bounds = np.stack(
-        [(begins - left) * rows + top - high, (stops - left) * rows + bottom - high + 1], axis=1
-    ).ravel()
-    lengths = np.diff(bounds, prepend=0, append=rows * columns)
+    across, down, (left, high, columns, rows) = _ones(runs, height)
+    # in the pixels of the patch, column after column
+    places: Values = (across - left) * rows + down - high + [0, 1]
+    lengths = np.diff(places.ravel(), prepend=0, append=rows * columns)
     pixels = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths).reshape(columns, rows).T
     return Patch(pixels, high, left, size)
+
+
+def _ones(runs: Counts, height: int) -> tuple[Counts, Counts, tuple[int, int, int, int]]:
+    """Return the columns and the rows of the first and the last pixel of each run of ones, (n, 2)
+    each, and the smallest box around them, x, y, width and height: four zeros without ones."""
+    after = np.cumsum(runs)
+    ends = np.stack([after - runs, after - 1], axis=1)[1::2][runs[1::2] > 0]
+    across, down = np.divmod(ends, height)
+    if not len(ends):
+        return across, down, (0, 0, 0, 0)
+    left, right = int(across[0, 0]), int(across[-1, 1])
+    # a run that goes on in the next column has the last pixel of one and the first of the other
+    whole = (across[:, 0] != across[:, 1]).any()
+    high, low = (0, height) if whole else (int(down.min()), int(down.max()) + 1)
+    return across, down, (left, high, right - left + 1, low - high)
 
 
 def box(counts: bytes, height: int) -> list[float]:
     """Return the smallest box around a mask, x, y, width and height; four zeros for one without
     ones. Raises ValueError."""
-    runs = decompress(counts)
-    ends = np.cumsum(runs)
-    first, last = (ends - runs)[1::2], ends[1::2] - 1
-    there = first <= last
-    if not there.any():
-        return [0, 0, 0, 0]
-    (left, top), (right, bottom) = np.divmod(first[there], height), np.divmod(last[there], height)
-    # a run that goes on in the next column has the last pixel of one and the first of the other
-    if (left < right).any():
-        top, bottom = np.zeros(1, int), np.full(1, height - 1)
-    low, high = int(top.min()), int(bottom.max())
-    return [int(left[0]), low, int(right[-1] - left[0]) + 1, high - low + 1]
+    return list(_ones(decompress(counts), height)[2])
 
 
-def encode(mask: npt.NDArray[np.bool_]) -> bytes:
+def encode(mask: Flags) -> bytes:
     """Return the compressed runs of a mask, (height, width) bool."""
     return encode_patch(Patch.of(np.asarray(mask, bool)))
 
@@ -152,45 +147,41 @@ def object_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> npt.NDArr
                     f"a mask of {width}x{height} is not of the size of its image, "
                     f"{size[1]}x{size[0]}"
                 )
-            masks[place] |= rle.decode(runs[place]["counts"], size)
+            masks[place] |= decode(runs[place]["counts"], size)
         if every is not None:
             masks[place] |= inside(every[place], size)
     return masks
 
 
-def inside(polygons: Iterable[Any], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def inside(polygons: Iterable[Any], size: tuple[int, int]) -> Flags:
     """Return which pixels of an image (height, width) have their centre in one of the polygons (x,
     y, x, y, … from the corner).
 
     A place that a polygon goes around twice is outside of it, as in SVG's rule `evenodd`.
     """
+    height, width = size
     covered = np.zeros(size, bool)
     for polygon in polygons:
         points = np.asarray(polygon, np.float64).reshape(-1, 2)
-        if len(points) >= 3:
-            covered |= _inside(points, size)
+        if len(points) < 3:
+            continue
+        (x, y), (next_x, next_y) = points.T, np.roll(points, -1, axis=0).T
+        # The rows that each edge crosses: those whose centre is at its upper end or below it, and
+        # above its lower end.
+        first, last = (
+            np.clip(np.ceil(end - 0.5), 0, height).astype(np.int64)
+            for end in (np.minimum(y, next_y), np.maximum(y, next_y))
+        )
+        crossed = last - first
+        edges = np.repeat(np.arange(len(x)), crossed)
+        before = np.repeat(np.cumsum(crossed) - crossed - first, crossed)
+        rows = np.arange(int(crossed.sum())) - before
+        share = (rows + 0.5 - y[edges]) / (next_y - y)[edges]
+        at = x[edges] + share * (next_x - x)[edges]
+        # All pixels from the first one whose centre is right of the crossing on change from outside
+        # to inside, or back.
+        columns = np.clip(np.ceil(at - 0.5), 0, width).astype(np.int64)
+        changes = np.bincount(rows * (width + 1) + columns, minlength=height * (width + 1))
+        within = np.cumsum(changes.reshape(height, width + 1), axis=1)[:, :width]
+        covered |= within % 2 == 1
     return covered
-
-
-def _inside(points: npt.NDArray[np.float64], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return which pixels have their centre in one polygon (n, 2)."""
-    height, width = size
-    x, y = points.T
-    next_x, next_y = np.roll(x, -1), np.roll(y, -1)
-    # The rows that each edge crosses: those whose centre is at its upper end or below it, and above
-    # its lower end.
-    first = np.clip(np.ceil(np.minimum(y, next_y) - 0.5), 0, height).astype(np.int64)
-    last = np.clip(np.ceil(np.maximum(y, next_y) - 0.5), 0, height).astype(np.int64)
-    crossed = last - first
-    edges = np.repeat(np.arange(len(x)), crossed)
-    rows = np.arange(int(crossed.sum())) - np.repeat(np.cumsum(crossed) - crossed - first, crossed)
-    share = (rows + 0.5 - y[edges]) / (next_y - y)[edges]
-    at = x[edges] + share * (next_x - x)[edges]
-    # All pixels from the first one whose centre is right of the crossing on change from outside to
-    # inside, or back.
-    columns = np.clip(np.ceil(at - 0.5), 0, width).astype(np.int64)
-    changes = np.bincount(rows * (width + 1) + columns, minlength=height * (width + 1)).reshape(
-        height, width + 1
-    )
-    found: npt.NDArray[np.bool_] = np.cumsum(changes, axis=1)[:, :width] % 2 == 1
-    return found

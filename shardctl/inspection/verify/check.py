@@ -1,5 +1,4 @@
-"""The protocol of a check of shards: it looks at intact blocks, one after the other, and then says
-what is wrong with samples.
+"""What a check of shards gets, a shard and its intact blocks, and what it yields: faults.
 
 A check knows nothing of findings, nor of whether the shard has a dataset: so one check serves both
 kinds of `verify`.
@@ -7,10 +6,8 @@ kinds of `verify`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +18,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
+from shardctl.system.folders import hash_file
 from shardctl.system.processes.worker_state import WorkerProgress
 
 
@@ -113,13 +111,20 @@ class Shard:
     without its dataset.
 
     `progress` is where a check tells which sample it works on, if that may end its process. `fatal`
-    has the samples that did, as the check counts them, each with what happened.
+    has the samples that did, as the check counts them, each with what happened. `keys` are the
+    intact blocks that were seen so far, with no columns but the key and the variant.
     """
 
     reader: ShardReader
     record: ShardRecord | None
     progress: WorkerProgress
     fatal: dict[int, str]
+    keys: list[Block] = field(default_factory=list)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of its file. Raises OSError if the system cannot read it."""
+        return hash_file(self.reader.folder, self.reader.name)
 
     @cached_property
     def roles(self) -> Roles:
@@ -140,12 +145,6 @@ class Block:
     number: int
     first: int
     data: pa.RecordBatch
-
-    def with_columns(self, names: Collection[str]) -> Block:
-        """Return the same block with those of its columns that have these names."""
-        return replace(
-            self, data=self.data.select([name for name in self.data.schema.names if name in names])
-        )
 
     def fault(self, row: int, kind: str, message: str) -> Fault:
         """Return what is wrong with the sample in a row of this block."""
@@ -169,50 +168,3 @@ class Fault:
     block: int | None = None
     row: int | None = None
     key: str | None = None
-
-
-class Check(Protocol):
-    """A check of one shard. It is made anew for each."""
-
-    def look(self, block: Block) -> None:
-        """Look at the next block. They come in their order, and only intact ones."""
-
-    def faults(self) -> Iterable[Fault]:
-        """Return what is wrong. Asked once, after the last block, and only if all blocks are
-        intact.
-
-        Raises OSError for a file that the system cannot read.
-        """
-
-
-CheckOf = Callable[[Shard], Check]
-"""Makes the check of one shard."""
-
-
-class _Found:
-    """The check that finds its faults in one block at a time, or without a look at the samples."""
-
-    def __init__(
-        self,
-        shard: Shard,
-        in_block: Callable[[Shard, Block], Iterable[Fault]] = lambda shard, block: (),
-        in_shard: Callable[[Shard], Iterable[Fault]] = lambda shard: (),
-    ) -> None:
-        self._shard, self._in_block, self._in_shard = shard, in_block, in_shard
-        self._found: list[Fault] = []
-
-    def look(self, block: Block) -> None:
-        self._found += self._in_block(self._shard, block)
-
-    def faults(self) -> Iterable[Fault]:
-        return (*self._found, *self._in_shard(self._shard))
-
-
-def by_block(find: Callable[[Shard, Block], Iterable[Fault]]) -> CheckOf:
-    """Return the check that finds its faults in one block at a time."""
-    return lambda shard: _Found(shard, in_block=find)
-
-
-def without_blocks(find: Callable[[Shard], Iterable[Fault]]) -> CheckOf:
-    """Return the check that finds its faults without a look at the samples."""
-    return lambda shard: _Found(shard, in_shard=find)

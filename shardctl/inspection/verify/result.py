@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shardctl.system.report import (
@@ -91,16 +91,16 @@ def unreadable(name: str, fault: OSError, remedy: str, shard: str | None = None)
 
 
 def reading(
-    missing: Finding, name: str, remedy: str, findings: Iterator[Finding]
-) -> Iterator[Finding]:
-    """Pass on the findings of a check that reads the file `name`. One that cannot be read, or is
+    missing: Finding, name: str, remedy: str, check: Callable[[], Iterable[Finding]]
+) -> list[Finding]:
+    """Return the findings of a check that reads the file `name`. One that cannot be read, or is
     gone by now, is a finding."""
     try:
-        yield from findings
+        return list(check())
     except FileNotFoundError:
-        yield missing
+        return [missing]
     except OSError as fault:
-        yield unreadable(name, fault, remedy, missing.shard)
+        return [unreadable(name, fault, remedy, missing.shard)]
 
 
 LEVELS = ("quick", "full", "deep")

@@ -1,9 +1,8 @@
-"""The checks of shards, and their table: a new check is a function or a class, and a row."""
+"""The checks of shards, and their table: a new check is a function, and a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import Indices
-from shardctl.format.dataset_tables import MOST
+from shardctl.format.dataset_tables import MOST, ShardUnits
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
 from shardctl.format.roles import Image, Mask, Roles, Tokens
@@ -28,191 +27,136 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.inspection.verify.check import (
-    Block,
-    CheckOf,
-    Fault,
-    Provenance,
-    Shard,
-    by_block,
-    without_blocks,
-)
+from shardctl.inspection.verify.check import Block, Fault, Provenance, Shard
 from shardctl.inspection.verify.result import CONVERT_AGAIN, REBUILD
-from shardctl.system.folders import hash_file
 from shardctl.system.text import counted
 
 
-class KeyCheck:
-    """The keys of one shard. They are kept up to the last block: what is wrong may be that a key
-    comes again."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._provenance = None if shard.record is None else shard.record.provenance
-        self._blocks: list[Block] = []
-
-    def look(self, block: Block) -> None:
-        """Keep the keys of a block."""
-        if self._provenance is not None:
-            self._blocks.append(block.with_columns({"key", "variant"}))
-
-    def faults(self) -> Iterator[Fault]:
-        """Yield the first key that is not the one of the plan."""
-        if self._provenance is None:
-            return
-        wrong = PlannedKeys(self._provenance).first_wrong([block.data for block in self._blocks])
-        if wrong is not None:
-            row, key = wrong
-            block = next(each for each in self._blocks if row < each.first + each.data.num_rows)
-            what = f"its row {row} has the key {key!r}, {PLAN} has another key for it"
-            yield Fault("keys-differ", f"{what}; {REBUILD}", block.number, row)
+def wrong_keys(shard: Shard) -> Iterator[Fault]:
+    """Yield the first key of a shard that is not the one of the plan."""
+    provenance = None if shard.record is None else shard.record.provenance
+    if provenance is None:
+        return
+    wrong = first_wrong_key(provenance, [block.data for block in shard.keys])
+    if wrong is not None:
+        block = next(each for each in shard.keys if wrong < each.first + each.data.num_rows)
+        key = block.data.column("key")[wrong - block.first].as_py()
+        what = f"its row {wrong} has the key {key!r}, {PLAN} has another key for it"
+        yield Fault("keys-differ", f"{what}; {REBUILD}", block.number, wrong)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of a shard as their keys say it, (n,) int64 each.
+def first_wrong_key(provenance: Provenance, blocks: Sequence[pa.RecordBatch]) -> int | None:
+    """Return the first row of a shard that is not of a record that the plan gives it; None if there
+    is none.
 
-    `record` is the number of a record, 0 where a file is one record. `unit` is the place of a
-    unit, -1 where no unit of the shard has it.
+    `blocks` are all blocks of the shard, with the columns `key` and, if there are variants,
+    `variant`.
     """
+    units = provenance.units
+    if not len(units) or provenance.tells_no_keys:
+        return None  # samples that shardctl.write wrote are of no unit
+    records_of = _in_order if units.in_order else _mixed
+    first, parts = 0, [np.empty((3, 0), np.int64)]
+    for block in blocks:
+        if block.column("key").type != pa.string():
+            return first
+        place, record, right = records_of(provenance, first, block)
+        variant = _variant(provenance, block)
+        right = right & (variant >= 0)
+        if not provenance.by_functions:
+            right &= variant < provenance.samples_per_record
+        if not right.all():
+            return first + int(np.argmin(right))
+        parts.append(np.stack([place, record, variant]))
+        first += block.num_rows
+    return _first_repeated(units, np.concatenate(parts, axis=1))
 
-    unit: Indices
-    record: Indices
-    variant: Indices
+
+def _in_order(
+    provenance: Provenance, first: int, block: pa.RecordBatch
+) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
+    """Return the units (their places) and the records that rows are of, and whether their keys say
+    so, (n,) each. The rows have the order of the units."""
+    import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
+
+    units, keys = provenance.units, block.column("key")
+    places = units.places_in_order(first + np.arange(len(keys)))
+    paths = provenance.stored.paths_of(units.file[places])
+    begins = units.first[places]
+    whole = begins == 0
+    record = np.where(whole, 0, number_at_end(keys))
+    expected = pc.if_else(pa.array(whole), paths, _keys(paths, record))
+    right = whole | ((begins <= record) & (record < begins + units.records[places]))
+    return places, record, right & _equal(keys, expected)
 
 
-class PlannedKeys:
-    """The keys that the plan gives the rows of one shard."""
+def _mixed(
+    provenance: Provenance, first: int, block: pa.RecordBatch
+) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
+    """Return the same of rows that were mixed with those of other units: all of files of many
+    records."""
+    import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
 
-    def __init__(self, provenance: Provenance) -> None:
-        self._provenance, self._stored, self._units = (
-            provenance,
-            provenance.stored,
-            provenance.units,
-        )
-        self._numbered = "variant" in dict(provenance.stored.manifest.schema)
+    units, keys = provenance.units, block.column("key")
+    record = number_at_end(keys)
+    files = np.unique(units.file)
+    paths = pc.replace_substring_regex(keys, pattern="#[0-9]+$", replacement="")
+    found = (
+        pc.index_in(paths, value_set=provenance.stored.paths_of(files))
+        .fill_null(-1)
+        .to_numpy(zero_copy_only=False)
+    )
+    order = np.lexsort((units.first, units.file))
+    span = int((units.first + units.records).max()) + 1
+    if span * len(files) >= MOST:
+        return record, record, np.zeros(len(keys), bool)
+    starts = np.searchsorted(files, units.file[order]) * span + units.first[order]
+    inside = np.minimum(record, span - 1)
+    at = np.searchsorted(starts, found.astype(np.int64) * span + inside, side="right") - 1
+    places = order[np.maximum(at, 0)]
+    begins, row = units.first[places], first + np.arange(len(keys))
+    starts_at, stops_at = units.bounds
+    right = (
+        (at >= 0)
+        & (found >= 0)
+        & (units.file[places] == files[np.maximum(found, 0)])
+        & (begins > 0)
+        & (begins <= record)
+        & (record < begins + units.records[places])
+        & _equal(keys, _keys(paths, record))
+        & (starts_at[places] <= row)
+        & (row < stops_at[places])
+    )
+    return places, record, right
 
-    def first_wrong(self, blocks: Sequence[pa.RecordBatch]) -> tuple[int, str | None] | None:
-        """Return the first row, and its key, that is not of a record that the plan gives it; None
-        if there is none.
 
-        `blocks` are all blocks of the shard, with the columns `key` and, if there are variants,
-        `variant`.
-        """
-        if not len(self._units) or self._provenance.tells_no_keys:
-            return None  # samples that shardctl.write wrote are of no unit
-        in_order = self._units.in_order
-        parts = []
-        first = 0
-        for block in blocks:
-            keys = block.column("key")
-            if keys.type != pa.string() or keys.null_count:
-                return first, None
-            parts.append(self._in_order(first, block) if in_order else self._mixed(first, block))
-            wrong = np.flatnonzero(parts[-1].unit < 0)
-            if len(wrong):
-                return first + int(wrong[0]), keys[int(wrong[0])].as_py()
-            first += block.num_rows
-        again = self._first_repeated(parts)
-        return None if again is None else (again, _key_at(blocks, again))
+def _first_repeated(units: ShardUnits, rows: Indices) -> int | None:
+    """Return the first row of a record that an earlier row has, or that is behind a later record of
+    its unit. `rows` (3, n) are the units, records and variants.
 
-    def _in_order(self, first: int, block: pa.RecordBatch) -> _Rows:
-        """Read the keys of rows that have the order of the units."""
-        import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
+    Where rows were mixed, also the first row of a unit that has more rows than the plan says.
+    """
+    unit, record, variant = rows
+    order = np.arange(len(unit)) if units.in_order else np.lexsort((variant, record, unit))
+    unit, record, variant = rows[:, order]
+    behind = (record[1:] < record[:-1]) | (
+        (record[1:] == record[:-1]) & (variant[1:] <= variant[:-1])
+    )
+    wrong = np.flatnonzero((unit[1:] == unit[:-1]) & behind)
+    if len(wrong):
+        return int(order[wrong + 1].min())
+    more = np.bincount(unit, minlength=len(units)) != units.samples
+    return int(order[more[unit]].min()) if len(unit) and more.any() else None
 
-        units, keys = self._units, block.column("key")
-        places = units.places_in_order(first + np.arange(len(keys)))
-        paths = self._stored.paths_of(units.file[places])
-        whole = units.first[places] == 0
-        record = np.where(whole, 0, number_at_end(keys))
-        expected = paths if whole.all() else _keys(paths, record)
-        if whole.any() and not whole.all():
-            expected = pc.if_else(pa.array(whole), paths, expected)
-        right = (
-            _equal(keys, expected)
-            & (units.first[places] <= record)
-            & self._variants_are_right(block)
-        )
-        right &= whole | (record < units.first[places] + units.records[places])
-        return _Rows(np.where(right, places, -1), record, self._variant(block))
 
-    def _mixed(self, first: int, block: pa.RecordBatch) -> _Rows:
-        """Read the keys of rows that were mixed with those of other units: all of files of many
-        records."""
-        import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
-
-        units, keys = self._units, block.column("key")
-        record = number_at_end(keys)
-        files = np.unique(units.file)
-        paths = pc.replace_substring_regex(keys, pattern="#[0-9]+$", replacement="")
-        found = (
-            pc.index_in(paths, value_set=self._stored.paths_of(files))
-            .fill_null(-1)
-            .to_numpy(zero_copy_only=False)
-        )
-        order = np.lexsort((units.first, units.file))
-        span = int((units.first + units.records).max()) + 1
-        if span * len(files) >= MOST:
-            return _Rows(np.full(len(keys), -1), record, self._variant(block))
-        starts = np.searchsorted(files, units.file[order]) * span + units.first[order]
-        inside = np.minimum(record, span - 1)
-        at = np.searchsorted(starts, found.astype(np.int64) * span + inside, side="right") - 1
-        places = order[np.maximum(at, 0)]
-        right = (at >= 0) & (found >= 0) & (units.file[places] == files[np.maximum(found, 0)])
-        right &= (
-            (units.first[places] > 0)
-            & (units.first[places] <= record)
-            & (record < units.first[places] + units.records[places])
-        )
-        right &= _equal(keys, _keys(paths, record)) & self._variants_are_right(block)
-        row = first + np.arange(len(keys))
-        starts_at, stops_at = units.bounds
-        right &= (starts_at[places] <= row) & (row < stops_at[places])
-        return _Rows(np.where(right, places, -1), record, self._variant(block))
-
-    def _first_repeated(self, parts: list[_Rows]) -> int | None:
-        """Return the first row of a record that an earlier row has, or that is behind a later
-        record of its unit.
-
-        Where rows were mixed, also the first row of a unit that has more rows than the plan says.
-        """
-        if not parts:
-            return None
-        unit, record, variant = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("unit", "record", "variant")
-        )
-        order = (
-            np.arange(len(unit)) if self._units.in_order else np.lexsort((variant, record, unit))
-        )
-        unit, record, variant = unit[order], record[order], variant[order]
-        behind = (record[1:] < record[:-1]) | (
-            (record[1:] == record[:-1]) & (variant[1:] <= variant[:-1])
-        )
-        wrong = np.flatnonzero((unit[1:] == unit[:-1]) & behind)
-        if len(wrong):
-            return int(order[wrong + 1].min())
-        more = np.bincount(unit, minlength=len(self._units)) != self._units.samples
-        return int(order[more[unit]].min()) if more.any() else None
-
-    def _variant(self, block: pa.RecordBatch) -> Indices:
-        if not self._numbered or not self._has_variants(block):
-            return np.zeros(block.num_rows, np.int64)
-        return np.from_dlpack(block.column("variant").fill_null(-1)).astype(np.int64)
-
-    def _variants_are_right(self, block: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        if not self._numbered:
-            return np.ones(block.num_rows, bool)
-        variant = self._variant(block)
-        return (
-            (variant >= 0)
-            & (self._provenance.by_functions | (variant < self._provenance.samples_per_record))
-            & self._has_variants(block)
-        )
-
-    def _has_variants(self, block: pa.RecordBatch) -> bool:
-        return "variant" in block.schema.names and bool(
-            pa.types.is_integer(block.schema.field("variant").type)
-        )
+def _variant(provenance: Provenance, block: pa.RecordBatch) -> Indices:
+    """Return the variants of rows, (n,): 0 where there are none, -1 where they are missing."""
+    names = block.schema.names
+    if "variant" not in dict(provenance.stored.manifest.schema):
+        return np.zeros(block.num_rows, np.int64)
+    if "variant" not in names or not pa.types.is_integer(block.schema.field("variant").type):
+        return np.full(block.num_rows, -1)
+    return np.from_dlpack(block.column("variant").fill_null(-1)).astype(np.int64)
 
 
 def number_at_end(keys: pa.Array) -> Indices:
@@ -254,15 +198,6 @@ def _equal(keys: pa.Array, others: pa.Array) -> npt.NDArray[np.bool_]:
         pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
     )
     return equal
-
-
-def _key_at(blocks: Sequence[pa.RecordBatch], row: int) -> str | None:
-    for block in blocks:
-        if row < block.num_rows:
-            key: str | None = block.column("key")[row].as_py()
-            return key
-        row -= block.num_rows
-    return None
 
 
 OTHER_BUILD = (
@@ -500,32 +435,12 @@ def other_facts(shard: Shard) -> Iterator[Fault]:
         )
 
 
-class OtherBytes:
-    """Whether the file has the bytes that were written.
-
-    It is read when the check begins, from its beginning to its end: a disk gives it faster so than
-    as mapped blocks, which are in the page cache then. A cold dataset of 2.6 GiB took 3.5 s the
-    other way round, and takes 2.7 s (2026-11-27).
-    """
-
-    def __init__(self, shard: Shard) -> None:
-        self._record, self._sha256, self._fault = shard.record, "", None
-        if self._record is not None:
-            try:
-                self._sha256 = hash_file(shard.reader.folder, shard.reader.name)
-            except OSError as fault:
-                self._fault = fault
-
-    def look(self, block: Block) -> None:
-        """Leave out the block."""
-
-    def faults(self) -> Iterator[Fault]:
-        """Yield that the bytes are others. Raises OSError if the file cannot be read."""
-        if self._fault is not None:
-            raise self._fault
-        if self._record is not None and self._sha256 != self._record.entry.sha256:
-            what = "its SHA-256 differs, outside the blocks: in the file's own metadata"
-            yield Fault("wrong-checksum", f"{what}; {REBUILD}")
+def other_bytes(shard: Shard) -> Iterator[Fault]:
+    """Yield that the file does not have the bytes that were written. Raises OSError if it cannot be
+    read."""
+    if shard.record is not None and shard.sha256 != shard.record.entry.sha256:
+        what = "its SHA-256 differs, outside the blocks: in the file's own metadata"
+        yield Fault("wrong-checksum", f"{what}; {REBUILD}")
 
 
 def not_plain(shard: Shard, block: Block) -> Iterator[Fault]:
@@ -571,35 +486,17 @@ def _said_plain(shard: Shard) -> dict[str, npt.NDArray[np.bool_] | None]:
 NO_SUCH_CLASS = "no-such-class"
 
 
-class LabelCheck:
-    """The labels of one shard: where classes have names, a label is the number of one.
-
-    They are kept up to the last block, since faults come field by field.
-    """
-
-    def __init__(self, shard: Shard) -> None:
-        self._names = shard.roles.names
-        self._blocks: list[Block] = []
-
-    def look(self, block: Block) -> None:
-        """Keep the labels of a block."""
-        if self._names:
-            self._blocks.append(block.with_columns({"key", *self._names}))
-
-    def faults(self) -> Iterator[Fault]:
-        """Yield every label that is not the number of a class."""
-        for name, classes in self._names.items():
-            if self._blocks and name in self._blocks[0].data.schema.names:
-                yield from _unnamed(name, classes, self._blocks)
-
-
-def _unnamed(name: str, classes: Sequence[str], blocks: list[Block]) -> Iterator[Fault]:
-    for block in blocks:
+def wrong_labels(shard: Shard, block: Block) -> Iterator[Fault]:
+    """Yield every label of a block that is not the number of a class, where classes have names."""
+    for name, classes in shard.roles.names.items():
+        if name not in block.data.schema.names:
+            continue
         labels = block.data.column(name)
         if not pa.types.is_integer(labels.type):
-            what = f"{name} is of type {labels.type}, where classes have numbers"
-            yield block.fault(0, NO_SUCH_CLASS, f"{what}; {CONVERT_AGAIN}")
-            return
+            if block.number == 0:
+                what = f"{name} is of type {labels.type}, where classes have numbers"
+                yield block.fault(0, NO_SUCH_CLASS, f"{what}; {CONVERT_AGAIN}")
+            continue
         values = np.from_dlpack(labels.fill_null(0))
         for row in np.flatnonzero((values < 0) | (values >= len(classes))).tolist():
             what = (
@@ -622,22 +519,24 @@ def wrong_objects(shard: Shard, block: Block) -> Iterator[Fault]:
 
 class ShardCheck(NamedTuple):
     """A row of the table: the lowest level that has the check, the name of what it looks at, and
-    the check."""
+    what finds its faults: in each block, or in the shard once all blocks were seen and are
+    intact."""
 
     level: str
     name: str
-    check: CheckOf
+    in_block: Callable[[Shard, Block], Iterable[Fault]] = lambda shard, block: ()
+    in_shard: Callable[[Shard], Iterable[Fault]] = lambda shard: ()
 
 
 SHARD_CHECKS = (
-    ShardCheck("quick", "record", without_blocks(other_facts)),
-    ShardCheck("full", "SHA-256", OtherBytes),
-    ShardCheck("full", "labels", LabelCheck),
-    ShardCheck("full", "objects", by_block(wrong_objects)),
-    ShardCheck("full", "keys", KeyCheck),
-    ShardCheck("deep", "decoding", by_block(undecodable)),
-    ShardCheck("deep", "plain JPEG", by_block(not_plain)),
-    ShardCheck("deep", "tokens", by_block(wrong_tokens)),
+    ShardCheck("quick", "record", in_shard=other_facts),
+    ShardCheck("full", "SHA-256", in_shard=other_bytes),
+    ShardCheck("full", "labels", wrong_labels),
+    ShardCheck("full", "objects", wrong_objects),
+    ShardCheck("full", "keys", in_shard=wrong_keys),
+    ShardCheck("deep", "decoding", undecodable),
+    ShardCheck("deep", "plain JPEG", not_plain),
+    ShardCheck("deep", "tokens", wrong_tokens),
 )
 """All checks of a shard, in the order of their findings. A level is checked if those before it have
 found nothing.

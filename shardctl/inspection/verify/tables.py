@@ -74,31 +74,25 @@ def check_manifest(folder: Folder) -> tuple[Manifest | None, list[Finding]]:
     return manifest, []
 
 
-def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
+def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> list[Finding]:
     """Compare one of the files beside the shards with what the manifest says of it."""
+    facts = manifest.files[name]
     remedy = BRING_BACK if name in manifest.given_files else MEND
     missing = error(MISSING, f"{name} is missing; {remedy}")
-    if is_regular_file(folder, name):
-        yield from reading(
-            missing, name, remedy, _compare_file(folder, manifest, name, level, remedy)
-        )
-    else:
-        yield missing
 
+    def compare() -> Iterator[Finding]:
+        found = folder.stat(name)
+        if found is not None and found.size != facts.bytes:
+            what = f"{name} has {found.size} bytes, the manifest says {facts.bytes}"
+            yield error("wrong-size", f"{what}; {remedy}")
+        elif level == "quick":
+            folder.read(name, 0, 1)  # for the OSError of a file that may not, or cannot, be read
+        elif hash_file(folder, name) != facts.sha256:
+            yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {remedy}")
 
-def _compare_file(
-    folder: Folder, manifest: Manifest, name: str, level: str, remedy: str
-) -> Iterator[Finding]:
-    facts, found = manifest.files[name], folder.stat(name)
-    if found is not None and found.size != facts.bytes:
-        yield error(
-            "wrong-size",
-            f"{name} has {found.size} bytes, the manifest says {facts.bytes}; {remedy}",
-        )
-    elif level == "quick":
-        folder.read(name, 0, 1)  # for the OSError of a file that may not, or cannot, be read
-    elif hash_file(folder, name) != facts.sha256:
-        yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {remedy}")
+    if not is_regular_file(folder, name):
+        return [missing]
+    return reading(missing, name, remedy, compare)
 
 
 def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError, UsageError, WorkerError, explaining_interrupts
 from shardctl.format.dataset_location import (
-    DatasetFolder,
     DatasetLocation,
     check_unchanged,
     open_location,
@@ -120,11 +119,10 @@ def verify_with(
         open_location(path, "ends" if level == "quick" else "whole", listed=True) as place,
     ):
         refuse_part_of_dataset(place)
-        with CheckPool(
-            place, level, processes or pool_of_checks(1 if place.lone else "auto")
-        ) as pool:
+        pool = processes or pool_of_checks(1 if place.lone else "auto")
+        with closing(pool):
             if place.lone:
-                return _verify_lone_shard(level, pool)
+                return _Verification(place, level, lambda done, total: None, pool).of_lone_shard()
             with counting(progress, "shards", "verifying") as report:
 
                 def on_shard(done: int, total: int) -> None:
@@ -132,44 +130,44 @@ def verify_with(
                     checked = f"{done:,} of {counted(total, 'shard')} were checked"
                     report(done, total)
 
-                return DatasetCheck(place.folder, level, on_shard, pool).run()
+                return _Verification(place, level, on_shard, pool).of_dataset()
 
 
-def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:
-    samples, findings = 0, []
-
-    def on_answer(_: Task, answer: Any) -> None:
-        nonlocal samples, findings
-        samples, found = answer
-        findings = [Finding(**finding) for finding in found]
-
-    pool.run([{"check": "lone shard"}], on_answer, lambda _, crash: findings.append(crash))
-    return result_of(level, 1, samples, findings)
+MOST_KILLS = 4 * FATAL_KILLS
+"""Deaths of processes that were killed from outside at one shard, wherever in it, after which the
+check is given up."""
 
 
-# --- the verification of a dataset: its manifest, the files beside the shards, every shard, and
-# what does not belong to it ---
+class _Verification:
+    """One check of a lone shard, or of everything in the folder of a dataset: its manifest, the
+    files beside the shards, every shard, and what does not belong to it.
 
-
-class DatasetCheck:
-    """One check of everything in the folder of a dataset. `progress` is called with (shards done,
-    shards)."""
+    `progress` is called with (shards done, shards). The processes of `pool` read the files: one
+    that dies of what it reads is a finding.
+    """
 
     def __init__(
         self,
-        folder: DatasetFolder,
+        place: DatasetLocation,
         level: str,
         progress: Callable[[int, int], None],
-        pool: CheckPool,
+        pool: Pool,
     ) -> None:
-        self.folder, self.level, self.progress, self.pool = folder, level, progress, pool
+        self.place, self.level, self.progress, self.pool = place, level, progress, pool
+        self.folder = place.folder
+        self.samples = 0
         self.findings: list[Finding] = []
 
-    def run(self) -> VerifyResult:
-        """Return the result of the check.
+    def of_lone_shard(self) -> VerifyResult:
+        """Check the shard. Raises WorkerError as `_check_all`."""
+        self._check_all([{"check": "lone shard"}])
+        return result_of(self.level, 1, self.samples, self.findings)
+
+    def of_dataset(self) -> VerifyResult:
+        """Check the dataset.
 
         Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as
-        CheckPool.run.
+        `_check_all`.
         """
         manifest, found = check_manifest(self.folder)
         self.findings += found
@@ -185,40 +183,28 @@ class DatasetCheck:
 
     def _check_with(self, manifest: Manifest) -> tuple[int, int]:
         names = sorted(manifest.files)
-        found = dict(
-            zip(
-                names,
-                self._check_all([{"check": "file", "name": name} for name in names]),
-                strict=True,
-            )
-        )
+        of_files = self._check_all([{"check": "file", "name": name} for name in names])
+        found = dict(zip(names, of_files, strict=True))
         broken = {name for name in names if found[name]}
         # Not opened again: the same finding would come twice, and a pipe in the place of a file
         # never answers.
         closed = {
-            name
-            for name in names
-            if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])
+            name for name in names if {each.kind for each in found[name]} & {UNREADABLE, MISSING}
         }
-        wanted = [
+        contents = [
             name
             for name, check in TABLE_CHECKS.items()
-            if self.level != "quick" or check.level == "quick"
+            if (self.level != "quick" or check.level == "quick") and not check.reads & closed
         ]
-        contents = [name for name in wanted if not TABLE_CHECKS[name].reads & closed]
-        wrong = dict(
-            zip(contents, self._check_all([{"check": name} for name in contents]), strict=True)
-        )
+        of_tables = self._check_all([{"check": name} for name in contents])
+        wrong = dict(zip(contents, of_tables, strict=True))
         if SHARDS in broken or wrong[OF_SHARDS]:
             return self._by_checksums(broken), 0
         table = ShardTable(self.folder)
         self._look_for_extra_files({*table.names, *manifest.own_files})
         self._check_update(manifest)
-        use_plan = (
-            self.level != "quick"
-            and not {FILES, PLAN} & broken
-            and not wrong["files"]
-            and not wrong["plan"]
+        use_plan = self.level != "quick" and not (
+            {FILES, PLAN} & broken or wrong["files"] or wrong["plan"]
         )
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
         with self.folder.prefetch(table.names) as note:
@@ -234,16 +220,17 @@ class DatasetCheck:
         with contextlib.suppress(OSError):
             if found is None or found.kind != "file":
                 what = "is missing"
-            elif self.level == "quick" or found.size != facts.bytes:
-                what = "is damaged" if found.size != facts.bytes else ""
+            elif found.size == facts.bytes and (
+                self.level == "quick" or hash_file(self.folder, UPDATE) == facts.sha256
+            ):
+                return
             else:
-                what = "is damaged" if hash_file(self.folder, UPDATE) != facts.sha256 else ""
-        if what:
-            needs = (
-                "the samples are whole, but `convert --update` cannot tell any more which "
-                "inputs have changed"
-            )
-            self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
+                what = "is damaged"
+        needs = (
+            "the samples are whole, but `convert --update` cannot tell any more which "
+            "inputs have changed"
+        )
+        self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
 
     def _check_all(
         self,
@@ -251,23 +238,76 @@ class DatasetCheck:
         progress: Callable[[int, int], None] = lambda done, total: None,
         note: Callable[[int], None] = lambda number: None,
     ) -> list[list[Finding]]:
-        """Run these checks, add their findings in this order, and return those of each. `note` gets
-        the number of each."""
+        """Do these checks, add their findings in this order, and return those of each. `note` gets
+        the number of each.
+
+        What a process did that was killed from outside is done again. Raises WorkerError if that
+        goes on.
+        """
         found: dict[int, list[Finding]] = {}
+        deaths, kills = Deaths(), Counter[int]()
 
         def add(task: Task, findings: list[Finding]) -> None:
             found[task["number"]] = findings
             note(task["number"])
             progress(len(found), len(tasks))
 
-        self.pool.run(
-            tasks,
-            lambda task, answer: add(task, [Finding(**finding) for finding in answer]),
-            lambda task, crash: add(task, [crash]),
+        def answered(task: Task, message: dict[str, Any]) -> None:
+            self.samples, findings = message["done"]
+            add(task, [Finding(**finding) for finding in findings])
+
+        def died(task: Task, death: Death) -> Task | None:
+            number = task["number"]
+            is_fatal = deaths.is_fatal((number, death.place), death)
+            kills[number] += death.from_outside
+            if death.from_outside and (
+                (death.place is None and is_fatal) or kills[number] >= MOST_KILLS
+            ):
+                name = printable(self._name(task))
+                raise WorkerError(
+                    f"{self.place.shown}: the process that checked {name} {death}, "
+                    f"{kills[number]} times, as systems do when memory runs out; free some memory "
+                    "and check again"
+                )
+            if not is_fatal:
+                return task
+            if death.place is not None and death.place not in dict(task["fatal"]):
+                return {**task, "fatal": [*task["fatal"], [death.place, _why_fatal(death)]]}
+            add(task, [self._crash(task, death)])
+            return None
+
+        start = {
+            "folder": to_json(self.folder),
+            "lone": self.place.lone,
+            "level": self.level,
+            "fatal": [],
+        }
+        given = LazySequence(
+            len(tasks), lambda number: {**start, "number": number, **tasks[number]}
         )
+        self.pool.run(given, answered, died)
         ordered = [found.get(number, []) for number in range(len(tasks))]
         self.findings += [finding for of_one in ordered for finding in of_one]
         return ordered
+
+    def _crash(self, task: Task, death: Death) -> Finding:
+        name = self._name(task)
+        what = (
+            "needs more memory than any shard should"
+            if death.out_of_memory
+            else f"the process that read it {death}"
+        )
+        if task["check"] == "shard":
+            return error("crashes-reader", f"{what}; {REBUILD}", name)
+        if task["check"] == "lone shard":
+            return error("crashes-reader", what, name)
+        return error("crashes-reader", f"{name}: {what}; {MEND}")
+
+    def _name(self, task: Task) -> str:
+        """Return the name of what a task checks."""
+        if task["check"] == "shard":
+            return ShardTable(self.folder)[task["shard"]].path
+        return self.place.lone or str(task.get("name", task["check"]))
 
     def _by_checksums(self, checked: set[str]) -> int:
         """Check what can still be checked if the manifest or the table of shards cannot be used,
@@ -303,13 +343,10 @@ class DatasetCheck:
 
         def compare() -> Iterator[Finding]:
             if self.level != "quick" and hash_file(self.folder, name) != sha256:
-                yield error(
-                    "wrong-checksum",
-                    f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}",
-                    shard,
-                )
+                what = f"{name}: its SHA-256 differs from {CHECKSUMS}"
+                yield error("wrong-checksum", f"{what}; {remedy}", shard)
 
-        return list(reading(missing, name, remedy, compare()))
+        return reading(missing, name, remedy, compare)
 
     def _look_for_extra_files(self, listed: set[str]) -> None:
         """Find files that do not belong to the dataset, beside those `listed`. Missing files are
@@ -332,95 +369,6 @@ class DatasetCheck:
                     "extra-file", f"{printable(name)} is not part of the dataset; it does no harm"
                 )
             )
-
-
-# --- the processes that check a dataset. One that dies of what it reads is a finding ---
-
-MOST_KILLS = 4 * FATAL_KILLS
-"""Deaths of processes that were killed from outside at one shard, wherever in it, after which the
-check is given up."""
-
-
-class CheckPool:
-    """The processes that check a dataset or a shard at a level. They end with the block of a
-    `with`."""
-
-    def __init__(self, place: DatasetLocation, level: str, pool: Pool) -> None:
-        self._place, self._level, self._pool = place, level, pool
-
-    def __enter__(self) -> CheckPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.close()
-
-    def run(
-        self,
-        tasks: Sequence[Task],
-        on_answer: Callable[[Task, Any], None],
-        crashed: Callable[[Task, Finding], None],
-    ) -> None:
-        """Do checks. `on_answer` gets what they return (worker.py), `crashed` the finding that a
-        process has died of its check.
-
-        What a process did that was killed from outside is done again. Raises WorkerError if that
-        goes on.
-        """
-        deaths, kills = Deaths(), Counter[int]()
-
-        def died(task: Task, death: Death) -> Task | None:
-            number = task["number"]
-            is_fatal = deaths.is_fatal((number, death.place), death)
-            kills[number] += death.from_outside
-            if death.from_outside and (
-                (death.place is None and is_fatal) or kills[number] >= MOST_KILLS
-            ):
-                raise WorkerError(self._kills(task, death, kills[number]))
-            if not is_fatal:
-                return task
-            if death.place is not None and death.place not in dict(task["fatal"]):
-                return {**task, "fatal": [*task["fatal"], [death.place, _why_fatal(death)]]}
-            crashed(task, self._crash(task, death))
-            return None
-
-        start = {
-            "folder": to_json(self._place.folder),
-            "lone": self._place.lone,
-            "level": self._level,
-            "fatal": [],
-        }
-        given = LazySequence(
-            len(tasks), lambda number: {**start, "number": number, **tasks[number]}
-        )
-        self._pool.run(given, lambda task, message: on_answer(task, message["done"]), died)
-
-    def _crash(self, task: Task, death: Death) -> Finding:
-        what = (
-            "needs more memory than any shard should"
-            if death.out_of_memory
-            else f"the process that read it {death}"
-        )
-        if task["check"] == "shard":
-            return error("crashes-reader", f"{what}; {REBUILD}", self._name(task))
-        if task["check"] == "lone shard":
-            return error("crashes-reader", what, self._name(task))
-        return error("crashes-reader", f"{self._name(task)}: {what}; {MEND}")
-
-    def _kills(self, task: Task, death: Death, times: int) -> str:
-        return (
-            f"{self._place.shown}: the process that checked {printable(self._name(task))} {death}, "
-            f"{times} times, as systems do when memory runs out; free some memory and check again"
-        )
-
-    def _name(self, task: Task) -> str:
-        """Return the name of what a task checks."""
-        if task["check"] == "shard":
-            return ShardTable(self._place.folder)[task["shard"]].path
-        return (
-            self._place.lone
-            if task["check"] == "lone shard"
-            else str(task.get("name", task["check"]))
-        )
 
 
 def _why_fatal(death: Death) -> str:

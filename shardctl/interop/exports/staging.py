@@ -284,7 +284,8 @@ def _is_of_job(folder: Path) -> bool:
     """Return whether a folder has the record of a job, or no file at all but one that was to become
     it."""
     names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
-    if not names <= _OF_JOB:
+    looks = {name: is_file if name == JOB else is_folder for name in names}
+    if not names <= _OF_JOB or not all(look(folder / name) for name, look in looks.items()):
         return False
     if JOB not in names:
         return not any(files for name in names for _, _, files in os.walk(folder / name))

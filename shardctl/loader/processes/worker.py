@@ -285,14 +285,20 @@ def _answer(stream: Stream, pool: SegmentPool, channel: socket.socket, question:
 
 def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place]]:
     """Return the pickle of a batch without its large arrays, and where these are. Those that are
-    not in shared memory yet are copied there, and so is a large pickle: it is the last one then."""
-    before, outside = mended(), []
+    not in shared memory yet are copied there, unless they are small together, and so is a large
+    pickle: it is the last one then."""
+    before, outside, left = mended(), [], 0
 
     def leave_in(buffer: pickle.PickleBuffer) -> bool:
+        nonlocal left
         raw = buffer.raw()
         if raw.nbytes < _IN_PICKLE:
             return True
-        outside.append(np.frombuffer(raw, np.uint8))
+        array = np.frombuffer(raw, np.uint8)
+        if memory.place_of(array) is None and left + raw.nbytes < SMALL:
+            left += raw.nbytes
+            return True
+        outside.append(array)
         return False
 
     message = pickle.dumps(batch, protocol=5, buffer_callback=leave_in)

@@ -270,8 +270,7 @@ def exported_columns(
         if odd is not None:
             raise InputError(
                 f"the sources are exports, and their shardctl.json differ in {printable(odd)}; "
-                "convert each into its own"
-                " dataset"
+                "convert each into its own dataset"
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
@@ -290,19 +289,10 @@ def with_tensors(content: pa.Schema | None, said: Mapping[str, ExportedColumn]) 
 def _exports(listing: Listing) -> list[Description | None]:
     """Return the description of the export that the first file of each folder is of, None for one
     of none."""
-    numbers = {
-        folder: number
-        for number, folder in enumerate(dict.fromkeys(group.folder for group in listing.groups))
-    }
-    of_group = np.array([numbers[group.folder] for group in listing.groups], np.int64)
-    folders = of_group[listing.table["group"].to_numpy()] + len(numbers) * listing.table[
-        "root"
-    ].to_numpy().astype(np.int64)
-    rows = np.unique(folders, return_index=True)[1]
-    return [
-        described(listing.opened(listing.table.slice(row, 1).to_pylist()[0]))
-        for row in rows.tolist()
-    ]
+    group, root = (listing.table[name].to_numpy().astype(np.int64) for name in ("group", "root"))
+    folders = listing.folder_of_group[group] + len(listing.groups) * root
+    rows = np.unique(folders, return_index=True)[1].tolist()
+    return [described(opened) for opened, _ in listing.places_of(rows)]
 
 
 def _columns_with_roles(export: Description | None) -> list[str]:
@@ -462,9 +452,8 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
     if mode != "none":
         raise InputError(
             f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns "
-            "that the files do not have"
-            f" ({columns}); write the files with these columns, or leave them out with --labels "
-            "none"
+            f"that the files do not have ({columns}); write the files with these columns, or leave "
+            "them out with --labels none"
         )
     files = counted(int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum()), "file")
     listing.note("partitions-left-out", columns=columns, files=files)

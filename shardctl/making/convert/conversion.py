@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from shardctl.errors import DatasetError, InputError
+from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
@@ -20,28 +19,27 @@ from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.convert.unchanged import find_changed, find_unchanged
-from shardctl.making.options import Options
-from shardctl.making.paths import check_sources
+from shardctl.making.convert.unchanged import find_unwalked
+from shardctl.making.paths import (
+    check_sources,
+)
 from shardctl.making.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.making.plan.labels import PlanRules
-from shardctl.making.plan.list_files import KnownFiles, list_files
-from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing
+from shardctl.making.plan.list_files import Appending, list_files
+from shardctl.making.plan.listing import Listing
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.planned import Root
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.walk import FoundFile, is_hidden, suffix_of, walk
-from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import path_below, within
-from shardctl.system.text import printable
+from shardctl.sources.rechecking import Changed
 from shardctl.transforms.recipe import Recipe
 
 
 class Conversion:
-    """One call of `convert`. `notices` say how the kind of the samples was found; `held` is the
-    lease of the target where the caller has it. `unwalked` are the inputs, the parts of the
+    """One call of `convert`. `folder` is that of the dataset; of one on a store, a folder of this
+    machine with the work on it. `staging` has the jobs. `notices` say how the kind of the samples
+    was found; `held` is the lease of the target where the caller has it. `unwalked` are the inputs, the parts of the
     fingerprint and the digest of the dataset there where `listed_without_walk` has told them.
 
     Another process may replace the dataset that is at the target at any time that this one holds no
@@ -60,6 +58,8 @@ class Conversion:
         StoreError, InstallError."""
         self.request, self.listener, self.engine, self.target = request, listener, engine, target
         self.held, self.started = held, time.monotonic()
+        self.options, self.folder = request.options, request.folder
+        self.staging = self.folder.below(STAGING)
         self._before: PreviousDataset | None = None
         given, self.notices = dict(request.recipe), list[str]()
         check_sources(request.roots, target.folder.shown())
@@ -75,22 +75,6 @@ class Conversion:
             self.recipe = Recipe.from_json(given)
         if self.recipe.kind == "image":
             backend.require_one()
-
-    @property
-    def options(self) -> Options:
-        """The options of the request."""
-        return self.request.options
-
-    @property
-    def folder(self) -> LocalFolder:
-        """The folder of the dataset; of one on a store, a folder of this machine with the work on
-        it."""
-        return self.request.folder
-
-    @property
-    def staging(self) -> LocalFolder:
-        """The folder of the jobs."""
-        return self.folder.below(STAGING)
 
     @cached_property
     def rules(self) -> PlanRules:
@@ -167,16 +151,13 @@ def listed_without_walk(
         return None
     with contextlib.suppress(DatasetError):  # what is wrong with it is said later
         manifest = Manifest.load(folder)
-        find = find_changed if options.update else find_unchanged
-        # only inputs that are one record each are told so
-        found = find(request, manifest) if manifest.records is None else None
-        listing = None if found is None else found.listing(request)
+        found = None
+        if manifest.records is None:  # only inputs that are one record each are told so
+            found = find_unwalked(request, manifest, Changed() if options.update else None)
+        listing = None if found is None else found.listing()
         if found is not None and listing is not None:
-            settings = request.recorded_settings(found.recipe)
-            parts = {
-                **manifest.fingerprint_parts,
-                **parts_without_sources(found.recipe, settings),
-            }
+            settings, parts = request.recorded_settings(found.recipe), manifest.fingerprint_parts
+            parts = {**parts, **parts_without_sources(found.recipe, settings)}
             if found.listed.changed:
                 parts["inputs"] = inputs_digest(listing, settings)
             return found.recipe, listing, parts, found.dataset
@@ -221,11 +202,21 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs:
     if options.append and manifest is not None:
         if (written := why_written(conversion.folder.text, manifest)) is not None:
             raise written
-        appending = Appending(conversion.before(manifest), roots, conversion.rules.labels)
+        before, form = (
+            conversion.before(manifest),
+            Form.ONE if manifest.records is None else Form.MANY,
+        )
+        known = Appending(
+            before.files,
+            before.state.mtime_ns,
+            form,
+            manifest.sources,
+            roots,
+            conversion.rules.labels,
+        )
         # some sources may be gone: nothing is read of those that were not given
-        roots = tuple(map(SourceRoot, appending.sources))
-        bases = tuple(map(Root.anywhere, map(folder_of, appending.sources)))
-        known = KnownFiles(appending.form, appending.files, appending.walk)
+        roots = tuple(map(SourceRoot, known.sources))
+        bases = tuple(map(Root.anywhere, map(folder_of, known.sources)))
     sources = [root.recorded for root in roots]
     if conversion.unwalked is not None:
         listing, parts, digest = conversion.unwalked
@@ -243,68 +234,3 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs:
     listing.notices[:0] = conversion.notices
     parts = fingerprint_parts(listing, recipe, request.recorded_settings(recipe))
     return Inputs(listing, sources, bases, parts, existing, scratch)
-
-
-class Appending:
-    """Sources of which the inputs are added to a dataset, without a look at those that it has.
-    Raises InputError for sources whose labels are in files.
-
-    `sources` are those of the dataset afterwards: those that it has, and the given ones that are in
-    none of these.
-    """
-
-    def __init__(
-        self, before: PreviousDataset, given: Sequence[SourceRoot], rule: LabelRule
-    ) -> None:
-        self._before = before
-        self.form = Form.ONE if before.manifest.records is None else Form.MANY
-        if rule.mode == "file" or rule.annotations or "columns" in before.files.column_names:
-            raise InputError(
-                "--append cannot tell what labels files and annotations say of inputs that it does "
-                "not look at; use --update"
-            )
-        self.sources = list(before.manifest.sources)
-        self._given: list[tuple[int, str, SourceRoot]] = []
-        """Each with the number of the source that it lies in, and the path below that, "" for all
-        of it."""
-        for root in given:
-            at = root.recorded
-            lies = ((number, path_below(at, source)) for number, source in enumerate(self.sources))
-            found, below = next(
-                ((number, path) for number, path in lies if path is not None),
-                (len(self.sources), ""),
-            )
-            if found == len(self.sources):
-                self.sources.append(at)
-            if any(map(is_hidden, filter(None, below.split("/")))):
-                raise InputError(
-                    f"{printable(root.text)}: is in a hidden folder of "
-                    f"{printable(self.sources[found])}; give it another name"
-                )
-            self._given.append((found, below, root))
-
-    def files(self) -> Iterator[FoundFile]:
-        """Yield the files of the dataset, in the order of a walk."""
-        table, times, first = self._before.files, self._before.state.mtime_ns, 0
-        begins = list(map(within, self.sources))
-        for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
-            columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
-            for number, (path, root, size) in enumerate(zip(*columns, strict=True), first):
-                folder, _, name = path.rpartition("/")
-                opened = f"{begins[root]}{path}"
-                yield FoundFile(
-                    root, path, opened, folder, suffix_of(name), size, int(times[number]), None
-                )
-            first += batch.num_rows
-
-    def walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
-        """Yield the files in the given sources, by their paths in the sources of the dataset, in
-        the order of these."""
-        for number, below, root in sorted(self._given, key=lambda each: each[:2]):
-            for file in walk([root], notice):
-                if not root.is_folder and below:
-                    folder, path = below.rpartition("/")[0], below
-                else:
-                    folder = "/".join(part for part in (below, file.folder) if part)
-                    path = f"{below}/{file.path}" if below else file.path
-                yield file._replace(root=number, path=path, folder=folder)

@@ -4,7 +4,7 @@ the cost."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ from shardctl.making.plan.labels import (
     write_files,
 )
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import Planner, SplitPlan, Units, order_units
+from shardctl.making.plan.plan import Planner, SplitPlan, Units
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import Costs, DatasetJob, Job, Lineage
@@ -63,6 +63,7 @@ from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.text.deduplicate import Deduplicate
 
 if TYPE_CHECKING:
     from shardctl.making.convert.duplicates import Compared
@@ -125,7 +126,7 @@ EMPTY = Layout("", pa.schema([]))
 class Material:
     """What a plan is made from. The plan adds notices to `listing`, and may take columns from its
     labels files. `roots` are the folders that paths are relative to; `folder` is for scratch, and
-    only this process reads it."""
+    only this process reads it. `parts` are those of the fingerprint."""
 
     listing: Listing
     recipe: Recipe
@@ -135,6 +136,7 @@ class Material:
     engine: Engine
     folder: Path
     listener: Listener
+    parts: dict[str, str] = field(default_factory=dict)
 
     @property
     def discovery(self) -> Discovery:
@@ -162,48 +164,20 @@ class Material:
 
 @dataclass(frozen=True)
 class ConversionPlan:
-    """A new dataset that is decided on and not begun: what makes the rows of its plan, and its job
-    but for the folder.
-
-    `probed` records were tried; a sample takes `sample_bytes` on average, over all of them.
-    """
+    """A new dataset that is decided on and not begun: its `job`, whose folder is to be given yet,
+    and what makes its tables."""
 
     listing: Listing
     labelling: Labelling
     planner: Planner
-    fields: pa.Schema | None
+    job: DatasetJob
     probe: Probe
-    sample_bytes: float
-    splits: tuple[SplitPlan, ...]
     compared: Sequence[Compared] = ()
-
-    def job(
-        self,
-        folder: Path,
-        roots: tuple[Root, ...],
-        recipe: Recipe,
-        parts: dict[str, str],
-        shuffle: int | None,
-    ) -> DatasetJob:
-        """Return the job in its folder."""
-        probe, planner = self.probe, self.planner
-        costs = Costs(
-            sample_bytes=self.sample_bytes,
-            samples_per_record=probe.samples_per_record,
-            record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
-            shard_bytes=probe.shard_bytes,
-            probed=probe.records,
-            probe_rejects=probe.rejected,
-        )
-        lineage = Lineage(parts, beside=self.listing.digest_beside)
-        reading = (self.fields, self.labelling.by_field, planner.order.draw)
-        of_job = (folder, roots, recipe, probe.layout, self.splits, *reading, shuffle)
-        return DatasetJob(*of_job, lineage=lineage, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""
         write_files(folder / FILES, self.listing, self.labelling)
-        self.planner.write(folder, [split.shards for split in self.splits])
+        self.planner.write(folder, [split.shards for split in self.job.splits])
         for each in self.compared:
             copy_file(each.table, folder / each.table.name)
 
@@ -256,16 +230,17 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         listing.note("kept-under-another-name", names=names, others=others)
     if fields is not None and splitting.draw is not None:
         refuse_groups(fields, recipe, types)
-    planner = Planner(units, order_units(units, splitting, rules.shuffle))
+    planner = Planner(units, splitting, rules.shuffle)
     job = replace(job, layout=layout_before_functions(job, labelling, listing))
     if rules.labels.classes is not None:
         refuse_other_names(job.layout.roles.by_name, rules.labels.classes)
     compared: list[Compared] = []
     if recipe.compares_texts:
-        from shardctl.making.convert.duplicates import compare_texts, without_comparing  # the same
+        from shardctl.making.convert.duplicates import compare_texts  # the same
 
         compared = compare_texts(job, listing, labelling, units, engine, comparing)
-        job = replace(job, recipe=without_comparing(recipe))
+        steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
+        job = replace(job, recipe=replace(recipe, transform=steps))
     probe = _of_all(_probe(material, job, planner, labelling), units, compared)
     if fields is not None:
         if marked_masks(fields):
@@ -305,10 +280,29 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
             f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
         )
         listing.note("encodings", found=", ".join(shown))
-    listing.notices += [said for step in recipe.transforms for said in step.notices()]
-    return ConversionPlan(
-        listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared
+    listing.notices += [said for step in recipe.transform for said in step.notices()]
+    costs = Costs(
+        sample_bytes=sample_bytes,
+        samples_per_record=probe.samples_per_record,
+        record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
+        shard_bytes=probe.shard_bytes,
+        probed=probe.records,
+        probe_rejects=probe.rejected,
     )
+    planned = DatasetJob(
+        Path(),
+        material.roots,
+        recipe,
+        probe.layout,
+        tuple(splits),
+        fields,
+        labelling.by_field,
+        planner.draw,
+        rules.shuffle,
+        lineage=Lineage(material.parts, beside=listing.digest_beside),
+        costs=costs,
+    )
+    return ConversionPlan(listing, labelling, planner, planned, probe, compared)
 
 
 def _probe(material: Material, job: Job, planner: Planner, labelling: Labelling) -> Probe:
@@ -462,8 +456,7 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
             if fixed:
                 raise UsageError(
                     f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
-                    "images have"
-                    f" ({printable(name)}); leave out the step or these annotations"
+                    f"images have ({printable(name)}); leave out the step or these annotations"
                 )
             if (
                 step.mirrors
@@ -473,10 +466,9 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
             ):
                 raise UsageError(
                     f"{step.name} mirrors the images, but shardctl does not know which left and "
-                    "right keypoints change places"
-                    f" ({printable(name)}). Leave out the step, or add this to the source: "
-                    "flip_idx of YOLO, or names such as"
-                    " left_eye and right_eye"
+                    f"right keypoints change places ({printable(name)}). Leave out the step, or "
+                    "add this to the source: flip_idx of YOLO, or names such as left_eye and "
+                    "right_eye"
                 )
 
 
@@ -502,8 +494,7 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
             )
         raise UsageError(
             f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
-            "leave out the step, or leave"
-            f" out {printable(marked[0])} of --unmoved"
+            f"leave out the step, or leave out {printable(marked[0])} of --unmoved"
         )
 
 
@@ -564,7 +555,8 @@ def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
     share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
     samples, size = probe.samples_per_record * share, probe.sample_bytes
     for each in compared:
-        samples, size = samples * each.kept_texts, size * each.kept_bytes
+        texts, of_text = each.kept
+        samples, size = samples * texts, size * of_text
     seconds = probe.record_seconds * share
     return replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
 

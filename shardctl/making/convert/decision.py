@@ -7,7 +7,6 @@ import contextlib
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -33,15 +32,6 @@ from shardctl.transforms.stored_recipe import user_functions
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""
-
-
-class Action(Enum):
-    """What a conversion does."""
-
-    CREATE = "create"
-    RESUME = "resume"
-    UPDATE = "update"
-    UP_TO_DATE = "up to date"
 
 
 class DatasetReplacedError(Exception):
@@ -71,11 +61,12 @@ class NewDataset:
 
 
 class Decision(NamedTuple):
-    """What a conversion does, and the name of the folder of its job, "" for none. `follows`: it
-    updates the dataset that is there."""
+    """What a conversion does: the name of the folder of its job, "" where the dataset is up to
+    date. It goes on with a job that was begun where it `resumes`, and updates the dataset that is
+    there where it `follows`."""
 
-    action: Action
     job: str = ""
+    resumes: bool = False
     follows: bool = False
 
 
@@ -95,7 +86,7 @@ def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) ->
             raise DatasetReplacedError
         verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
         if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
-            return Decision(Action.UP_TO_DATE, follows=follows)
+            return Decision(follows=follows)
         if not follows:
             raise _refusal(new, there, verdict)
         moved = new.sources[: len(there.sources)] if new.appends else new.moved
@@ -103,9 +94,7 @@ def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) ->
         if refusal is not None:
             raise refusal
         name += UPDATING
-    if begun.get(name) == digest:
-        return Decision(Action.RESUME, name, follows)
-    return Decision(Action.UPDATE if follows else Action.CREATE, name, follows)
+    return Decision(name, begun.get(name) == digest, follows)
 
 
 def _refusal(new: NewDataset, there: Manifest, verdict: Verdict) -> DatasetError:
@@ -184,15 +173,14 @@ def why_not_followed(
         )
     if tuple(moved or sources) != manifest.sources:
         were = "said to have been" if moved else "given"
+        made, given = (
+            ", ".join(map(printable, each)) for each in (manifest.sources, moved or sources)
+        )
         return InputError(
-            f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} "
-            f"is {were}; give the same sources in the same order, and --moved-from where each was"
+            f"{shown}: was made from {made}, and {given} is {were}; give the same sources in the "
+            "same order, and --moved-from where each was"
         )
     return None
-
-
-def _listed(sources: Sequence[str]) -> str:
-    return ", ".join(map(printable, sources))
 
 
 def _of_values(versions: str) -> str:
@@ -218,11 +206,9 @@ class Difference:
 
     def __str__(self) -> str:
         """Return it as one line, with values as a recipe file has them: resize: none → 640."""
-        return (
-            self.name
-            if self.before is None and self.now is None
-            else f"{self.name}: {_toml(self.before)} → {_toml(self.now)}"
-        )
+        if self.before is None and self.now is None:
+            return self.name
+        return f"{self.name}: {_toml(self.before)} → {_toml(self.now)}"
 
 
 def between_settings(
@@ -278,12 +264,9 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, dict):
         settings = {key: _toml(each) for key, each in value.items() if key != "name"}
-        alone = next(iter(settings.values()), "yes")
-        return (
-            alone
-            if len(settings) < 2
-            else ", ".join(f"{key} = {each}" for key, each in settings.items())
-        )
+        if len(settings) < 2:
+            return next(iter(settings.values()), "yes")
+        return ", ".join(f"{key} = {each}" for key, each in settings.items())
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return str(value)
@@ -317,13 +300,13 @@ class Explanation:
 
 def explain(
     folder: LocalFolder,
+    manifest: Manifest,
     parts: dict[str, str],
     recipe: dict[str, Any],
     settings: dict[str, Any],
     listing: Listing,
 ) -> Explanation:
-    """Compare a conversion with the dataset in a folder. Raises DatasetError if there is none."""
-    manifest = Manifest.load(folder)
+    """Compare a conversion with the dataset in a folder."""
     before = manifest.fingerprint_parts
     differ = differing_parts(before, parts)
     found = between_settings(manifest, recipe, settings)
@@ -331,20 +314,16 @@ def explain(
         own = " or ".join(user_functions(recipe)) or "no function of your own"
         found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
     if VERSIONS in differ:
-        found.append(
-            Difference(
-                VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None
-            )
-        )
+        changed = version_changes(before.get(VERSIONS, ""), parts[VERSIONS])
+        found.append(Difference(VERSIONS, changed, None, None))
     if "labels" in differ:
-        found.append(
-            Difference("labels", "labels files or annotations", "other content", "this content")
-        )
-    files = _files(folder, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
+        what = "labels files or annotations"
+        found.append(Difference("labels", what, "other content", "this content"))
+    files = _files(folder, manifest, listing) if "inputs" in differ else ()
     return Explanation(verdict_on(differ), differ, tuple(found), *files)
 
 
-def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:
+def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> list[Files]:
     """Return the files that came, went, and changed."""
     table = open_checked_table(folder, FILES)
     rows = rows_before(table, listing)
@@ -362,8 +341,7 @@ def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[F
         (table, np.flatnonzero(gone)),
         (listing.table, known[~same]),
     )
-    added, removed, changed = (
+    return [
         Files(len(found), tuple(paths["path"].take(pa.array(found[:SHOWN])).to_pylist()))
         for paths, found in of
-    )
-    return added, removed, changed
+    ]

@@ -111,7 +111,11 @@ class Discovery:
         listing = self.listing
         if listing.whole:
             sizes = listing.table["size"].to_numpy()
-            return Units.of_whole_files(sizes, self._too_large(sizes))
+            zero, one = (np.broadcast_to(np.int64(value), len(sizes)) for value in (0, 1))
+            texts = listing.kind.columns is not None
+            large = np.flatnonzero(sizes > RECORD_BYTES).tolist() if texts else ()
+            faults = dict.fromkeys(large, too_large())
+            return Units(np.arange(len(sizes)), zero, sizes, zero, one, faults)
         made = UnitsInMaking()
         again = self._cut(self._pieces(made, wanted), made)
         if again:
@@ -175,7 +179,11 @@ class Discovery:
                 if len(answers) == count:
                     del begun[file]
                     in_order = [answers[place] for place in range(count)]
-                    self._note_found(file, in_order[0])
+                    scan = in_order[0].get("scan")
+                    if isinstance(scan, dict) and scan.get("folders"):
+                        self.listing.inside[file] = scan["folders"]
+                    if self.reading.encoding == DETECT and isinstance(scan, dict):
+                        self._note_encoding(scan.get("encoding"), file)
                     cuts = self._joined(part.suffix, int(sizes[file]), in_order)
                     if cuts is None:
                         again.append(file)
@@ -185,19 +193,6 @@ class Discovery:
         sizes = self.listing.table["size"].to_numpy()
         self._examine(pieces, take, typed=False)
         return again
-
-    def _note_found(self, file: int, answer: dict[str, Any]) -> None:
-        scan = answer.get("scan")
-        if isinstance(scan, dict) and scan.get("folders"):
-            self.listing.inside[file] = scan["folders"]
-        if self.reading.encoding == DETECT and isinstance(scan, dict) and "encoding" in scan:
-            self._note_encoding(scan["encoding"], file)
-
-    def _too_large(self, sizes: Numbers) -> dict[int, Rejection]:
-        """Return the files of text that are too large to be one record, by number."""
-        if self.listing.kind.columns is None:
-            return {}
-        return dict.fromkeys(np.flatnonzero(sizes > RECORD_BYTES).tolist(), too_large())
 
     def find_types(self, units: Units, all_of_them: bool) -> Types | None:
         """Return the types of the fields of all records; None if no record can be read.
@@ -211,10 +206,9 @@ class Discovery:
         ):
             count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
             spread = numbers[evenly_spaced(len(numbers), count)].tolist()
+            firsts = self._first_of_folders(units, numbers).tolist()
             # Not np.union1d, which at its first call imports numpy.ma: 20 ms.
-            chosen = np.array(
-                sorted({*spread, *self._first_of_folders(units, numbers).tolist()}), np.int64
-            )
+            chosen = np.array(sorted({*spread, *firsts}), np.int64)
             types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
@@ -223,14 +217,8 @@ class Discovery:
     def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
         """Return the first of some units in every folder: files beside them may say the names of
         classes, in each its own."""
-        folders = {
-            folder: place
-            for place, folder in enumerate(
-                dict.fromkeys(group.folder for group in self.listing.groups)
-            )
-        }
-        of_group = np.array([folders[group.folder] for group in self.listing.groups], np.int64)
-        if len(folders) == 1:
+        of_group = self.listing.folder_of_group
+        if not of_group.any():
             return numbers[:1]
         of_unit = of_group[self.listing.table["group"].to_numpy()[units.file[numbers]]]
         return numbers[np.unique(of_unit, return_index=True)[1]]
@@ -267,7 +255,9 @@ class Discovery:
         paths = self.listing.paths_at(np.array([noted[name][1] for name in names], np.int64))
         return [(name, (noted[name][0], path)) for name, path in zip(names, paths, strict=True)]
 
-    def _note_encoding(self, name: str, file: int) -> None:
+    def _note_encoding(self, name: str | None, file: int) -> None:
+        if name is None:
+            return
         count, first = self._encodings.get(name, (0, file))
         self._encodings[name] = count + 1, min(first, file)
 
@@ -287,21 +277,18 @@ class Discovery:
         types = self._types_of(units, numbers, most)
         if types is None or not (undecided := types.undecided()):
             return types
-        return replace(self, reading=replace(self.reading, looked=tuple(undecided)))._types_of(
-            units, numbers, most
-        )
+        reading = replace(self.reading, looked=tuple(undecided))
+        return replace(self, reading=reading)._types_of(units, numbers, most)
 
     def _types_of(self, units: Units, numbers: Numbers, most: int | None) -> Types | None:
         # The order of fields is that of the first records, then by name: the same whatever else is
         # looked at.
         numbers = np.concatenate([numbers[:1], numbers])
-        records = (
-            units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
-        )
+        columns = (units.file, units.offset, units.size, units.first, units.records)
+        file, offset, size, first, records = (column[numbers] for column in columns)
+        if most is not None:
+            np.minimum(records, most, out=records)
         records[:1] = np.minimum(records[:1], FIRST_RECORDS)
-        file, offset, size, first = (
-            column[numbers] for column in (units.file, units.offset, units.size, units.first)
-        )
         ranges = Units(file, offset, size, first, records, {})
         types: Types | None = None
         leftmost = 0
@@ -314,8 +301,10 @@ class Discovery:
                 elif "types" in answer:
                     these = Types.unpacked(answer["types"])
                     # types are joined in any order, but for the first of all
-                    if types is None or number < leftmost:
-                        types, leftmost = these if types is None else these.join(types), number
+                    if types is None:
+                        types, leftmost = these, number
+                    elif number < leftmost:
+                        types, leftmost = these.join(types), number
                     else:
                         types = types.join(these)
 

@@ -19,7 +19,8 @@ from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
 from shardctl.making.plan.labels import Labelling, write_files
 from shardctl.making.plan.listing import Flags, Hashes, Listing, Numbers
-from shardctl.making.plan.plan import Order, Planner, Units
+from shardctl.making.plan.plan import Planner, Units
+from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.hashes import (
     HASHES,
@@ -197,14 +198,11 @@ class Compared:
     why: str
 
     @property
-    def kept_texts(self) -> float:
-        """The share of the texts that are kept."""
-        return 1 - self.dropped / max(1, self.count) if self.step.unit == DOCUMENT else 1.0
-
-    @property
-    def kept_bytes(self) -> float:
-        """The share of the bytes of a text that are kept."""
-        return 1 - self.dropped_bytes / max(1, self.bytes) if self.step.unit != DOCUMENT else 1.0
+    def kept(self) -> tuple[float, float]:
+        """The share of the texts that are kept, and of the bytes of one."""
+        if self.step.unit == DOCUMENT:
+            return 1 - self.dropped / max(1, self.count), 1.0
+        return 1.0, 1 - self.dropped_bytes / max(1, self.bytes)
 
     def notices(self) -> list[str]:
         """Say how many duplicates there are, and how many records were not compared."""
@@ -220,14 +218,6 @@ class Compared:
             records = counted(self.not_compared, "record")
             said.append(notice("not-compared", records=records, why=self.why))
         return said
-
-
-def without_comparing(recipe: Recipe) -> Recipe:
-    """Return the recipe without the steps that need to know the duplicates."""
-    return replace(
-        recipe,
-        transform=tuple(step for step in recipe.transform if not isinstance(step, Deduplicate)),
-    )
 
 
 def compare_texts(
@@ -253,7 +243,7 @@ def compare_texts(
         folder = Path(tempfile.mkdtemp(prefix="texts-", dir=job.folder))
         job = replace(job, folder=folder, draw=None)
         write_files(folder / FILES, listing, labelling)
-        Planner(units, Order(("all",), (np.arange(len(units)),), None)).write_units(folder)
+        Planner(units, Splitting(("all",), None, ""), None).write_units(folder)
         begin(job)
         return [_TextSearch(job, place, engine, comparing).run() for place in places]
 
@@ -266,13 +256,8 @@ class _TextSearch:
     ) -> None:
         step = job.recipe.batch_transforms[place]
         assert isinstance(step, Deduplicate), "its place was looked up"
-        self._job, self._place, self._step, self._engine, self._comparing = (
-            job,
-            place,
-            step,
-            engine,
-            comparing,
-        )
+        self._job, self._place, self._step = job, place, step
+        self._engine, self._comparing = engine, comparing
         self._folder = job.folder / HASHES
         self._folder.mkdir()
         self._file, self._first = (job.plan[name].to_numpy() for name in ("file", "first"))
@@ -294,16 +279,8 @@ class _TextSearch:
         table = self._job.folder / self._step.table
         write_table(table, found, self._locate)
         remove_tree(self._folder, self._job.folder)
-        sizes = (self._bytes, dropped_bytes)
-        return Compared(
-            self._step,
-            table,
-            self._compared,
-            found.rows,
-            *sizes,
-            self._not_compared,
-            self._first_fault[1],
-        )
+        counts = (self._compared, found.rows, self._bytes, dropped_bytes, self._not_compared)
+        return Compared(self._step, table, *counts, self._first_fault[1])
 
     def _exact(self) -> Iterator[tuple[Rows, int]]:
         runs = Runs(self._folder / "runs", HASHED)
@@ -330,10 +307,8 @@ class _TextSearch:
                 file.seek(offset)
                 values.seek(of_sketches)
                 for rows in _rows_in(file, SIGNED, count):
-                    ranks = rows["rank"] + rank
-                    sketches.add(
-                        ranks, np.fromfile(values, np.uint32, int(rows["size"].sum())), rows["size"]
-                    )
+                    ranks, sizes = rows["rank"] + rank, rows["size"]
+                    sketches.add(ranks, np.fromfile(values, np.uint32, int(sizes.sum())), sizes)
                     add_bands(bands, rows["signature"], ranks, self._step.threshold)
 
         self._look_at_all(take)
@@ -366,9 +341,8 @@ class _TextSearch:
                     take(comparing, int(self._ranks[comparing.first]), offset, count, of_sketches)
             for path in (comparing.path, comparing.sketches_path):
                 path.unlink(missing_ok=True)
-            self._looked_at += int(
-                self._ranks[comparing.first + comparing.count] - self._ranks[comparing.first]
-            )
+            ends = self._ranks[[comparing.first, comparing.first + comparing.count]]
+            self._looked_at += int(np.diff(ends)[0])
             self._comparing(self._looked_at)
 
         self._engine.examine(LazySequence(len(starts) - 1, task), on_found)

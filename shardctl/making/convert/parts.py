@@ -36,19 +36,25 @@ from shardctl.making.commit import publish
 from shardctl.making.commit.staging import clear_partial_files_of, finished_shards, marked_shards
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.listener import Listener
-from shardctl.making.convert.manifest_writer import (
+from shardctl.making.convert.previous import PreviousDataset
+from shardctl.making.convert.rejects import refuse_many_rejects
+from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
+from shardctl.making.convert.run import (
+    PlannedJob,
+    announce,
+    begin_job,
+    build,
+    telling_what_is_done,
+    with_inputs,
+)
+from shardctl.making.convert.table_writer import (
     ManifestFacts,
     changes_of,
     leave_out_others,
     manifest_facts,
     write_dataset,
 )
-from shardctl.making.convert.planning import PlannedJob, announce
-from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.rejects import refuse_many_rejects
-from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
-from shardctl.making.convert.run import begin_job, build, telling_what_is_done, with_inputs
 from shardctl.making.convert.targets import Chosen, Target, WriteLease, open_target
 from shardctl.making.options import Options, Part, check_if_running, reject_limit
 from shardctl.making.paths import check_sources
@@ -243,8 +249,7 @@ def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
         if here != planned:
             raise DatasetError(
                 f"{shown}: the conversion was planned with other {difference(planned, here)} than "
-                "this machine has; all parts"
-                " need the same"
+                "this machine has; all parts need the same"
             )
         return job
     return None
@@ -317,8 +322,7 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
             f"{folder.shown()}: the dataset has changed since its update was planned in parts; "
-            f"delete {STAGING} in it,"
-            " and run the parts again"
+            f"delete {STAGING} in it, and run the parts again"
         )
     return PreviousDataset(folder, manifest)
 

@@ -24,19 +24,32 @@ from shardctl.format.tables import (
     open_checked_table,
     open_table,
     read_rejects,
-    taken,
 )
-from shardctl.format.update_state import PrunedUnit, UpdateState
-from shardctl.making.convert.table_writer import done_of
+from shardctl.format.update_state import PrunedUnit, ShardCounts, UpdateState
 from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Listing, Numbers
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RecordReading
-from shardctl.making.shards.marker import ShardMarker
+from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.making.shards.previous_samples import REUSED, REUSED_SCHEMA
 from shardctl.sources.label_table import hash_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe
+
+
+def done_of(
+    facts: ShardFacts,
+    inputs: int,
+    rejected: int,
+    counts: ShardCounts,
+    units: pa.Table,
+    jpegs: JpegRecord | None,
+) -> ShardMarker:
+    """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
+    outcomes = units.select(MARKER_SCHEMA.names)
+    counted = (counts.shapes, counts.labels, counts.objects, counts.cut_off)
+    return ShardMarker(facts, inputs, rejected, *counted, outcomes, jpegs, counts.steps)
+
 
 REPAIR_FIRST = "run `shardctl repair` first"
 
@@ -145,44 +158,28 @@ class PreviousDataset:
         return done_of(facts, entry.inputs, entry.rejected, counts, units, jpegs)
 
     @cached_property
-    def _reject_places(self) -> tuple[Numbers, Numbers]:
-        """Where the lines of the rejects of each shard begin in rejects.jsonl, and how many there
-        are: (shards,) int64 each."""
-        records = np.array([entry.rejected for entry in self.table], np.int64)
-        starts, lines = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64)
-        shard, left = -1, 0
-        offset = 0
+    def _reject_starts(self) -> list[int]:
+        """Where the lines of the rejects of each shard begin in rejects.jsonl, and the end."""
+        starts = [0]
         with open(self.folder.path(REJECTS), "rb") as file:
-            for line, reject in zip(file, read_rejects(self.folder), strict=True):
-                while left <= 0:
-                    shard += 1
-                    if shard == len(records):
-                        raise DatasetError(
-                            f"{self.folder.shown(REJECTS)}: has more rejects than {SHARDS} says"
-                        )
-                    left, starts[shard] = int(records[shard]), offset
-                lines[shard] += 1
-                left -= reject.records
-                offset += len(line)
-        return starts, lines
-
-    def rejects_of_units(self) -> Iterator[tuple[int, list[Reject]]]:
-        """Yield the units that have rejects, by their rows of the plan, each with these."""
-        rejects, counts = read_rejects(self.folder), self.units("rejected")
-        for unit in np.flatnonzero(counts).tolist():
-            yield unit, list(taken(rejects, int(counts[unit])))
+            lines = zip(file, read_rejects(self.folder), strict=True)
+            for entry in self.table:
+                left, end = entry.rejected, starts[-1]
+                while left > 0:
+                    line, reject = next(lines)
+                    left, end = left - reject.records, end + len(line)
+                starts.append(end)
+        return starts
 
     def reject_lines(self, shard: int) -> Iterator[bytes]:
         """Yield the lines of the rejects of a shard."""
-        starts, lines = self._reject_places
-        if lines[shard]:
-            with (
-                naming_the_path(self.folder.path(REJECTS)),
-                open(self.folder.path(REJECTS), "rb") as file,
-            ):
-                file.seek(int(starts[shard]))
-                for _ in range(int(lines[shard])):
-                    yield file.readline()
+        path, (start, end) = self.folder.path(REJECTS), self._reject_starts[shard : shard + 2]
+        with naming_the_path(path), open(path, "rb") as file:
+            file.seek(start)
+            while start < end:
+                line = file.readline()
+                start += len(line)
+                yield line
 
 
 NO_LABEL = np.iinfo(np.int64).min
@@ -274,10 +271,8 @@ def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same:
         if not same[row]:
             continue
         if reject.stage == "plan":
-            same[row] = (now["error"][row].as_py(), now["message"][row].as_py()) == (
-                reject.error,
-                reject.message,
-            )
+            fault = (now["error"][row].as_py(), now["message"][row].as_py())
+            same[row] = fault == (reject.error, reject.message)
         elif reject.stage == "read" and reject.error in PASSING:
             same[row] = False
 
@@ -370,32 +365,21 @@ def write_reused(
         made &= before.state.cut_off[shard_before] == 0
     rows, of_old = rows[made], of_old[made]
     if len(rows):
+        samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
+        shard_before = before.units("shard")[of_old]
+        # runs of units that follow each other in both plans
+        steps = ((rows, 1), (of_old, 1), (shard[rows], 0), (shard_before, 0))
+        follows = np.all([np.diff(column) == step for column, step in steps], axis=0)
+        follows &= first_row[1:] == first_row[:-1] + samples[:-1]
+        begins = np.flatnonzero(np.concatenate([[True], ~follows]))
+        columns = (
+            rows[begins],
+            np.diff(begins, append=len(rows)),
+            of_old[begins],
+            shard_before[begins],
+            np.add.reduceat(samples, begins),
+            *before.state.image_sizes[shard_before[begins]].T,
+        )
+        arrays = [column_of(column.astype(np.int64, copy=False)) for column in columns]
         with job_table(folder / REUSED, REUSED_SCHEMA) as table:
-            table.write_batch(_runs(before, rows, of_old, shard[rows]))
-
-
-def _runs(
-    before: PreviousDataset, rows: Numbers, of_old: Numbers, shard: Numbers
-) -> pa.RecordBatch:
-    """Return units, by their rows of both plans and the shards that they go to, as runs of units
-    that follow each other."""
-    samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
-    shard_before = before.units("shard")[of_old]
-    follows = (
-        (np.diff(rows) == 1)
-        & (np.diff(of_old) == 1)
-        & (np.diff(shard) == 0)
-        & (np.diff(shard_before) == 0)
-    )
-    follows &= first_row[1:] == first_row[:-1] + samples[:-1]
-    begins = np.flatnonzero(np.concatenate([[True], ~follows]))
-    columns = (
-        rows[begins],
-        np.diff(begins, append=len(rows)),
-        of_old[begins],
-        shard_before[begins],
-        np.add.reduceat(samples, begins),
-        *before.state.image_sizes[shard_before[begins]].T,
-    )
-    arrays = [column_of(column.astype(np.int64, copy=False)) for column in columns]
-    return pa.record_batch(arrays, schema=REUSED_SCHEMA)
+            table.write_batch(pa.record_batch(arrays, schema=REUSED_SCHEMA))

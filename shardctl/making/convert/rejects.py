@@ -36,9 +36,9 @@ from shardctl.making.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing, Numbers
-from shardctl.making.plan.plan import NOT_KEPT
+from shardctl.making.plan.plan import NOT_KEPT, job_table
 from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, Job, KnownLine
-from shardctl.making.shards.planned import File, PlannedUnit
+from shardctl.making.shards.planned import File
 from shardctl.making.shards.rows import of_several
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.files import begin_of, local_copy
@@ -87,8 +87,7 @@ def refuse_many_rejects(folder: LocalFolder, manifest: Manifest, most: str | int
         rejects = count_rejects(manifest.rejected, manifest.inputs)
         raise TooManyRejectsError(
             f"{folder.shown()}: the dataset is complete, with {rejects}, more than --max-rejects "
-            f"allows; {REJECTS} has"
-            " the reasons"
+            f"allows; {REJECTS} has the reasons"
         )
 
 
@@ -127,8 +126,7 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
                 f" The file looks like {found.known}: add --encoding {found.name}. A line reads "
                 f"then: '{found.line}'."
             )
-    advice = " Give its encoding with --encoding (detect tries to find it)."
-    return "" if reject.error == "not-json" else advice
+    return " Give its encoding with --encoding." if reject.error != "not-json" else ""
 
 
 def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> int:
@@ -184,7 +182,15 @@ class _Copies:
         nor another name of `source`: it may be a person's only copy.
         """
         name = place.relative_to(self._folder).as_posix()
-        if os.path.lexists(place) and not _is_other_name(place, source):
+        is_other_name = False  # of a hard link, which stays under its own name
+        with contextlib.suppress(OSError):
+            is_other_name = (
+                not is_stored(source)
+                and place.samefile(source)
+                and place.resolve() != Path(source).resolve()
+                and place.lstat().st_nlink > 1
+            )
+        if os.path.lexists(place) and not is_other_name:
             there = sha256_of(place)
             if there != sha256 and (name, there) not in self._known:
                 raise StorageError(
@@ -196,19 +202,6 @@ class _Copies:
             self._known.add((name, sha256))
             with naming_the_path(self._marks), open(self._marks, "a", opener=_ours) as marks:
                 marks.write(json.dumps({"path": name, "sha256": sha256}) + "\n")
-
-
-def _is_other_name(place: Path, source: str) -> bool:
-    """Return whether this is a hard link to a file, which stays under its own name."""
-    if is_stored(source):
-        return False
-    with contextlib.suppress(OSError):
-        return (
-            place.samefile(source)
-            and place.resolve() != Path(source).resolve()
-            and place.lstat().st_nlink > 1
-        )
-    return False
 
 
 def _ours(path: str, flags: int) -> int:
@@ -400,12 +393,17 @@ UNIT_COLUMNS = [*Unit._fields, "digest"]
 def write_known(job: Job, before: PreviousDataset, of_old: Numbers | None) -> list[str]:
     """Have a job reject what is known to be rejected, and return warnings. Its tables are written.
 
-    `of_old` has the row of the dataset's plan of each row of the job's, -1 for those that are new
+    The warnings are of records that may be back, though they were pruned. `of_old` has the row of the dataset's plan of each row of the job's, -1 for those that are new
     or have changed; None where all shards are made anew. What was rejected of an unchanged unit of
     a file of many records is rejected again: the plan does not say what was wrong with it.
     """
     job.write_known(chain(_rejected(job, before, of_old), _pruned(job, before)))
-    return _warnings(job, before)
+    unknown, gone = _not_told(job, before)
+    back = {**unknown, **gone}
+    if not back:
+        return []
+    records = counted(sum(map(len, back.values())), "record")
+    return [notice("pruned-may-be-back", records=records, files=some(sorted(back)))]
 
 
 def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iterator[KnownLine]:
@@ -417,8 +415,10 @@ def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iter
     shard = np.searchsorted(job.first_units, rows, side="right") - 1
     rows = rows[job.kept[shard] == NOT_KEPT]
     row_of = dict(zip(of_old[rows].tolist(), rows.tolist(), strict=True))
-    samples = before.units("samples")
-    for unit, rejects in before.rejects_of_units():
+    samples, counts = before.units("samples"), before.units("rejected")
+    all_rejects = read_rejects(before.folder)
+    for unit in np.flatnonzero(counts).tolist():
+        rejects = list(taken(all_rejects, int(counts[unit])))
         if unit in row_of:
             whole = samples[unit] == 0 and not job.recipe.joins
             for reject in rejects[:1] if whole or rejects[0].records > 1 else rejects:
@@ -442,28 +442,22 @@ def _pruned(job: Job, before: PreviousDataset) -> Iterator[KnownLine]:
     have_their_numbers: dict[str, bool] = {}
     for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist():
         planned = job.planned_at(row)
-        file = planned.file
-        if planned.unit.first and file.path not in have_their_numbers:
+        file, unit = planned.file, planned.unit
+        of_file = before.pruned[file.path]
+        if not unit.first:
+            if 0 in of_file:
+                yield row, None, *PRUNED_BY
+            continue
+        if file.path not in have_their_numbers:
             have_their_numbers[file.path] = _has_its_numbers(job, before, file)
-        if not planned.unit.first or have_their_numbers[file.path]:
-            for record in _of_unit(before, planned):
+        for record in sorted(of_file) if have_their_numbers[file.path] else ():
+            if unit.first <= record < unit.first + unit.records:
                 yield row, record, *PRUNED_BY
 
 
 def lines_by_key(pruned: Pruned) -> Iterator[KnownLine]:
     """Yield what has a job reject the records that were pruned by their own keys."""
     yield from ((ANY_UNIT, key, *PRUNED_BY) for source, key in pruned if source == BY_KEY)
-
-
-def _of_unit(before: PreviousDataset, planned: PlannedUnit) -> Iterator[int | None]:
-    """Yield the records of a unit that were pruned; None: the file that is one record."""
-    of_file, unit = before.pruned[planned.file.path], planned.unit
-    if unit.first == 0:
-        yield from [None] if 0 in of_file else []
-    else:
-        for record in sorted(of_file):
-            if unit.first <= record < unit.first + unit.records:
-                yield record
 
 
 def _has_its_numbers(job: Job, before: PreviousDataset, file: File) -> bool:
@@ -536,52 +530,38 @@ def moved_records(job: Job, matching: Matching) -> list[str]:
     return [notice("splits-may-change", added=added, removed=removed, changed=changed)]
 
 
-def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:
-    """Return the pruned records that cannot be told any more, by the path of their file: it was
-    written anew."""
+def _not_told(
+    job: Job, before: PreviousDataset
+) -> tuple[dict[str, list[int]], dict[str, dict[int, PrunedUnit | None]]]:
+    """Return the pruned records of files of many records that cannot be told any more, by the path
+    of their file, which was written anew; and those of files that have gone now."""
     if not before.pruned or job.fields is None:
-        return {}
+        return {}, {}
     matched = {
         (job.planned_at(unit).file.path, record)
         for unit, reasons in job.known.items()
         for record, reason in reasons.items()
         if unit != ANY_UNIT and reason.error == PRUNED
     }
-    paths = rows_of(job.files, before.pruned)
-    unknown = {
-        path: [record for record in before.pruned[path] if record and (path, record) not in matched]
-        for path in paths
-    }
-    return {path: records for path, records in unknown.items() if records}
-
-
-def _gone(job: Job, before: PreviousDataset) -> dict[str, dict[int, PrunedUnit | None]]:
-    """Return the pruned records of files of many records that have gone now, by the path of the
-    file."""
-    if job.fields is None:
-        return {}
     there, rows = (rows_of(files, before.pruned) for files in (job.files, before.files))
-    return {path: _units_of(before, path, row) for path, row in rows.items() if path not in there}
+    unknown = {
+        path: left
+        for path in there
+        if (left := [n for n in before.pruned[path] if n and (path, n) not in matched])
+    }
+    gone = {path: _units_of(before, path, row) for path, row in rows.items() if path not in there}
+    return unknown, gone
 
 
 def still_pruned(job: Job, before: PreviousDataset) -> Pruned:
     """Return the records that stay out of a dataset that is brought up to date."""
-    unknown = _unknown(job, before)
-    gone = {**before.pruned, **_gone(job, before)}
+    unknown, gone = _not_told(job, before)
+    units = {**before.pruned, **gone}
     return {
-        (path, record): gone[path][record]
+        (path, record): units[path][record]
         for path, record in before.state.pruned
         if record not in unknown.get(path, ())
     }
-
-
-def _warnings(job: Job, before: PreviousDataset) -> list[str]:
-    """Say which records may be back, though they were pruned."""
-    unknown = {**_unknown(job, before), **_gone(job, before)}
-    if not unknown:
-        return []
-    records = counted(sum(map(len, unknown.values())), "record")
-    return [notice("pruned-may-be-back", records=records, files=some(sorted(unknown)))]
 
 
 def hide_pruned(path: Path, pruned: Pruned) -> None:
@@ -594,10 +574,7 @@ def hide_pruned(path: Path, pruned: Pruned) -> None:
         return
     import pyarrow.compute as pc
 
-    with (
-        replacing(path) as sink,
-        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer,
-    ):
+    with job_table(path, files.schema) as writer:
         for batch in files.to_batches():
             gone = np.asarray(pc.is_in(batch.column("path"), value_set=hidden))
             for name in names:

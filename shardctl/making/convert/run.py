@@ -7,7 +7,7 @@ import contextlib
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,49 +21,55 @@ from shardctl.errors import (
     SourceGoneError,
     StorageError,
     TooManyRejectsError,
+    TypesDifferError,
 )
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
+from shardctl.format.roles import Image
 from shardctl.inspection.verify.verification import checks_ahead
 from shardctl.making.commit import generations, publish
 from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
 from shardctl.making.convert.conversion import Conversion, Inputs, discover
-from shardctl.making.convert.conversion_plan import ConversionPlan
+from shardctl.making.convert.conversion_plan import ConversionPlan, Material, plan_conversion
 from shardctl.making.convert.decision import (
     UPDATING,
-    Action,
     DatasetReplacedError,
     Decision,
     NewDataset,
     decide,
 )
-from shardctl.making.convert.listener import SPARE_DISK, Listener, metered
-from shardctl.making.convert.manifest_writer import (
+from shardctl.making.convert.listener import SPARE_DISK, Changes, Estimate, Listener, metered
+from shardctl.making.convert.previous import Matching, PreviousDataset, match_files
+from shardctl.making.convert.rejects import (
+    check_new,
+    count_rejects,
+    hide_pruned,
+    moved_records,
+    refuse_failing,
+    refuse_many_rejects,
+    write_known,
+)
+from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
+from shardctl.making.convert.table_writer import (
     changes_of,
     leave_out_others,
     manifest_facts,
     write_dataset,
 )
-from shardctl.making.convert.planning import RUN_AGAIN, PlannedJob, announce, plan, with_types
-from shardctl.making.convert.previous import PreviousDataset, match_files
-from shardctl.making.convert.rejects import (
-    check_new,
-    count_rejects,
-    hide_pruned,
-    refuse_many_rejects,
-    write_known,
-)
-from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.result import ConvertResult, explained, finished, planned, up_to_date
 from shardctl.making.convert.targets import Chosen, Target, WriteLease
 from shardctl.making.options import reject_limit
-from shardctl.making.plan.fingerprint import fingerprint
+from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
+from shardctl.making.plan.labels import LABEL, write_files
+from shardctl.making.plan.listing import Listing, Numbers
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.making.shards.marker import WorkDone
+from shardctl.sources.annotations.objects import annotated_columns
 from shardctl.sources.files import SourceRoot, in_use
+from shardctl.sources.formats.base import FOLDER
 from shardctl.system.files import free_bytes, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool
@@ -165,7 +171,7 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     root, there = conversion.folder.root, conversion.manifest()
     # no job is looked at yet: it may be another user's
     decision, _ = _decide(conversion, inputs, there, with_jobs=False)
-    if there is not None and decision.action is Action.UP_TO_DATE:
+    if there is not None and not decision.job:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
         return _use_existing(conversion, inputs, there)
@@ -175,13 +181,20 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
-    """Return the result where the wanted dataset is there, with all of its files."""
+    """Return the result where the wanted dataset is there, with all of its files. Raises
+    TooManyRejectsError, as making it would have."""
     try:
         conversion.target.refuse_lost_files(manifest)
     except DatasetError:
         conversion.refuse_replaced(manifest)  # they were files of the dataset before
         raise
-    return up_to_date(conversion, inputs, manifest)
+    refuse_many_rejects(conversion.folder, manifest, conversion.options.max_rejects)
+    if manifest.fingerprint != fingerprint(inputs.parts):
+        before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
+        inputs.listing.note("other-versions", changes=version_changes(before, now))
+    if has_some_rejects(manifest):
+        conversion.target.fetch_listed_rejects()
+    return finished(conversion, inputs, "up-to-date", None)
 
 
 def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
@@ -212,13 +225,22 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     write."""
     conversion.target.check_writable()
     decision, before = _decide(conversion, inputs, there, with_jobs=True)
-    job = _job_to_resume(conversion, inputs, decision)
-    if job is not None:
-        expected = announce(conversion, job, inputs.listing)
-        return planned(conversion, inputs, expected, decision.job, ())
-    found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
-    expected = announce(conversion, found.job, found.inputs.listing, is_new=True)
-    return planned(conversion, found.inputs, expected, decision.job, found.warnings)
+    job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
+    is_new, warnings = job is None, tuple[str, ...]()
+    if job is None:
+        found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+        job, listing, warnings = found.job, found.inputs.listing, found.warnings
+    expected = announce(conversion, job, listing, is_new)
+    facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
+    return ConvertResult(
+        "planned",
+        *facts,
+        decision.job,
+        estimate=expected,
+        notices=tuple(listing.notices),
+        warnings=(*listing.warnings, *warnings),
+        changes=expected.changes,
+    )
 
 
 def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
@@ -227,9 +249,7 @@ def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -
     folder = conversion.staging.path(decision.job)
     if not conversion.options.overwrite and not decision.follows:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
-    if decision.action is not Action.RESUME:
-        return None
-    return unfinished(folder, inputs.bases, conversion.recipe)
+    return unfinished(folder, inputs.bases, conversion.recipe) if decision.resumes else None
 
 
 def begin_job(
@@ -246,7 +266,7 @@ def begin_job(
     # Once more: another converter may have finished while this one waited.
     there = conversion.manifest()
     decision, before = _decide(conversion, inputs, there, with_jobs=True)
-    if there is not None and decision.action is Action.UP_TO_DATE:
+    if there is not None and not decision.job:
         return _use_existing(conversion, inputs, there)
     folder = conversion.staging.path(decision.job)
     if all_types:
@@ -259,21 +279,20 @@ def begin_job(
 
 def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> PlannedJob:
     """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
-    job, folder, before, tables = planned.job, planned.job.folder, planned.before, planned.tables
-    assert tables is not None, "they are not written yet"
+    job, folder, before = planned.job, planned.job.folder, planned.before
+    assert planned.tables is not None, "they are not written yet"
+    write, of_old = planned.tables
     announce(conversion, job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
     conversion.target.make_room(folder)
     job = conversion.target.prepared(job)
-    tables.write(folder)
+    write(folder)
     warnings = list(planned.warnings)
     if before is not None:
         hide_pruned(folder / FILES, before.state.pruned)
-        warnings += write_known(
-            job, before, None if isinstance(tables, ConversionPlan) else tables.of_old
-        )
+        warnings += write_known(job, before, of_old)
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)
@@ -416,3 +435,189 @@ def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Itera
             need = samples * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK
             more = f"; about {format_bytes(need)} more are needed"
         raise type(error)(f"{said}{more}. {state}") from error
+
+
+RUN_AGAIN = "run the conversion again"
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
+
+    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
+    up to date, None for none, and `matching` has what an update changes in its inputs; None where
+    an earlier call has planned it. `tables` makes the tables of the job, and has the row in the
+    plan before of each row of its plan (UpdatePlan), None where all are new; None once they are
+    written.
+    """
+
+    job: DatasetJob
+    inputs: Inputs
+    status: str
+    before: PreviousDataset | None
+    warnings: tuple[str, ...] = ()
+    tables: tuple[Callable[[Path], None], Numbers | None] | None = None
+    matching: Matching | None = None
+
+
+def plan(
+    conversion: Conversion,
+    inputs: Inputs,
+    before: PreviousDataset | None,
+    folder: Path,
+    all_types: bool,
+) -> PlannedJob:
+    """Plan the conversion, whose job will be in `folder`, once some records were tried.
+
+    `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
+    fields are found in all records; without, in some of them, and only where these do not show all,
+    in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
+    """
+    status = "updated" if conversion.is_there else "created"
+
+    def fresh() -> Material:
+        return Material(
+            inputs.listing.fresh(),
+            conversion.recipe,
+            conversion.rules,
+            conversion.options,
+            inputs.bases,
+            conversion.engine,
+            inputs.scratch,
+            conversion.listener,
+            inputs.parts,
+        )
+
+    why = "new records have other types" if all_types else ""
+    if before is not None and not all_types:
+        from shardctl.making.convert.update_plan import UpdatePlan, plan_update
+
+        material = fresh()
+        found = plan_update(material, before)
+        if isinstance(found, UpdatePlan):
+            conversion.target.refuse_lost(before, found.kept)
+            job = replace(found.job, folder=folder)
+            inputs = replace(inputs, listing=material.listing)
+            warnings = tuple(moved_records(job, found.matching))
+            tables = (found.write, found.of_old)
+            return PlannedJob(job, inputs, status, before, warnings, tables, found.matching)
+        why = found
+    if before is not None and conversion.options.append:
+        raise InputError(
+            f"{conversion.folder.shown()}: --append only adds shards, but these inputs would "
+            f"change all shards, since {why}; use --update"
+        )
+
+    def attempt(all_types: bool) -> ConversionPlan:
+        return plan_conversion(fresh(), all_types)
+
+    new = attempt(True) if all_types else with_types(attempt, RUN_AGAIN)
+    if conversion.options.max_rejects is None:
+        refuse_failing(new.probe, new.listing)
+    inputs, job = replace(inputs, listing=new.listing), replace(new.job, folder=folder)
+    if before is None:
+        return PlannedJob(job, inputs, status, None, tables=(new.write, None))
+    # all shards of the dataset are made anew
+    files = inputs.scratch / f"anew-{FILES}"
+    write_files(files, new.listing, new.labelling)
+    matching, old = match_files(before, new.listing, files), len(before.table)
+    changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
+    lineage = replace(job.lineage, changes=asdict(changes), updates=before.digest)
+    job = replace(job, lineage=lineage)
+    warnings = tuple(moved_records(job, matching))
+    return PlannedJob(job, inputs, status, before, warnings, (new.write, None), matching)
+
+
+def announce(
+    conversion: Conversion, job: DatasetJob, listing: Listing, is_new: bool = False
+) -> Estimate:
+    """Tell what a job will do and cost. Raises StorageError if files of a person are in its way,
+    and if the disk cannot hold the dataset of a new one."""
+    publish.refuse_others(conversion.folder.root, job)
+    free = conversion.target.free_bytes()
+    expected = estimate(job, listing, conversion.engine.at_once(), free, changes_of(job))
+    conversion.listener.announce(expected)
+    need = expected.bytes * SPARE_DISK
+    if is_new and free is not None and need > free:
+        raise StorageError(
+            f"{conversion.folder.shown()}: the dataset needs about {format_bytes(need)} and "
+            f"{format_bytes(free)} are free; free some space, or store less (--store, "
+            "--compression)"
+        )
+    return expected
+
+
+def with_types(make: Callable[[bool], Made], advice: str) -> Made:
+    """Call `make` and return its result. Its argument says whether it finds the types of fields in
+    all records.
+
+    The first time it finds them in some records. If another record does not fit these types, `make`
+    is called once more, and finds them in all records. Raises InputError if a record does not fit
+    the types of all records; the error ends with `advice`.
+    """
+    try:
+        return make(False)
+    except TypesDifferError:
+        # which is known to no process before it reads the record: it may be the last one of all
+        pass
+    try:
+        return make(True)
+    except TypesDifferError as error:
+        raise InputError(
+            f"{error}; if it has changed since its type was found, {advice}; else give all files "
+            "one type"
+        ) from error
+
+
+def _origin_of_labels(job: Job, listing: Listing) -> str:
+    if LABEL not in job.layout.columns.names or isinstance(job.layout.roles.get(LABEL), Image):
+        return "nothing"
+    if any(each.classes is not None for each in listing.annotations):
+        return "lists of ImageNet"
+    if listing.side is not None:
+        return "labels file"
+    named = job.recipe.label_source
+    if named == FOLDER:
+        return "folder"
+    return (
+        f"field {printable(named)}"
+        if job.by_field or (job.fields is not None and named in job.fields.names)
+        else "folder"
+    )
+
+
+def estimate(
+    job: DatasetJob, listing: Listing, at_once: int, free: int | None, changes: Changes | None
+) -> Estimate:
+    """Estimate what a job will write, and how long it will take where `at_once` shards are built at
+    the same time.
+
+    So many bytes are `free` there; None: no limit.
+    """
+    classes, costs = job.layout.classes, job.costs
+    built = 1 - job.lineage.kept_records / max(1, job.records)
+    rows = round(job.inputs * costs.samples_per_record)
+    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
+    if job.recipe.batch_transforms:
+        rows = round(samples)
+    return Estimate(
+        kind=job.recipe.kind,
+        inputs=job.inputs,
+        input_bytes=listing.total_bytes,
+        splits=job.splits,
+        records=job.records,
+        rows=rows,
+        shards=job.shards,
+        classes=len(classes) if classes is not None else None,
+        labelled_by=_origin_of_labels(job, listing),
+        annotated=annotated_columns(listing.annotations),
+        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
+        free_bytes=free,
+        seconds=built * job.inputs * costs.record_seconds / at_once,
+        probed=costs.probed,
+        probe_rejects=costs.probe_rejects,
+        ignored=dict(listing.ignored),
+        notices=tuple(listing.notices),
+        warnings=tuple(listing.warnings),
+        changes=changes,
+    )

@@ -161,8 +161,7 @@ def _kind_of(
         ):
             raise UsageError(
                 "--columns names the columns of CSV files without a header, and "
-                f"{printable(table.path)} is none; to keep some"
-                " fields, use --fields A,B"
+                f"{printable(table.path)} is none; to keep some fields, use --fields A,B"
             )
         return "table"
     return detect_kind(roots, KINDS.values(), reading)

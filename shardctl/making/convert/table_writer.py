@@ -1,9 +1,13 @@
-"""The tables of a dataset, and its manifest, are made of the markers of its shards."""
+"""The end of a conversion, once all shards are built: the tables of the dataset and its manifest
+are made of the markers of the shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import datetime
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +18,272 @@ from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import column_of
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
-from shardctl.format.shard import ShardFacts
+from shardctl.format.names import FILES, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import (
     PLAN_SCHEMA,
     UNIT_FIELDS,
     Making,
     ShardEntry,
     ShardSpool,
+    ShardTable,
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
-from shardctl.making.plan.fingerprint import VERSIONS
+from shardctl.images.codecs import backend
+from shardctl.making.commit.staging import clear_partial_files
+from shardctl.making.convert.conversion import Conversion, Inputs
+from shardctl.making.convert.listener import Changes
+from shardctl.making.convert.previous import PreviousDataset
+from shardctl.making.convert.rejects import still_pruned
+from shardctl.making.convert.targets import Target
+from shardctl.making.notices import notice
+from shardctl.making.plan.fingerprint import VERSIONS, fingerprint
 from shardctl.making.plan.labels import JOB_ONLY
-from shardctl.making.plan.listing import CHUNK_ROWS
+from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.making.plan.plan import NOT_KEPT, job_table
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
-from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
+from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
 from shardctl.system.files import copy_file, replacing, write_atomically
-from shardctl.system.text import printable
+from shardctl.system.folders import LocalFolder
+from shardctl.system.progress import Report
+from shardctl.system.text import counted, printable
 from shardctl.transforms.pipeline.functions import Shape
+from shardctl.version import __version__
+
+
+@dataclass(frozen=True)
+class ManifestFacts:
+    """What the manifest says of a conversion beside what its job knows.
+
+    `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of
+    generations that are kept before this one, `appends` says that an update only adds inputs.
+    `environment` are the versions of the libraries on which values may depend. `seconds` is the
+    time that all of it took, None if that is not known.
+    """
+
+    settings: dict[str, Any]
+    sources: tuple[str, ...]
+    keep: int
+    appends: bool
+    environment: dict[str, str]
+    seconds: float | None = None
+
+
+def manifest_facts(
+    conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
+) -> ManifestFacts:
+    """Return what the manifest says of a conversion beside what its job knows. `seconds` are those
+    that all of it took.
+
+    As many generations are kept as of the dataset `before`, if nothing else is said.
+    """
+    options, keep = conversion.options, 0 if before is None else before.manifest.keep
+    recipe, environment = conversion.recipe, {"python": platform.python_version()}
+    environment |= {"numpy": np.__version__, "pyarrow": pa.__version__}
+    if recipe.kind == "image":
+        libraries = ", ".join(backend.libraries())
+        environment |= {"imaging": backend.require_one(), "libraries": libraries}
+    for version in (each for step in recipe.transform for each in step.versions()):
+        name, _, number = version.rpartition(" ")
+        environment[name] = number
+    return ManifestFacts(
+        settings=conversion.request.recorded_settings(recipe),
+        sources=tuple(inputs.sources),
+        keep=keep if options.keep_generations is None else options.keep_generations,
+        appends=options.append,
+        environment=environment,
+        seconds=None if seconds is None else round(seconds, 3),
+    )
+
+
+def write_dataset(
+    job: DatasetJob,
+    closing: ManifestFacts,
+    before: PreviousDataset | None,
+    target: Target,
+    report: Report = lambda done, total: None,
+) -> tuple[str, ...]:
+    """Complete the new dataset in the folder of a job, and return notices for the user. All shards
+    are built.
+
+    The job brings the dataset `before` up to date, which is at `target`. `report` gets the number
+    of joined shards. Raises TooManyRejectsError if not one input was converted, InputError if there
+    was none.
+    """
+    clear_partial_files(job)
+    target.fetch_done(job, np.ones(job.shards, bool))
+    target.fetch_rejects(job)
+    if before is not None:
+        target.keep(job, before)
+    changes = changes_of(job)
+    shards = Outcomes.of(job, before, with_empty=changes is not None and not changes.anew)
+    if shards.job is not job:
+        planned = {split.name: split.shards for split in job.splits}
+        closing = replace(closing, settings={**closing.settings, PLANNED: planned})
+    pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
+    given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
+
+    first_frames = 0
+
+    def done(shard: int) -> ShardMarker:
+        nonlocal first_frames
+        report(shard, shards.job.shards)
+        found = shards.done(shard)
+        first_frames += found.first_frames
+        return found
+
+    commit = TableWriter(shards.job, closing.settings, done, shards.lines, **given)
+    commit.run(lambda facts: _manifest(shards.job, closing, before, facts))
+    if not first_frames:
+        return ()
+    advice = "" if job.fields is not None else "; --frames all takes all"
+    images = counted(first_frames, "image")
+    return (notice("several-frames", images=images, advice=advice),)
+
+
+def leave_out_others(job: DatasetJob, target: Target) -> None:
+    """Take away the shards of a job that its dataset, which is complete in its folder, leaves out.
+
+    To be done before that takes its target, and not before it is complete: until then whoever goes
+    on needs all of them.
+    """
+    there = ShardTable(LocalFolder(job.folder / NEW_FOLDER)).names
+    if len(there) < job.shards:
+        planned = {job.planned_shard(shard).name for shard in range(job.shards)}
+        target.leave_out(job, sorted(planned - set(there)))
+
+
+def changes_of(job: DatasetJob) -> Changes | None:
+    """Return what a job changes in the dataset that is there; None if there is none."""
+    return None if job.lineage.changes is None else Changes(**job.lineage.changes)
+
+
+def _manifest(
+    job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, facts: dict[str, Any]
+) -> Manifest:
+    made = Manifest(
+        **facts,
+        kind=job.recipe.kind,
+        shards=job.shards,
+        schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
+        recipe=job.recipe.to_json(),
+        settings=closing.settings,
+        fingerprint=fingerprint(job.lineage.parts),
+        fingerprint_parts=job.lineage.parts,
+        sources=closing.sources,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        shardctl_version=__version__,
+        seconds=closing.seconds,
+        environment=closing.environment,
+        records=job.records_read,
+        keep=closing.keep,
+        base=job.base,
+    )
+    if before is None:
+        return made.with_generation(None, "convert", len(job.files), 0, 0)
+    changes, what = changes_of(job), "append" if closing.appends else "update"
+    numbers = (0, 0, 0)
+    if changes is not None:
+        numbers = (changes.added, changes.removed, changes.changed)
+    return made.with_generation(before.manifest, what, *numbers)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of the shards of a job that is done: of those that are kept as the dataset
+    `before` records it, else as their markers do.
+
+    Shards of which every input was rejected are left out: the shards beside them take their units,
+    and keep their names, and so their bytes. `job` has the others alone. Each stands for the shards
+    of `built` from its number in `starts` on, up to that of the next: (shards + 1,) int64. Of these
+    it is the one in `chosen`: (shards,) int64.
+    """
+
+    job: DatasetJob
+    built: DatasetJob
+    before: PreviousDataset | None
+    starts: Numbers
+    chosen: Numbers
+
+    @classmethod
+    def of(cls, job: DatasetJob, before: PreviousDataset | None, with_empty: bool) -> Outcomes:
+        """Return what became of all shards, or of those with samples; a split without any keeps its
+        first one.
+
+        Where models are called with several records of a shard, all stay: other units before these
+        would make other calls.
+        """
+        filled = np.ones(job.shards, bool)
+        if not with_empty and not job.recipe.models:
+            made = (rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards))
+            filled = np.fromiter(made, bool, job.shards)
+        if filled.all():
+            return cls(job, job, before, np.arange(job.shards + 1), np.arange(job.shards))
+        begins, chosen = divided([split.shards for split in job.splits], filled)
+        return cls(job.with_shards(begins[:-1], chosen), job, before, begins, chosen)
+
+    def _members(self, shard: int) -> range:
+        return range(int(self.starts[shard]), int(self.starts[shard + 1]))
+
+    def _made(self, shard: int) -> ShardMarker:
+        """Return what became of a shard that was built, or kept."""
+        number = int(self.built.kept[shard])
+        if self.before is None or number == NOT_KEPT:
+            return read_marker(self.built.marker_path(shard))
+        return self.before.done(number)
+
+    def done(self, shard: int) -> ShardMarker:
+        """Return what became of a shard, and of the units that it takes over."""
+        members, chosen = self._members(shard), int(self.chosen[shard])
+        own = self._made(chosen)
+        if len(members) == 1:
+            return own
+        made = [own if member == chosen else self._made(member) for member in members]
+        units, steps = [], list[Counts]()
+        for member, each in zip(members, made, strict=True):
+            rows, first = each.units, 0 if member < chosen else own.facts.rows
+            if each is not own:
+                column = pa.array(np.full(len(rows), first))
+                rows = rows.set_column(0, rows.schema.field(0), column)
+            units.append(rows)
+            steps = add_counts(steps, each.steps)
+        return replace(
+            own,
+            inputs=sum(each.inputs for each in made),
+            rejected=sum(each.rejected for each in made),
+            units=pa.concat_tables(units),
+            steps=tuple(steps),
+        )
+
+    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
+        """Yield the lines of the rejects of a shard."""
+        members = self._members(shard)
+        for member in members:
+            number = int(self.built.kept[member])
+            if self.before is not None and number != NOT_KEPT:
+                yield from self.before.reject_lines(number)
+            elif (done if len(members) == 1 else self._made(member)).rejected:
+                with open(self.built.rejects_path(member), "rb") as file:
+                    yield from file
+
+
+def divided(planned: Sequence[int], filled: Flags) -> tuple[Numbers, Numbers]:
+    """Return `starts` and `chosen` of an Outcomes, of splits with so many shards each, of which some
+    are filled: (shards,).
+
+    A shard without samples goes to the one before it, or to the first one of its split that has
+    some.
+    """
+    of_split = np.repeat(np.arange(len(planned)), planned).tolist()
+    starts, chosen = list[int](), list[int]()
+    for shard, (split, has_samples) in enumerate(zip(of_split, filled.tolist(), strict=True)):
+        if not starts or split != of_split[starts[-1]] or (has_samples and filled[chosen[-1]]):
+            starts.append(shard)
+            chosen.append(shard)
+        elif has_samples:
+            chosen[-1] = shard
+    return np.array([*starts, len(filled)], np.int64), np.array(chosen, np.int64)
+
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""
@@ -145,14 +396,25 @@ class TableWriter:
         job, shapes = self._job, set[Shape]()
         with (
             replacing(self._new / REJECTS) as rejects,
-            replacing(self._new / PLAN) as plan,
-            pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
+            job_table(self._new / PLAN, PLAN_SCHEMA) as writer,
         ):
-            rows = JoinedRows(writer)
+            held, held_rows = list[pa.Table](), 0
             for shard in range(job.shards):
                 place, done = job.planned_shard(shard), self._done(shard)
                 name, facts = place.split_name, done.facts
-                rows.add(_final_plan(job.plan.slice(place.first_unit, place.units), done, shard))
+                units = job.plan.slice(place.first_unit, place.units)
+                columns = {name: units[name] for name, _ in UNIT_FIELDS}
+                columns["shard"] = column_of(np.full(len(units), shard, np.int32))
+                columns |= {name: done.units[name] for name in done.units.column_names}
+                rows = [columns[name] for name in PLAN_SCHEMA.names]
+                held.append(pa.table(rows, schema=PLAN_SCHEMA))
+                held_rows += len(units)
+                # a batch for each shard would be slow to open, and a table maps a file
+                if held_rows >= CHUNK_ROWS or len(held) == JOINED_SHARDS:
+                    held = [pa.concat_tables(held).combine_chunks()]
+                if held_rows >= CHUNK_ROWS:
+                    writer.write_table(held.pop(), max_chunksize=CHUNK_ROWS)
+                    held_rows = 0
                 for label, samples in done.labels.items() if job.layout.classes else ():
                     self._class_counts[name][label] += samples
                 self._objects += done.objects
@@ -186,36 +448,10 @@ class TableWriter:
                 )
                 if len(shapes) < 2:
                     shapes.update(done.shapes[:2])
-            rows.write()
+            if held:
+                rows = pa.concat_tables(held).combine_chunks()
+                writer.write_table(rows, max_chunksize=CHUNK_ROWS)
         return shapes
-
-
-class JoinedRows:
-    """Writes the rows of a table that several shards have given together: a batch for each shard
-    would be slow to open."""
-
-    def __init__(self, writer: pa.RecordBatchWriter) -> None:
-        self._writer, self._count = writer, 0
-        self._joined: list[pa.Table] = []
-        self._single: list[pa.Table] = []
-
-    def add(self, rows: pa.Table) -> None:
-        """Add the rows of one shard. Those of small shards are copied together: each table takes
-        some kB, and maps a file."""
-        self._single.append(rows)
-        self._count += rows.num_rows
-        if self._count >= CHUNK_ROWS:
-            self.write()
-        elif len(self._single) == JOINED_SHARDS:
-            self._joined.append(pa.concat_tables(self._single).combine_chunks())
-            self._single.clear()
-
-    def write(self) -> None:
-        """Write what has been added, and forget it."""
-        if held := [*self._joined, *self._single]:
-            rows = pa.concat_tables(held).combine_chunks()
-            self._writer.write_table(rows, max_chunksize=CHUNK_ROWS)
-        self._joined, self._single, self._count = [], [], 0
 
 
 def write_final_files(path: Path, files: pa.Table) -> None:
@@ -224,11 +460,9 @@ def write_final_files(path: Path, files: pa.Table) -> None:
     names = [name for name in files.column_names if name not in dict(JOB_ONLY)]
     if "label" in names and files["label"].null_count == len(files):
         names.remove("label")
-    with (
-        replacing(path) as sink,
-        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.select(names).schema) as writer,
-    ):
-        for batch in files.select(names).to_batches():
+    files = files.select(names)
+    with job_table(path, files.schema) as writer:
+        for batch in files.to_batches():
             writer.write_batch(batch)
 
 
@@ -239,49 +473,15 @@ def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -
     A labels file has its name alone, and versions are left out: others may well write the same
     bytes.
     """
-    without_path = {**settings, "labels": Path(str(settings["labels"])).name}
-    parts = {
-        name: digest
-        for name, digest in job.lineage.parts.items()
-        if name not in ("inputs", "settings", VERSIONS)
-    }
-    return Making(
-        job.layout.to_json(), fields, job.recipe.to_json(), without_path, parts, job.records_read
-    )
-
-
-def _final_plan(planned: pa.Table, done: ShardMarker, shard: int) -> pa.Table:
-    columns = {name: planned[name] for name, _ in UNIT_FIELDS}
-    columns["shard"] = column_of(np.full(len(planned), shard, np.int32))
-    columns |= {name: done.units[name] for name in done.units.column_names}
-    return pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
+    settings = {**settings, "labels": Path(str(settings["labels"])).name}
+    parts = dict(job.lineage.parts)
+    for name in ("inputs", "settings", VERSIONS):
+        parts.pop(name, None)
+    layout, recipe = job.layout.to_json(), job.recipe.to_json()
+    return Making(layout, fields, recipe, settings, parts, job.records_read)
 
 
 def counts_of(done: ShardMarker) -> ShardCounts:
     """Return what was counted in a shard."""
     jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
     return ShardCounts(done.labels, done.shapes, done.objects, done.cut_off, jpegs, done.steps)
-
-
-def done_of(
-    facts: ShardFacts,
-    inputs: int,
-    rejected: int,
-    counts: ShardCounts,
-    units: pa.Table,
-    jpegs: JpegRecord | None,
-) -> ShardMarker:
-    """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
-    outcomes = units.select(MARKER_SCHEMA.names)
-    numbers = (counts.objects, counts.cut_off)
-    return ShardMarker(
-        facts,
-        inputs,
-        rejected,
-        counts.shapes,
-        counts.labels,
-        *numbers,
-        outcomes,
-        jpegs,
-        counts.steps,
-    )

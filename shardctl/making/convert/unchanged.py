@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,24 +51,15 @@ def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None
     Versions do not count.
     """
     left = (name for name in ("kind", *SETTLED) if request.recipe.get(name) in (None, "auto"))
+    recorded = {name: manifest.recipe[name] for name in left if name in manifest.recipe}
     try:
-        recipe = Recipe.from_json(
-            {
-                **request.recipe,
-                **{name: manifest.recipe[name] for name in left if name in manifest.recipe},
-            }
-        )
+        recipe = Recipe.from_json({**request.recipe, **recorded})
     except UsageError:  # it does not go with the kind that is recorded
         return None
-    parts = {
-        **manifest.fingerprint_parts,
-        **parts_without_sources(recipe, request.recorded_settings(recipe)),
-    }
-    return (
-        recipe
-        if verdict_on(differing_parts(manifest.fingerprint_parts, parts)) == "up-to-date"
-        else None
-    )
+    before = manifest.fingerprint_parts
+    parts = parts_without_sources(recipe, request.recorded_settings(recipe))
+    same = verdict_on(differing_parts(before, {**before, **parts})) == "up-to-date"
+    return recipe if same else None
 
 
 @dataclass(frozen=True)
@@ -82,20 +72,83 @@ class UnwalkedInputs:
     are no inputs.
     """
 
+    request: ConvertRequest
     dataset: str
     recipe: Recipe
     listed: Listed
-    seen: Seen
-    others: Others
+    seen: Seen = field(default_factory=Seen)
+    others: Others = field(default_factory=Others)
 
-    def listing(self, request: ConvertRequest) -> Listing | None:
+    def are_as_in_a_walk(self) -> bool:
+        """Return whether the names of the changed files alone say what these are, the files of each
+        folder are in order, and the table has the batches of a list."""
+        files, first, column = self.listed, 0, self.listed.table["path"]
+        if any(len(chunk) != CHUNK_ROWS for chunk in column.chunks[:-1]):
+            return False
+        if files.changed and not all(_says_it(column[row].as_py()) for row in files.changed.rows):
+            return False
+        for _, count in self.seen.folders:
+            last = ""
+            for start in range(first, first + count, CHUNK_ROWS):
+                paths = [last, *files.paths(start, min(CHUNK_ROWS, first + count - start))]
+                if paths != sorted(paths):
+                    return False
+                last = paths[-1]
+            first += count
+        return True
+
+    def labels_if_same(self) -> str:
+        """Return what stands for the labels files. Raises ChangedError if the inputs are not
+        certainly the same."""
+        request, rule = self.request, self.request.labels
+        if any(may_be_of_export(root.folder) for root in request.roots):
+            raise ChangedError
+        beside: list[FoundFile] = []
+        said: list[str] = []
+        unlisted = unlisted_files(request.roots, self.listed, depends_on_others, self.seen)
+        names = [self.recipe.kind]
+        # a file of a kind that is looked for before would be the kind of all
+        if request.recipe.get("kind") in (None, "auto"):
+            names = list(KINDS)[: list(KINDS).index(self.recipe.kind) + 1]
+        for file in inputs_among(unlisted, said.append, beside):
+            for name in names:
+                others = self.others if name == self.recipe.kind else Others()
+                inputs = wanted_files(iter([file]), KINDS[name], self.recipe.reading, rule, others)
+                for form, each in inputs:
+                    if form is not Form.NOTHING:
+                        self._add(each, form)
+        # It is not known where labels files were, from which their names begin. What is said, of a
+        # series of which some are missing for instance, a list says in its place among other
+        # notices.
+        if beside or self.others.side_files or self.others.lists or said:
+            raise ChangedError
+        return labels_digest([sha256_of(Path(file)) for file in rule.files])
+
+    def _add(self, file: FoundFile, form: Form) -> None:
+        """Note a file that is not listed. Raises ChangedError unless its name alone says that it is
+        one more input.
+
+        With several sources two files may have the same path, which a list refuses.
+        """
+        changed = self.listed.changed
+        if (
+            changed is None
+            or form is not Form.ONE
+            or not _says_it(file.path)
+            or len(self.request.roots) > 1
+            or len(changed.added) == MOST_ADDED
+        ):
+            raise ChangedError
+        changed.added.append(file)
+
+    def listing(self) -> Listing | None:
         """Return the list of the inputs, with all that a walk would give notice of; None where only
         a new walk can tell that.
 
         Only lists of images can be told without it: names of other files may be those of parts of
         something.
         """
-        recipe, labels = self.recipe, request.labels
+        recipe, labels = self.recipe, self.request.labels
         if recipe.kind != "image" or recipe.reading.has_image_records or labels.files:
             return None
         files, rows, *numbers, there = inputs_now(self.listed, self.seen.folders)
@@ -117,7 +170,7 @@ class UnwalkedInputs:
         listing = Listing(
             pa.Table.from_batches(batches, schema),
             KINDS[recipe.kind],
-            request.roots,
+            self.request.roots,
             whole=True,
             groups=[Group(folder, "") for folder in groups],
             ignored=self.others.ignored,
@@ -135,43 +188,28 @@ def _have(files: pa.Table, part: bytes) -> bool:
     return any(part in chunk.buffers()[2].to_pybytes().lower() for chunk in chunks)
 
 
-def find_unchanged(request: ConvertRequest, manifest: Manifest) -> UnwalkedInputs | None:
+def find_unwalked(
+    request: ConvertRequest, manifest: Manifest, changed: Changed | None = None
+) -> UnwalkedInputs | None:
     """Return the inputs of the dataset of a manifest if it is certain, without a new list, that it
     is what would be made.
 
-    None says nothing: it may depend on what is in a file, or on annotations.
+    With `changed`, which gets what came, went or changed, they are the inputs as they are now,
+    where a new list would certainly have the same in the same order, so that their digest can be
+    told. None says nothing: it may depend on what is in a file, or on annotations.
     """
-    return _unwalked(request, manifest, None)
-
-
-def find_changed(request: ConvertRequest, manifest: Manifest) -> UnwalkedInputs | None:
-    """Return the inputs of the dataset of a manifest as they are now, where it is certain that a
-    new list would have the same.
-
-    It would have them in the same order, so that the digest of the inputs can be told. None: as
-    `find_unchanged`.
-    """
-    if manifest.recipe.get("kind") != "image" or request.labels.files:
-        return None  # UnwalkedInputs.listing could not tell their list
-    found = _unwalked(request, manifest, Changed())
-    return found if found is not None and _are_as_in_a_walk(found) and _can_be_told(found) else None
-
-
-def _unwalked(
-    request: ConvertRequest, manifest: Manifest, changed: Changed | None
-) -> UnwalkedInputs | None:
-    if (
+    rule, recorded = request.labels, manifest.recipe
+    others = (
         any(root.is_stored for root in request.roots)
-        or any(map(is_stored, request.labels.files))
-        or request.labels.annotations
-        or _takes_more_from_sources(request.recipe, manifest.recipe)
-    ):
-        return None
-    if tuple(root.name for root in request.roots) != tuple(
-        Path(source).name for source in manifest.sources
-    ):
-        return None
-    recipe = recipe_if_same(request, manifest)
+        or any(map(is_stored, rule.files))
+        or rule.annotations
+        # the sources decide more than the kind of the samples
+        or any(recorded.get(name) not in (None, request.recipe.get(name)) for name in SETTLED)
+        or [root.name for root in request.roots] != [Path(each).name for each in manifest.sources]
+        # UnwalkedInputs.listing could not tell their list
+        or (changed is not None and (recorded.get("kind") != "image" or rule.files))
+    )
+    recipe = None if others else recipe_if_same(request, manifest)
     if recipe is None:
         return None
     try:
@@ -179,60 +217,16 @@ def _unwalked(
         files = open_checked_table(request.folder, FILES)
         if state.digest_beside or len(state.mtime_ns) != files.num_rows:
             return None
-        listed, digest = Listed(files, state.mtime_ns, changed), manifest.files[CHECKSUMS].sha256
-        found = UnwalkedInputs(digest, recipe, listed, Seen(), Others())
-        return (
-            found
-            if _labels_if_same(request, found) == manifest.fingerprint_parts.get("labels")
-            else None
+        found = UnwalkedInputs(
+            request,
+            manifest.files[CHECKSUMS].sha256,
+            recipe,
+            Listed(files, state.mtime_ns, changed),
         )
+        same = found.labels_if_same() == manifest.fingerprint_parts.get("labels")
+        return found if same and (changed is None or found.are_as_in_a_walk()) else None
     except (DatasetError, ChangedError, OSError):
         return None
-
-
-def _are_as_in_a_walk(found: UnwalkedInputs) -> bool:
-    """Return whether the files of each folder are in order, and the table has the batches of a
-    list."""
-    files, first = found.listed, 0
-    if any(len(chunk) != CHUNK_ROWS for chunk in files.table["path"].chunks[:-1]):
-        return False
-    for _, count in found.seen.folders:
-        last = ""
-        for start in range(first, first + count, CHUNK_ROWS):
-            paths = [last, *files.paths(start, min(CHUNK_ROWS, first + count - start))]
-            if paths != sorted(paths):
-                return False
-            last = paths[-1]
-        first += count
-    return True
-
-
-def _can_be_told(found: UnwalkedInputs) -> bool:
-    """Return whether the names of the changed files alone say what these are."""
-    paths, changed = found.listed.table["path"], found.listed.changed
-    return changed is None or all(_says_it(paths[row].as_py()) for row in changed.rows)
-
-
-def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-    """Return whether the sources have decided, or may decide, more than the kind of the samples."""
-    return any(
-        recipe.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None
-    )
-
-
-def _is_added(file: FoundFile, form: Form, request: ConvertRequest, found: UnwalkedInputs) -> bool:
-    """Return whether a file that is not listed is one more input, as its name alone says, and note
-    it.
-
-    With several sources two files may have the same path, which a list refuses.
-    """
-    changed = found.listed.changed
-    if changed is None or form is not Form.ONE or not _says_it(file.path):
-        return False
-    if len(request.roots) > 1 or len(changed.added) == MOST_ADDED:
-        return False
-    changed.added.append(file)
-    return True
 
 
 def _says_it(path: str) -> bool:
@@ -240,35 +234,6 @@ def _says_it(path: str) -> bool:
     file decides it."""
     name = path.rpartition("/")[2]
     return suffix_of(name) in KNOWN_SUFFIXES and not depends_on_others(name)
-
-
-def _labels_if_same(request: ConvertRequest, found: UnwalkedInputs) -> str:
-    """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly
-    the same."""
-    if any(may_be_of_export(root.folder) for root in request.roots):
-        raise ChangedError
-    beside: list[FoundFile] = []
-    said: list[str] = []
-    unlisted = unlisted_files(request.roots, found.listed, depends_on_others, found.seen)
-    rule, recipe = request.labels, found.recipe
-    names = [recipe.kind]
-    # a file of a kind that is looked for before would be the kind of all
-    if request.recipe.get("kind") in (None, "auto"):
-        names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
-    for file in inputs_among(unlisted, said.append, beside):
-        for name in names:
-            others = found.others if name == recipe.kind else Others()
-            inputs = wanted_files(iter([file]), KINDS[name], recipe.reading, rule, others)
-            if any(
-                form is not Form.NOTHING and not _is_added(each, form, request, found)
-                for form, each in inputs
-            ):
-                raise ChangedError
-    # It is not known where labels files were, from which their names begin. What is said, of a
-    # series of which some are missing for instance, a list says in its place among other notices.
-    if beside or found.others.side_files or found.others.lists or said:
-        raise ChangedError
-    return labels_digest([sha256_of(Path(file)) for file in rule.files])
 
 
 # --- the inputs of a dataset as they are now: those that were listed and are still there, and the

@@ -4,7 +4,7 @@ which are new."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,19 +32,16 @@ from shardctl.making.plan.plan import (
     SplitPlan,
     Units,
     job_table,
-    order_units,
     write_shards,
 )
 from shardctl.making.plan.splits import Draw, Splitting, look_inside
 from shardctl.making.shards.job import Costs, DatasetJob, Lineage
-from shardctl.making.shards.planned import Root
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.text.deduplicate import Deduplicate
 
 FULL = 0.9
 """The last shard of a split with this share of the records of a full one is full: it is not built
@@ -53,73 +50,19 @@ again for a few more."""
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """An update that is decided on and not begun. `files` is the path of the job's table of files.
+    """An update that is decided on and not begun: its `job`, whose folder is to be given yet, and
+    `write`, which makes its tables in a folder.
 
-    `rows` of the plan are in their order, each with the number of its shard in the job (`shard`),
-    and its row in the plan before (`of_old`, -1: it is new, or has changed): (rows,) int64 each.
-    `shards` has the split, the number in it, and the number of the shard before that is kept (or
-    NOT_KEPT) of every shard of the job.
+    `of_old` has the row in the plan before of each row of the plan, -1: it is new, or has changed,
+    (rows,) int64. `kept` are the shards of the dataset before that are kept, by their numbers
+    there.
     """
 
-    planning: _Planning
+    job: DatasetJob
+    write: Callable[[Path], None]
     matching: Matching
-    draw: Draw | None
-    files: Path
-    rows: pa.Table
-    shard: Numbers
     of_old: Numbers
-    shards: tuple[tuple[int, int, int], ...]
-    splits: tuple[SplitPlan, ...]
-
-    @property
-    def kept(self) -> list[int]:
-        """The shards of the dataset before that are kept, by their numbers there."""
-        return [kept for *_, kept in self.shards if kept != NOT_KEPT]
-
-    def job(self, folder: Path, roots: tuple[Root, ...], parts: dict[str, str]) -> DatasetJob:
-        """Return the job in its folder."""
-        before, planning = self.planning.before, self.planning
-        manifest, known, kept = before.manifest, set(before.table.names), len(self.kept)
-        costs = Costs(
-            sample_bytes=manifest.bytes / max(1, manifest.samples),
-            samples_per_record=manifest.samples / max(1, manifest.inputs),
-            record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
-        )
-        names = (shard_name(self.splits[split].name, number) for split, number, _ in self.shards)
-        old = sum(name in known for name in names)
-        changes = Changes(*self.matching.counts, old - kept, len(self.shards) - old, kept)
-        records = zip(self._records.tolist(), self.shards, strict=True)
-        lineage = Lineage(
-            parts,
-            beside=before.state.digest_beside,
-            updates=before.digest,
-            kept_records=sum(count for count, (*_, kept) in records if kept != NOT_KEPT),
-            changes=asdict(changes),
-        )
-        reading = (before.reading.fields, before.reading.by_field, self.draw)
-        of_job = (folder, roots, planning.recipe, before.layout, self.splits, *reading)
-        return DatasetJob(*of_job, planning.rules.shuffle, lineage=lineage, costs=costs)
-
-    @property
-    def _records(self) -> Numbers:
-        """How many records each shard has, (shards,)."""
-        records = np.zeros(len(self.shards), np.int64)
-        np.add.at(records, self.shard, self.rows["records"].to_numpy())
-        return records
-
-    def write(self, folder: Path) -> None:
-        """Write the tables of the job."""
-        copy_file(self.files, folder / FILES)
-        with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
-            plan.write_table(self.rows, max_chunksize=CHUNK_ROWS)
-        counts = np.bincount(self.shard, minlength=len(self.shards))
-        first = np.cumsum(counts) - counts
-        split, number, kept = np.array(self.shards, np.int64).reshape(-1, 3).T
-        columns = np.stack([split, number, first, counts, self._records, kept], axis=1)
-        write_shards(folder, array("q", columns.tobytes()))
-        built = np.where(kept == NOT_KEPT, np.arange(len(kept)), -1)
-        before, recipe = self.planning.before, self.planning.recipe
-        write_reused(folder, before, recipe, built[self.shard], self.of_old)
+    kept: list[int]
 
 
 def plan_update(material: Material, before: PreviousDataset) -> UpdatePlan | str:
@@ -137,8 +80,12 @@ class _Planning(Material):
     def run(self) -> UpdatePlan | str:
         """Plan the update, or say why that cannot be. Raises InputError."""
         listing, before, discovery = self.listing, self.before, self.discovery
-        if why := self._other_reading():
-            return why
+        if listing.whole != (before.manifest.records is None):
+            return "the files are of another form"
+        if self.recipe.compares_texts or self.recipe.duplicates.mode != "keep":
+            return "duplicates are looked for among all inputs"
+        if listing.digest_beside != before.state.digest_beside:
+            return "files that say what is read of others have changed"
         splitting = self.splitting()
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.draw:
@@ -148,30 +95,33 @@ class _Planning(Material):
             labelling = label_files(listing, self.rules, splitting, self.recipe, None)
         files = self.folder / f"now-{FILES}"
         write_files(files, listing, labelling)
-        self._refuse_lost_labels(open_table(LocalFolder(files.parent), files.name))
+        now = open_table(LocalFolder(files.parent), files.name)
+        for name, what in (("label", "labels"), ("columns", "values of a labels file")):
+            there = name in now.column_names and now[name].null_count < now.num_rows
+            if name in before.files.column_names and not there:
+                raise DatasetError(
+                    f"{before.folder.shown()}: its samples have {what}, but the sources no longer "
+                    "have any; bring the labels file or folder back, or use --overwrite"
+                )
         if why := self._other_columns(labelling):
             return why
         matching = match_files(before, listing, files)
         old = self._old_rows(matching, splitting)
-        fresh = self._fresh_files(matching, old)
+        # put into shards anew: new files, those that change their split, and changed ones of many
+        # records
+        fresh = matching.before < 0
+        if not listing.whole:
+            fresh |= ~matching.same
+        moved = old.now[~old.stays]
+        fresh[moved[moved >= 0]] = True
         units = discovery.find_units(fresh)
         look_inside(listing, self.rules.split, splitting)
-        why = "" if listing.whole else self._other_types(discovery, units, splitting)
-        if why:
+        if not listing.whole and (why := self._other_types(discovery, units, splitting)):
             return why
-        planner = Planner(units, order_units(units, splitting, self.rules.shuffle, fresh))
-        rows, shard, of_old, shards, splits = self._join(old, units, planner, splitting.names)
-        return UpdatePlan(self, matching, draw, files, rows, shard, of_old, shards, splits)
-
-    def _other_reading(self) -> str:
-        """Say why the files cannot be read as before, "" if they can."""
-        if self.listing.whole != (self.before.manifest.records is None):
-            return "the files are of another form"
-        compares = any(isinstance(step, Deduplicate) for step in self.recipe.batch_transforms)
-        if compares or self.recipe.duplicates.mode != "keep":
-            return "duplicates are looked for among all inputs"
-        changed = self.listing.digest_beside != self.before.state.digest_beside
-        return "files that say what is read of others have changed" if changed else ""
+        planner = Planner(units, splitting, self.rules.shuffle, fresh)
+        return self._plan(
+            matching, draw, files, old, self._rows_of_old(old, units), planner, splitting.names
+        )
 
     def _labelling_of_records(self) -> Labelling | None:
         """Return where labels of records came from when the dataset was made, None if it was not
@@ -197,17 +147,6 @@ class _Planning(Material):
         if self.recipe.label_source in fields.names or self.rules.labels.mode == "none":
             return Labelling(names.get(LABEL), declared=names)
         return None
-
-    def _refuse_lost_labels(self, files: pa.Table) -> None:
-        """Raise DatasetError if the files had labels, or values of a labels file, and none of them
-        has any more."""
-        for name, what in (("label", "labels"), ("columns", "values of a labels file")):
-            there = name in files.column_names and files[name].null_count < files.num_rows
-            if name in self.before.files.column_names and not there:
-                raise DatasetError(
-                    f"{self.before.folder.shown()}: its samples have {what}, but the sources no "
-                    "longer have any; bring the labels file or folder back, or use --overwrite"
-                )
 
     def _other_columns(self, labelling: Labelling) -> str:
         """Say in what columns or names of classes the samples of the sources as they are now
@@ -297,22 +236,21 @@ class _Planning(Material):
         stays = there if self.listing.whole else same
         return _OldRows(now, shard, stays, stays & ~same, of_shard)
 
-    def _fresh_files(self, matching: Matching, old: _OldRows) -> Flags:
-        """Return which files are to be put into shards anew: new ones, and those that change their
-        split; and changed ones of many records."""
-        fresh = (matching.before < 0) | (
-            ~matching.same if not self.listing.whole else np.zeros(len(matching.same), bool)
-        )
-        moved = old.now[~old.stays]
-        fresh[moved[moved >= 0]] = True
-        return fresh
-
-    def _join(
-        self, old: _OldRows, units: Units, planner: Planner, names: Sequence[str]
-    ) -> tuple[pa.Table, Numbers, Numbers, tuple[tuple[int, int, int], ...], tuple[SplitPlan, ...]]:
-        """Return the rows of the job's plan with their shards and rows before, its shards, and its
-        splits."""
-        before = self.before
+    def _plan(
+        self,
+        matching: Matching,
+        draw: Draw | None,
+        files: Path,
+        old: _OldRows,
+        rows_of_old: pa.Table,
+        planner: Planner,
+        names: Sequence[str],
+    ) -> UpdatePlan:
+        """Put the rows that stay, and the new ones of the planner, into shards. `files` is the path
+        of the job's table of files."""
+        before, manifest = self.before, self.before.manifest
+        samples = manifest.samples / max(1, manifest.inputs)  # of an input
+        size = manifest.bytes / max(1, manifest.samples)
         records = np.zeros(len(before.table), np.int64)
         np.add.at(records, old.shard[old.stays], before.units("records")[old.stays])
         touched = np.zeros(len(before.table), bool)
@@ -322,14 +260,14 @@ class _Planning(Material):
         parts: list[pa.RecordBatch] = []
         of_parts: list[Numbers] = []
         number_of = np.full(len(before.table), -1, np.int64)  # of a shard before in the job
-        draw = before.reading.draw
         shares = [1.0] * len(names) if draw is None else np.diff([0.0, *draw.edges, 1.0]).tolist()
         for split, name in enumerate(names):
             mine = np.flatnonzero(old.of_shard == split).tolist()
             first, new = len(shards), planner.records[split]
             number_of[mine] = first + np.arange(len(mine))
             total = int(records[mine].sum()) + new
-            full = self._full(total)
+            # so many has a shard where all of them are converted anew
+            full = max(1, -(-total // self.shards_of(round(total * samples), size)))
             takers, ends = list[int](), [0]
             for number, shard in enumerate(mine, first):
                 # Those that have lost all records of theirs, and the last one, take new ones. None
@@ -354,8 +292,7 @@ class _Planning(Material):
             kept = [NOT_KEPT if touched[shard] else shard for shard in mine] + [NOT_KEPT] * more
             shards += zip([split] * len(kept), numbers, kept, strict=True)
             splits.append(SplitPlan(name, total, round(total * shares[split]), len(kept)))
-        rows = self._rows_of_old(old, units)
-        table = pa.concat_tables([rows, pa.Table.from_batches(parts, JOB_PLAN_SCHEMA)])
+        table = pa.concat_tables([rows_of_old, pa.Table.from_batches(parts, JOB_PLAN_SCHEMA)])
         of = np.concatenate([number_of[old.shard[old.stays]], *of_parts])
         stay = np.flatnonzero(old.stays)
         of_old = np.full(len(of), -1, np.int64)
@@ -363,16 +300,55 @@ class _Planning(Material):
         order = np.argsort(of, kind="stable")
         if bool((np.diff(order) != 1).any()):
             table = table.take(pa.array(order))
-        rows = table.combine_chunks()
-        return rows, of[order], of_old[order], tuple(shards), tuple(splits)
+        rows, of, of_old = table.combine_chunks(), of[order], of_old[order]
+        split_of, number_in, before_it = np.array(shards, np.int64).reshape(-1, 3).T
+        is_kept, counts = before_it != NOT_KEPT, np.bincount(of, minlength=len(shards))
+        in_shard = np.zeros(len(shards), np.int64)
+        np.add.at(in_shard, of, rows["records"].to_numpy())
+        all_kept: list[int] = before_it[is_kept].tolist()
+        known = set(before.table.names)
+        rebuilt = sum(shard_name(names[split], number) in known for split, number, _ in shards)
+        changes = Changes(
+            *matching.counts, rebuilt - len(all_kept), len(shards) - rebuilt, len(all_kept)
+        )
+        lineage = Lineage(
+            self.parts,
+            beside=before.state.digest_beside,
+            updates=before.digest,
+            kept_records=int(in_shard[is_kept].sum()),
+            changes=asdict(changes),
+        )
+        job = DatasetJob(
+            Path(),
+            self.roots,
+            self.recipe,
+            before.layout,
+            tuple(splits),
+            before.reading.fields,
+            before.reading.by_field,
+            draw,
+            self.rules.shuffle,
+            lineage=lineage,
+            costs=Costs(size, samples, (manifest.seconds or 0.0) / max(1, manifest.inputs)),
+        )
+
+        def write(folder: Path) -> None:
+            copy_file(files, folder / FILES)
+            with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+                plan.write_table(rows, max_chunksize=CHUNK_ROWS)
+            first = np.cumsum(counts) - counts
+            columns = np.stack([split_of, number_in, first, counts, in_shard, before_it], axis=1)
+            write_shards(folder, array("q", columns.tobytes()))
+            built = np.where(is_kept, -1, np.arange(len(shards)))
+            write_reused(folder, before, self.recipe, built[of], of_old)
+
+        return UpdatePlan(job, write, matching, of_old, all_kept)
 
     def _rows_of_old(self, old: _OldRows, units: Units) -> pa.Table:
         """Return the rows of the plan before that stay, for the files as they are listed now."""
-        plan = (
-            self.before.plan.filter(pa.array(old.stays))
-            if not old.stays.all()
-            else self.before.plan
-        )
+        plan = self.before.plan
+        if not old.stays.all():
+            plan = plan.filter(pa.array(old.stays))
         columns = {name: plan[name] for name, _ in UNIT_FIELDS}
         now = old.now[old.stays]
         columns["file"] = column_of(now.astype(np.int32))
@@ -390,14 +366,6 @@ class _Planning(Material):
                 for name in ("error", "message")
             )
         return pa.table([*columns.values(), errors, messages], schema=JOB_PLAN_SCHEMA)
-
-    def _full(self, records: int) -> int:
-        """Return how many records a shard of a split with so many has where all of them are
-        converted anew."""
-        manifest = self.before.manifest
-        rows = round(records * (manifest.samples / max(1, manifest.inputs)))
-        shards = self.shards_of(rows, manifest.bytes / max(1, manifest.samples))
-        return max(1, -(-records // shards))
 
 
 @dataclass(frozen=True)

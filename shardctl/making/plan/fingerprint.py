@@ -130,7 +130,7 @@ def _versions(recipe: Recipe) -> list[str]:
             *backend.libraries(),
             f"simplejpeg {simplejpeg.__version__}",
         ]
-    return names + [version for step in recipe.transforms for version in step.versions()]
+    return names + [version for step in recipe.transform for version in step.versions()]
 
 
 def _installed(package: str) -> str:

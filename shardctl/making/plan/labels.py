@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Hashes, LabelRule, Listing, Numbers
+from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import SplitRule, Splitting, export_of
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.objects import OBJECTS
@@ -30,7 +32,7 @@ from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LABEL_COLUMN, LabelTable, some
 from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
-from shardctl.system.files import read_named, replacing
+from shardctl.system.files import read_named
 from shardctl.system.text import composed, counted, first_repeated, printable
 from shardctl.transforms.recipe import Recipe
 
@@ -100,11 +102,22 @@ def label_files(
     InputError (see `_main_label`).
     """
     by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
-    if recipe.joins:
-        return _leave_out_labels(
-            listing, rules, by_folder, types, field, recipe.batch_transforms[-1].name
-        )
-    return _all_labels(listing, rules, by_folder, types, field)
+    if not recipe.joins:
+        return _all_labels(listing, rules, by_folder, types, field)
+    # a sample is of several records: a notice says what is left out
+    names, before = list[str](), list(listing.notices)
+    # else it is named with the other fields of the records
+    if types is None or field not in types.schema().names:
+        with contextlib.suppress(InputError):  # classes that not all of the files have
+            names.append(LABEL)
+            if _all_labels(listing, rules, by_folder, types, field).classes is None:
+                names.clear()
+    listing.notices[:] = before
+    names += [f.name for f in side_fields(listing.side)]
+    for name in [] if listing.side is None else listing.side.columns.column_names:
+        listing.side = listing.side and listing.side.without(name)
+    listing.notices += left_out_by(recipe.batch_transforms[-1].name, names)
+    return Labelling()
 
 
 def _all_labels(
@@ -120,18 +133,13 @@ def _all_labels(
     labelling = _main_label(listing, rules, by_folder, types, field)
     if (pinned := rules.labels.classes) is not None:
         numbers = pin(listing, labelling.classes, LABEL in labelling.declared, pinned)
-        of_group = (
-            labelling.of_group
-            if labelling.of_group is None
-            else np.append(numbers, -1)[labelling.of_group]
-        )
-        declared = {
-            **labelling.declared,
-            **({LABEL: pinned} if LABEL in labelling.declared else {}),
-        }
-        labelling = replace(
-            labelling, classes=labelling.classes and pinned, of_group=of_group, declared=declared
-        )
+        of_group, declared = labelling.of_group, dict(labelling.declared)
+        if of_group is not None:
+            of_group = np.append(numbers, -1)[of_group]
+        if LABEL in declared:
+            declared[LABEL] = pinned
+        classes = labelling.classes and pinned
+        labelling = replace(labelling, classes=classes, of_group=of_group, declared=declared)
     if types is None or rules.labels.mode != "auto":
         return labelling
     others = {name: names for name, names in types.classes.items() if name != field}
@@ -162,47 +170,16 @@ def _main_label(
     if mode == "auto" and types is not None and field in types.schema().names:
         if field in types.classes:
             return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
-        # without names of classes, as shardctl.json would have them
-        if _is_label_of_export(listing, field):
+        # that of an export has no names of classes, as shardctl.json would have them
+        export = export_of(listing)
+        of_export = [] if export is None else [each for each in export.fields if each.name == LABEL]
+        if export is not None and field in (name_in_records(each, export) for each in of_export):
             return Labelling()
         names = types.labels()
         if names is None and pa.types.is_string(types.schema().field(field).type):
             listing.note("label-not-a-class")
         return Labelling(tuple(names), by_field=True) if names else Labelling()
     return _label_by_folder(listing, mode, by_folder)
-
-
-def _is_label_of_export(listing: Listing, field: str) -> bool:
-    """Return whether shardctl.json says that this field is the label of the exported dataset."""
-    export = export_of(listing)
-    named = (
-        {}
-        if export is None
-        else {each.name: name_in_records(each, export) for each in export.fields}
-    )
-    return named.get(LABEL) == field
-
-
-def _leave_out_labels(
-    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str, who: str
-) -> Labelling:
-    """Return that there are no labels, and drop the columns of labels files: a sample that the step
-    `who` makes is of several records. The arguments are those of `_all_labels`. A notice says what
-    is left out.
-    """
-    # named with the other fields of the records
-    of_records = types is not None and field in types.schema().names
-    names = (
-        [LABEL]
-        if not of_records and _would_be_labelled(listing, rules, by_folder, types, field)
-        else []
-    )
-    names += [f.name for f in side_fields(listing.side)]
-    if listing.side is not None:
-        for name in listing.side.columns.column_names:
-            listing.side = listing.side.without(name)
-    listing.notices += left_out_by(who, names)
-    return Labelling()
 
 
 def left_out_by(who: str, names: Sequence[str]) -> list[str]:
@@ -214,18 +191,6 @@ MOST_NAMED = 100
 """Fields that a notice names."""
 
 
-def _would_be_labelled(
-    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str
-) -> bool:
-    before = list(listing.notices)
-    try:
-        return _all_labels(listing, rules, by_folder, types, field).classes is not None
-    except InputError:  # classes that not all of the files have
-        return True
-    finally:
-        listing.notices[:] = before
-
-
 def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     """Take the name of a file's folder as its class."""
     below = [
@@ -235,22 +200,13 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     if not classes:
         return Labelling()
     if "" in names:
-        rows = np.flatnonzero(
-            np.isin(
-                listing.table["group"].to_numpy(),
-                [row for row, name in enumerate(names) if not name],
-            )
-        )
-        _tell_of_stray(
-            listing,
-            mode,
-            f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})",
-            classes,
-        )
+        without = [row for row, name in enumerate(names) if not name]
+        rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), without))
+        inputs = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
+        _tell_of_stray(listing, mode, inputs, classes)
     numbers = {name: number for number, name in enumerate(classes)}
-    return Labelling(
-        tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64)
-    )
+    of_group = np.array([numbers.get(name, -1) for name in names], np.int64)
+    return Labelling(tuple(classes), of_group)
 
 
 def _label_by_member(listing: Listing, mode: str, folders: Sequence[str]) -> Labelling:
@@ -338,16 +294,14 @@ def write_files(
     """Write files.arrow: the listed files, or some rows of them, with their labels and the columns
     of the labels files."""
     schema = job_files_schema(listing)
-    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+    with job_table(path, schema) as writer:
         first, wrong = 0, _wrong(listing)
         for batch in listing.table.to_batches(
             max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS
         ):
-            wanted = (
-                None
-                if rows is None
-                else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
-            )
+            wanted = None
+            if rows is not None:
+                wanted = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
             if wanted is None or len(wanted):
                 labels = {
                     **_labels(listing, labelling, batch, first),

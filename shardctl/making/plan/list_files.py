@@ -49,35 +49,98 @@ from shardctl.sources.kinds import Form, SampleKind, is_unnamed
 from shardctl.sources.label_table import LabelTable, said_of_names, some
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
+from shardctl.sources.walk import (
+    UNREACHABLE,
+    FoundFile,
+    LeftOut,
+    is_hidden,
+    order_in_walk,
+    suffix_of,
+    walk,
+)
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import is_stored, name_of, parent_of, path_below
+from shardctl.system.locations import is_stored, name_of, parent_of, path_below, within
 from shardctl.system.machine import collector_waits
 from shardctl.system.text import counted, first_repeated, printable
 
 SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
 
 
-@dataclass(frozen=True)
-class KnownFiles:
-    """Files that need not be looked at again: `files` gives them, in the order of a walk, and all
-    are inputs of one `form`.
+class Appending:
+    """Sources of which the inputs are added to a dataset, without a look at those that it has: its
+    `files`, with their times of change (files,) int64, all inputs of one `form`. Raises InputError
+    for sources whose labels are in files.
 
-    `walk` gives other files, as sources.walk.walk does; those of them that are known must be as
-    they were.
+    `sources` are those of the dataset afterwards: those that it has, and the given ones that are in
+    none of these.
     """
 
-    form: Form
-    files: Callable[[], Iterator[FoundFile]]
-    walk: Callable[[Callable[[str], None]], Iterator[FoundFile]]
+    def __init__(
+        self,
+        files: pa.Table,
+        mtime_ns: Numbers,
+        form: Form,
+        sources: Sequence[str],
+        given: Sequence[SourceRoot],
+        rule: LabelRule,
+    ) -> None:
+        self._files, self._mtime_ns, self._form = files, mtime_ns, form
+        if rule.mode == "file" or rule.annotations or "columns" in files.column_names:
+            raise InputError(
+                "--append cannot tell what labels files and annotations say of inputs that it does "
+                "not look at; use --update"
+            )
+        self.sources = list(sources)
+        self._given: list[tuple[int, str, SourceRoot]] = []
+        """Each with the number of the source that it lies in, and the path below that, "" for all
+        of it."""
+        for root in given:
+            lies = ((n, path_below(root.recorded, each)) for n, each in enumerate(self.sources))
+            new = (len(self.sources), "")
+            found, below = next(((n, path) for n, path in lies if path is not None), new)
+            if found == len(self.sources):
+                self.sources.append(root.recorded)
+            if any(map(is_hidden, filter(None, below.split("/")))):
+                raise InputError(
+                    f"{printable(root.text)}: is in a hidden folder of "
+                    f"{printable(self.sources[found])}; give it another name"
+                )
+            self._given.append((found, below, root))
+
+    def _known(self) -> Iterator[tuple[Form, FoundFile]]:
+        """Yield the files of the dataset, in the order of a walk."""
+        first, begins = 0, list(map(within, self.sources))
+        for batch in self._files.to_batches(max_chunksize=CHUNK_ROWS):
+            columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
+            times = self._mtime_ns[first : first + len(batch)].tolist()
+            for path, root, size, time_ns in zip(*columns, times, strict=True):
+                folder, _, name = path.rpartition("/")
+                opened, suffix = f"{begins[root]}{path}", suffix_of(name)
+                yield (
+                    self._form,
+                    FoundFile(root, path, opened, folder, suffix, size, time_ns, None),
+                )
+            first += len(batch)
+
+    def walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
+        """Yield the files in the given sources, by their paths in the sources of the dataset, in
+        the order of these."""
+        for number, below, root in sorted(self._given, key=lambda each: each[:2]):
+            for file in walk([root], notice):
+                if not root.is_folder and below:
+                    folder, path = below.rpartition("/")[0], below
+                else:
+                    folder = "/".join(part for part in (below, file.folder) if part)
+                    path = f"{below}/{file.path}" if below else file.path
+                yield file._replace(root=number, path=path, folder=folder)
 
     def joined(self, wanted: Iterator[tuple[Form, FoundFile]]) -> Iterator[tuple[Form, FoundFile]]:
         """Yield the known files and the wanted ones of the walk, each once, in the order of a walk.
         Raises InputError."""
-        known = ((self.form, file) for file in self.files())
         last: FoundFile | None = None
-        for form, file in heapq.merge(known, wanted, key=lambda each: order_in_walk(each[1])):
+        merged = heapq.merge(self._known(), wanted, key=lambda each: order_in_walk(each[1]))
+        for form, file in merged:
             if last is None or (last.root, last.path) != (file.root, file.path):
                 yield form, file
             elif (last.size, last.mtime_ns) != (file.size, file.mtime_ns):
@@ -108,7 +171,7 @@ def list_files(
     rule: LabelRule,
     path: Path,
     found: Callable[[int], None],
-    known: KnownFiles | None = None,
+    known: Appending | None = None,
 ) -> Listing:
     """Walk the sources and write a row per file to `path`; `found` is called with the number of
     files now and then.
@@ -143,11 +206,8 @@ def list_files(
                 writer.write_batch(_listing_batch(chunk, groups, forms, splits))
                 count += len(chunk)
                 found(count)
-    tables = sum(
-        count
-        for suffix, count in others.ignored.items()
-        if without_compression(suffix) in TABLE_SUFFIXES
-    )
+    ignored = others.ignored
+    tables = sum(ignored[name] for name in ignored if without_compression(name) in TABLE_SUFFIXES)
     if kind.name == "text" and tables:
         notices.append(notice("tables-left-out", files=counted(tables, "table")))
     if others.unreachable.count:
@@ -160,13 +220,19 @@ def list_files(
             "format of the inputs"
         )
     if count == 0:
-        raise InputError(why_nothing(roots, wanted_kind, others.ignored))
+        raise InputError(why_nothing(roots, wanted_kind, ignored))
     table = open_table(LocalFolder(path.parent), path.name, LISTING_SCHEMA)
-    listing = Listing(table, kind, roots, Form.MANY not in forms, list(groups), others.ignored)
+    listing = Listing(table, kind, roots, Form.MANY not in forms, list(groups), ignored)
     listing.notices = notices
     for number in idle_roots(len(roots), table["root"].to_numpy()):
         _refuse_without_inputs(roots[number], rule, wanted_kind)
-    _refuse_repeated_paths(listing)
+    repeated, few = label_table.repeated(listing.hashes, listing.paths_at)
+    if repeated:
+        keys = "1 key appears" if repeated == 1 else f"{repeated:,} keys appear"
+        raise InputError(
+            f"{keys} twice, among them {some(few)}: a key is the path below its source; give the "
+            "folder that contains all sources as the only one"
+        )
     side_files = others.side_files
     if rule.files:
         side_files = [_explicit_side_file(file, roots) for file in rule.files]
@@ -200,10 +266,8 @@ def list_files(
         # it reads images, and most conversions have no annotations
         from shardctl.sources.annotations.finishing import settled
 
-        frame = rule.annotation_rule.frame
-        listing.annotations = [
-            settled(each, frame, listing.places_of) for each in listing.annotations
-        ]
+        frame, found_all = rule.annotation_rule.frame, listing.annotations
+        listing.annotations = [settled(each, frame, listing.places_of) for each in found_all]
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [said for each in listing.annotations for said in each.notices]
     if known is None:
@@ -306,12 +370,8 @@ def _without_masks(
         if root.is_folder and (at := path_below(folder, root.base)) is not None
     ]
     for file in files:
-        if not any(
-            file.root == root
-            and file.path.startswith(at)
-            and ((at and not end) or is_mask(file.path, end))
-            for root, at, end in masks
-        ):
+        below = [(at, end) for n, at, end in masks if n == file.root and file.path.startswith(at)]
+        if not any((at and not end) or is_mask(file.path, end) for at, end in below):
             yield file
 
 
@@ -321,13 +381,9 @@ def wanted_files(
     """Yield the files that belong to the kind, with what they are to it; note the others."""
     explicit = {resolved(given) for given in rule.files}
     names = tuple(map(name_of, explicit))
-    sidecars = (
-        SIDECAR_SUFFIXES
-        if rule.mode == "auto" and kind.has_sidecars and reading.image is None
-        else frozenset[str]()
-    )
+    has_sidecars = rule.mode == "auto" and kind.has_sidecars and reading.image is None
     for file in files:
-        if file.suffix in sidecars and is_sidecar(file):
+        if has_sidecars and is_sidecar(file):
             others.side_files.append((file.opened, file.folder))
         elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
             continue
@@ -369,18 +425,23 @@ def _listing_batch(
             last = form
             forms.setdefault(form, path)
         if form is Form.MANY:
-            number, of_folder = (
-                groups.setdefault(_group_of(path, place_on_disk, folder, splits), len(groups)),
-                None,
-            )
+            own = _group_of(path, place_on_disk, folder, splits)
+            number, of_folder = groups.setdefault(own, len(groups)), None
         elif folder is not of_folder:
             # files of a folder come together, with one object for its path
             number, of_folder = groups.setdefault(Group(folder, ""), len(groups)), folder
         group.append(number)
-    _refuse_two_forms(forms)
+    if len(forms) > 1 and {Form.ONE, Form.MANY} <= forms.keys():
+        raise InputError(
+            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that "
+            f"are one record each ({printable(forms[Form.ONE])}), which have different fields; "
+            "convert them into two datasets"
+        )
     hashes = label_table.hash_names(paths)
-    errors = [fault.error if fault else None for fault in faults] if any(faults) else faults
-    messages = [fault.message if fault else None for fault in faults] if any(faults) else faults
+    errors, messages = (
+        [getattr(fault, name, None) for fault in faults] if any(faults) else faults
+        for name in ("error", "message")
+    )
     columns = (paths, roots, sizes, mtimes, group, hashes, errors, messages)
     arrays = [
         column_of(values) if isinstance(values, np.ndarray) else pa.array(values, f.type)
@@ -394,25 +455,9 @@ def _group_of(path: str, opened: str, folder: str, splits: DeclaredSplits) -> Gr
     split = splits.of(path, opened)
     if split is not None:
         return Group(folder, split, True)
-    stem = _stem(path)
-    return Group(folder, stem if not folder or may_name_a_split(stem) else "")
-
-
-def _stem(path: str) -> str:
-    """Return the name of a file without its ending."""
     name = path.rpartition("/")[2]
-    return name[: len(name) - len(suffix_of(name))]
-
-
-def _refuse_two_forms(forms: dict[Form, str]) -> None:
-    """Raise InputError if some files are one record, and others have many: their fields differ."""
-    if Form.ONE in forms and Form.MANY in forms:
-        raise InputError(
-            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that "
-            "are one record each"
-            f" ({printable(forms[Form.ONE])}), which have different fields; convert them into two "
-            "datasets"
-        )
+    stem = name[: len(name) - len(suffix_of(name))]
+    return Group(folder, stem if not folder or may_name_a_split(stem) else "")
 
 
 def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:
@@ -479,16 +524,6 @@ def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None
         refuse_idle(root, kind, ignored)
 
 
-def _refuse_repeated_paths(listing: Listing) -> None:
-    count, few = label_table.repeated(listing.hashes, listing.paths_at)
-    if count:
-        keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
-        raise InputError(
-            f"{keys} twice, among them {some(few)}: a key is the path below its source; give the "
-            "folder that contains all sources as the only one"
-        )
-
-
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numbers:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs
     do not match."""
@@ -503,19 +538,15 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
     if len(unused):
         name = "names a file that is" if len(unused) == 1 else "name files that are"
         what = (
-            f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, "
-            "or "
-            "of another split"
+            f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, or of "
+            "another split"
         )
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
+            fix = "fix the file"
             first = side.names[int(unused[0])].as_py()
-            is_stem = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
-            fix = (
-                f"write the names with their endings, as {printable(first)}.jpg"
-                if is_stem
-                else "fix the file"
-            )
+            if pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py():
+                fix = f"write the names with their endings, as {printable(first)}.jpg"
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         if not used.any():
             raise InputError(f"{what} {example}: no input would have a label; fix the file")

@@ -126,8 +126,7 @@ class Listing:
     labels files, -1 where no row names it: (n,) int64. `beside` names the files that decide what is
     read of others, each with its size and time of change. `told` are the splits that annotations or
     lists tell of. `inside` are the folders named as splits within files, by file, once these are
-    cut. `split_by` says what names the splits, once somebody has looked (splits.py). `warnings` say
-    what should be looked at before the work begins. Where the list was made from the table of a
+    cut. `warnings` say what should be looked at before the work begins. Where the list was made from the table of a
     dataset, `rows_before` has the digest of that, and the row of each file in it, -1 for a new one:
     (n,) int64.
     """
@@ -146,17 +145,13 @@ class Listing:
     beside: list[str] = field(default_factory=list)
     told: ToldSplits | None = None
     inside: dict[int, list[str]] = field(default_factory=dict)
-    split_by: str | None = None
     rows_before: tuple[str, Numbers] | None = None
 
     @property
     def digest_beside(self) -> str:
         """What stands for the files that decide what is read of others, "" if there are none."""
-        return (
-            xxhash.xxh3_128_hexdigest("\0".join(sorted(self.beside)).encode())
-            if self.beside
-            else ""
-        )
+        beside = "\0".join(sorted(self.beside)).encode()
+        return xxhash.xxh3_128_hexdigest(beside) if beside else ""
 
     def note(self, which: str, **values: object) -> None:
         """Add a notice (making/notices.py)."""
@@ -212,9 +207,16 @@ class Listing:
     def told_sets(self) -> tuple[dict[str, Flags], list[str], bool]:
         """What annotations or lists tell of the inputs of each split (ToldSplits.found). Raises
         InputError."""
-        return (
-            self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [], False)
-        )
+        if not self.told:
+            return {}, [], False
+        return self.told.found(Inputs(tuple(self.roots), self.table))
+
+    @cached_property
+    def folder_of_group(self) -> Numbers:
+        """The number of the folder of each group, in the order of the walk: (groups,) int64."""
+        numbers: dict[str, int] = {}
+        found = [numbers.setdefault(group.folder, len(numbers)) for group in self.groups]
+        return np.array(found, np.int64)
 
     @cached_property
     def total_bytes(self) -> int:

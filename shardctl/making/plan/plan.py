@@ -18,7 +18,7 @@ from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Numbers
-from shardctl.making.plan.splits import Draw, Splitting
+from shardctl.making.plan.splits import Splitting
 from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
 from shardctl.system.permutation import Permutation, evenly_spaced
@@ -46,24 +46,15 @@ class Units:
     def __len__(self) -> int:
         return len(self.file)
 
-    @classmethod
-    def of_whole_files(cls, sizes: Numbers, faults: dict[int, Rejection]) -> Units:
-        """Return a unit per file; what is the same in all takes no memory."""
-        count = len(sizes)
-        zero, one = (np.broadcast_to(np.int64(value), count) for value in (0, 1))
-        return cls(np.arange(count), zero, sizes, zero, one, faults)
-
     def faults_at(self, numbers: Numbers) -> list[Rejection | None]:
         """Return why some units are not read; none at all if all of them are."""
         faults = [self.faults.get(number) for number in numbers.tolist()] if self.faults else []
         if self.repeats is None:
             return faults
         repeated = self.repeats.rejections(numbers)
-        return (
-            [fault or other for fault, other in zip(faults, repeated, strict=True)]
-            if faults
-            else repeated
-        )
+        if not faults:
+            return repeated
+        return [fault or other for fault, other in zip(faults, repeated, strict=True)]
 
     def readable(self) -> Numbers:
         """Return the numbers of the units that have no fault, in order."""
@@ -119,35 +110,6 @@ class SplitPlan:
     shards: int
 
 
-@dataclass(frozen=True)
-class Order:
-    """The units of every split, in the order of the dataset: (units of the split,) int64 each.
-
-    `draw` is set where a unit's records are in different splits: then every split has all units.
-    """
-
-    names: tuple[str, ...]
-    units: tuple[Numbers, ...]
-    draw: Draw | None
-
-
-def order_units(
-    units: Units, splitting: Splitting, shuffle: int | None, of_files: Flags | None = None
-) -> Order:
-    """Put the units of each split in order: that of the walk, or a random one. Only those of the
-    files in `of_files`, (files,), None: of all."""
-    parts, of_file = [], splitting.of_file
-    for number in range(len(splitting.names)):
-        own = np.ones(len(units), bool) if of_files is None else of_files[units.file]
-        if of_file is not None:
-            own = own & (of_file[units.file] == number)
-        chosen = np.flatnonzero(own)
-        if shuffle is not None:
-            chosen = chosen[Permutation(len(chosen), shuffle, number)(np.arange(len(chosen)))]
-        parts.append(chosen)
-    return Order(splitting.names, tuple(parts), splitting.draw if of_file is None else None)
-
-
 JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", pa.string())])
 """The plan of a job. A unit with an `error` is not read."""
 
@@ -171,33 +133,46 @@ NOT_KEPT = -1
 
 
 class Planner:
-    """Makes the tables of a job: which units, or parts of units, each shard has."""
+    """Makes the tables of a job: which units, or parts of units, each shard has.
 
-    def __init__(self, units: Units, order: Order) -> None:
-        self._units, self.order = units, order
-        self._ends = [np.cumsum(units.records[own]) for own in order.units]
+    The units of each split are in the order of the walk, or with the seed `shuffle` in a random
+    one; only those of the files in `of_files`, (files,), None: of all. `draw` is set where a unit's
+    records are in different splits: then every split has all units.
+    """
 
-    @property
-    def records(self) -> list[int]:
+    def __init__(
+        self,
+        units: Units,
+        splitting: Splitting,
+        shuffle: int | None,
+        of_files: Flags | None = None,
+    ) -> None:
+        of_file = splitting.of_file
+        self._units, self.draw = units, splitting.draw if of_file is None else None
+        self._own: list[Numbers] = []
+        for number in range(len(splitting.names)):
+            wanted = np.ones(len(units), bool) if of_files is None else of_files[units.file]
+            if of_file is not None:
+                wanted = wanted & (of_file[units.file] == number)
+            own = np.flatnonzero(wanted)
+            if shuffle is not None:
+                own = own[Permutation(len(own), shuffle, number)(np.arange(len(own)))]
+            self._own.append(own)
+        self._ends = [np.cumsum(units.records[own]) for own in self._own]
+        self.records = [int(ends[-1]) if len(ends) else 0 for ends in self._ends]
         """The records of each split's units."""
-        return [int(ends[-1]) if len(ends) else 0 for ends in self._ends]
-
-    @property
-    def inputs(self) -> int:
+        self.inputs = self.records[0] if self.draw is not None else sum(self.records)
         """The records of all units."""
-        return self.records[0] if self.order.draw is not None else sum(self.records)
-
-    @property
-    def records_per_unit(self) -> float:
+        units_in_all = sum(map(len, self._ends))
+        self.records_per_unit = sum(self.records) / max(1, units_in_all) or 1.0
         """How many records a unit has on average."""
-        return sum(self.records) / max(1, sum(map(len, self._ends))) or 1.0
 
     @property
     def split_records(self) -> list[int]:
         """About how many records each split has: where units are shared, its share of them."""
-        if self.order.draw is None:
+        if self.draw is None:
             return self.records
-        shares = np.diff([0.0, *self.order.draw.edges, 1.0])
+        shares = np.diff([0.0, *self.draw.edges, 1.0])
         return [round(records * share) for records, share in zip(self.records, shares, strict=True)]
 
     def write(self, folder: Path, shards: Sequence[int]) -> None:
@@ -227,12 +202,8 @@ class Planner:
         with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
             for split, ends in enumerate(self._ends):
                 first = 0
-                for last in (
-                    range(min(CHUNK_ROWS, len(ends)), len(ends) + CHUNK_ROWS, CHUNK_ROWS)
-                    if len(ends)
-                    else ()
-                ):
-                    end = int(ends[min(last, len(ends)) - 1])
+                for start in range(0, len(ends), CHUNK_ROWS):
+                    end = int(ends[start : start + CHUNK_ROWS][-1])
                     plan.write_batch(self.rows(split, first, end))
                     first = end
 
@@ -243,9 +214,13 @@ class Planner:
         Returns the files that it has, (files,) int64: the plan counts along them. The first
         records, since others may take a reading of all that is before them.
         """
-        starts = np.cumsum([0, *(len(own) for own in self.order.units)])
-        chosen = self._spread_over_the_kept(units)
-        parts = []
+        starts = np.cumsum([0, *map(len, self._own)])
+        repeats, parts = self._units.repeats, []
+        if repeats is None:
+            chosen = evenly_spaced(int(starts[-1]), units)
+        else:
+            kept = np.flatnonzero(~repeats.dropped[np.concatenate(self._own)])
+            chosen = kept[evenly_spaced(len(kept), units)].tolist()
         for place in chosen:
             split = int(np.searchsorted(starts, place, side="right")) - 1
             ends, unit = self._ends[split], place - int(starts[split])
@@ -264,7 +239,7 @@ class Planner:
         `write_some`.
         """
         # Where the records of a unit are in several splits, each split has all units.
-        splits = range(1 if self.order.draw is not None else len(self._ends))
+        splits = range(1 if self.draw is not None else len(self._ends))
         starts = np.cumsum([0, *(self.records[split] for split in splits)])
         firsts: list[tuple[int, int]] = []
         for number in range(min(places, int(starts[-1]))):
@@ -272,22 +247,16 @@ class Planner:
             split = int(np.searchsorted(starts, place, side="right")) - 1
             firsts.append((split, self._within_reach(split, place - int(starts[split]), reach)))
         parts = []
-        for (split, first), after in zip(firsts, [*firsts[1:], None], strict=True):
-            end = min(first + run, self.records[split])
-            parts.append(
-                self.rows(
-                    split,
-                    first,
-                    min(end, after[1]) if after is not None and after[0] == split else end,
-                )
-            )
+        for (split, first), (other, after) in zip(firsts, [*firsts[1:], (-1, 0)], strict=True):
+            end = min(first + run, after if other == split else self.records[split])
+            parts.append(self.rows(split, first, end))
         return _write_plan(folder, parts)
 
     def _within_reach(self, split: int, place: int, reach: int) -> int:
         """Return the place of a record of the same unit, as far in what is within reach as the
         given one is in all of it."""
         ends, unit = self._ends[split], int(np.searchsorted(self._ends[split], place, side="right"))
-        own = self.order.units[split][unit]
+        own = self._own[split][unit]
         records, size = int(self._units.records[own]), int(self._units.size[own])
         start = int(ends[unit]) - records
         near = records if size <= reach else max(1, records * reach // size)
@@ -317,7 +286,7 @@ class Planner:
         file is one record.
         """
         before = 0
-        for own, ends in zip(self.order.units, self._ends, strict=True):
+        for own, ends in zip(self._own, self._ends, strict=True):
             here = np.flatnonzero(self._units.file[own] == file)
             skipped = record - self._units.first[own[here]]
             found = np.flatnonzero((skipped >= 0) & (skipped < self._units.records[own[here]]))
@@ -327,24 +296,14 @@ class Planner:
             before += int(ends[-1]) if len(ends) else 0
         return None
 
-    def _spread_over_the_kept(self, count: int) -> list[int]:
-        """Return the places, in the order of all splits, of some units that are no repeats of
-        others."""
-        if self._units.repeats is None:
-            return evenly_spaced(sum(map(len, self.order.units)), count)
-        kept = np.flatnonzero(~self._units.repeats.dropped[np.concatenate(self.order.units)])
-        return [int(place) for place in kept[evenly_spaced(len(kept), count)]]
-
     def rows(self, split: int, first: int, end: int) -> pa.RecordBatch:
         """Return plan rows for the records from `first` to `end` of a split's units; the outermost
         may be parts of units."""
-        ends, own = self._ends[split], self.order.units[split]
+        ends, own = self._ends[split], self._own[split]
         if first >= end:
             return pa.RecordBatch.from_pylist([], JOB_PLAN_SCHEMA)
-        low, high = (
-            int(np.searchsorted(ends, first, side="right")),
-            int(np.searchsorted(ends, end, side="left")) + 1,
-        )
+        low = int(np.searchsorted(ends, first, side="right"))
+        high = int(np.searchsorted(ends, end, side="left")) + 1
         units, ends = own[low:high], ends[low:high]
         records = self._units.records[units]
         starts = ends - records
@@ -386,19 +345,17 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
 def write_shards(folder: Path, rows: array[int]) -> None:
     """Write shards.arrow from the values of its rows, one after the other, but for the blocks:
     these are not known."""
-    numbers = list(JOB_SHARDS_SCHEMA)[:-1]
-    columns = np.frombuffer(rows, np.int64).reshape(-1, len(numbers)).T
-    arrays = [
-        column_of(column.astype(dtype_of(f.type)))
-        for column, f in zip(columns, numbers, strict=True)
-    ]
-    arrays.append(pa.nulls(len(arrays[0]), JOB_SHARDS_SCHEMA.types[-1]))
+    *types, of_blocks = JOB_SHARDS_SCHEMA.types
+    columns = np.frombuffer(rows, np.int64).reshape(-1, len(types)).T
+    typed = zip(columns, types, strict=True)
+    arrays = [column_of(column.astype(dtype_of(type_))) for column, type_ in typed]
+    arrays.append(pa.nulls(len(arrays[0]), of_blocks))
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
 
 
 @contextmanager
 def job_table(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """Yield a writer for a table of a job."""
+    """Yield a writer for a table of a job or a dataset, which is complete in the end or not there."""
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         yield writer

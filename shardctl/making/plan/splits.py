@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,11 +74,7 @@ class SplitRule:
         return cls("shares", tuple(shares))
 
     def __str__(self) -> str:
-        return (
-            ",".join(f"{name}={share!r}" for name, share in self.shares)
-            if self.shares
-            else self.mode
-        )
+        return ",".join(f"{name}={share!r}" for name, share in self.shares) or self.mode
 
 
 @dataclass(frozen=True)
@@ -121,11 +117,10 @@ class Draw:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        by_key, group = (
-            {"by_key": True} if self.by_key else {},
-            {"group": str(self.group)} if self.group else {},
-        )
-        return {"edges": self.edges, "seed": self.seed, **by_key, **group}
+        record: dict[str, Any] = {"edges": self.edges, "seed": self.seed}
+        if self.by_key:
+            record["by_key"] = True
+        return {**record, "group": str(self.group)} if self.group else record
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Draw:
@@ -182,8 +177,18 @@ def split_files(
         shown = listing.side.shown if listing.side else ""
         listing.note("column-split-kept", files=shown, rule=rule)
     if rule.shares:
-        listing.warnings += _told_otherwise(listing, rule)
-        return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole, group), rule)
+        with suppress(InputError):
+            other = _found(listing)
+            if other != "none":
+                found = some(_divided(listing, other, _common_folder(listing)).names, 10)
+                what = f"{_why(listing, other)} are splits ({found})"
+                listing.warnings.append(notice("splits-divided", what=what, rule=rule))
+        draw = Draw.of(rule, seed, by_key and not listing.whole, group)
+        of_file = None
+        if listing.whole:
+            hashes = listing.hashes if group is None else _hashes_of_groups(listing, group)
+            of_file = draw.of_files(hashes)
+        return Splitting(tuple(name for name, _ in rule.shares), of_file, "shares", draw)
     splitting = _divided(listing, by, _common_folder(listing) if rule.mode == "auto" else "")
     if by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
@@ -201,10 +206,27 @@ def _divided(listing: Listing, by: str, base: str) -> Splitting:
     if by == "declared":
         return _as_declared(listing)
     if by in ("column", "lists"):
-        return _as_told(listing, by)
+        shown, names, of_input = _told(listing, by)
+        without = np.flatnonzero(of_input < 0)
+        if len(without):
+            raise InputError(
+                f"{shown} names no split for {counted(len(without), 'input')} "
+                f"({some(listing.paths_at(without[:100]))}); add it, or use --split none or "
+                "--split train=0.9,val=0.1"
+            )
+        return _splitting(names, pa.array(of_input), by)
     if by == "source":
         return _splitting(listing.root_names, listing.table["root"], by)
-    return _by_folder(listing, base)
+    tops = [_top(group, base) for group in listing.groups]
+    if "" in tops:
+        raise InputError("--split folder: some inputs are in no folder that could name their split")
+    # files of lines are often parts of one: train-00000-of-00004.jsonl is in train
+    words = [
+        split_word(top) if g.folder == base else None
+        for top, g in zip(tops, listing.groups, strict=True)
+    ]
+    tops = [word.word if word else top for word, top in zip(words, tops, strict=True)]
+    return _splitting(tops, listing.table["group"], "folder")
 
 
 def _why(listing: Listing, by: str) -> str:
@@ -235,14 +257,12 @@ def has_column(listing: Listing) -> bool:
 
 
 def _found(listing: Listing) -> str:
-    """Return what names splits: column, source, folder, lists or none, looked for once. Raises
-    InputError if unclear."""
-    listing.split_by = listing.split_by or _look(listing)
-    return listing.split_by
-
-
-def _look(listing: Listing) -> str:
-    if all(group.is_split for group in listing.groups) and _is_one_dataset(listing):
+    """Return what names splits: column, source, folder, lists or none. Raises InputError if
+    unclear."""
+    # files of TFDS are in one folder, those of an export may be in several
+    if all(group.is_split for group in listing.groups) and (
+        len({group.folder for group in listing.groups}) == 1 or export_of(listing) is not None
+    ):
         return "declared"
     base = _common_folder(listing)
     tops = {_top(group, base) for group in listing.groups}
@@ -264,20 +284,15 @@ def _look(listing: Listing) -> str:
         by_top = set()
     sources = listing.root_names if all(root.is_folder for root in listing.roots) else []
     by_source = named_as_splits(sources)
-    told = (
-        "column"
-        if has_column(listing)
-        else "lists"
-        if listing.told and _of_lists(listing).names
-        else ""
-    )
-    placed = (
-        "folder"
-        if by_top == tops
-        else "source"
-        if len(sources) > 1 and by_source == set(sources)
-        else ""
-    )
+    told = placed = ""
+    if has_column(listing):
+        told = "column"
+    elif listing.told and _of_lists(listing)[1]:
+        told = "lists"
+    if by_top == tops:
+        placed = "folder"
+    elif len(sources) > 1 and by_source == set(sources):
+        placed = "source"
     if told and placed:
         _refuse_contradiction(listing, _divided(listing, placed, base), told)
     if told == "column" or (told and not placed):
@@ -315,13 +330,10 @@ def _common_folder(listing: Listing) -> str:
     """
     if listing.whole:
         return ""
-    parts = _folder_of_all(listing).split("/")
+    of_all = os.path.commonpath([f"/{group.folder}" for group in listing.groups])
+    parts = of_all.strip("/").split("/")
     named = named_as_splits(parts)
     return "/".join(takewhile(lambda part: part not in named, parts))
-
-
-def _folder_of_all(listing: Listing) -> str:
-    return os.path.commonpath([f"/{group.folder}" for group in listing.groups]).strip("/")
 
 
 def _top(group: Group, base: str) -> str:
@@ -336,13 +348,10 @@ def _named(tops: set[str], beside: Iterable[Group]) -> set[str]:
 
     `beside` are the groups that are in no folder below that of all.
     """
-    named = named_as_splits(tops)
-    files = {group.stem for group in beside}
-    return (
-        set()
-        if named == tops and named <= files and {_role(name) for name in named} == {TRAINING}
-        else named
-    )
+    named, files = named_as_splits(tops), {group.stem for group in beside}
+    if named == tops and named <= files and set(map(_role, named)) == {TRAINING}:
+        return set()
+    return named
 
 
 def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
@@ -376,10 +385,7 @@ def _refuse_deeper(listing: Listing) -> None:
     for classes."""
     deeper: dict[str, str] = {}
     for group in listing.groups:
-        parts = [
-            *(group.folder.split("/") if group.folder else []),
-            *([group.stem] if group.stem else []),
-        ]
+        parts = [part for part in (*group.folder.split("/"), group.stem) if part]
         deeper |= {part: "/".join(parts[:depth]) for depth, part in enumerate(parts) if depth}
     named = named_as_splits(deeper)
     words = [word for word in map(split_word, named) if word and word.alone]
@@ -399,9 +405,8 @@ def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None
     """
     within: dict[int, set[str]] = {}
     for file, names in listing.inside.items() if rule.mode in ("auto", "shares") else ():
-        within.setdefault(
-            0 if splitting.of_file is None else int(splitting.of_file[file]), set()
-        ).update(names)
+        split = 0 if splitting.of_file is None else int(splitting.of_file[file])
+        within.setdefault(split, set()).update(names)
     for named in map(named_as_splits, within.values()):
         if len(set(map(_role, named))) > 1 and (
             any(map(_is_alone, named)) or are_sets_of_one(named)
@@ -410,8 +415,7 @@ def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None
             if not rule.shares:
                 raise InputError(
                     f"{lie}, and a tar is in one split. Unpack the tars, make one of each split, "
-                    "or use --split none for only"
-                    " one split"
+                    "or use --split none for only one split"
                 )
             listing.warnings.append(notice("splits-divided", what=lie, rule=rule))
 
@@ -419,35 +423,21 @@ def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None
 def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
     """Raise InputError if inputs are in the folder or source of one split, and a labels file or
     list puts them into another."""
-    told = _told(listing, by)
-    roles = [list(map(_role, names)) for names in (told.names, placed.names)]
-    differ = np.array([[one != other for other in roles[1]] for one in [*roles[0], None]])
-    rows = np.flatnonzero(differ[told.of_input, _numbers(placed)] & (told.of_input >= 0))
+    shown, names, of_input = _told(listing, by)
+    ours = list(map(_role, placed.names))
+    differ = np.array([[_role(one) != other for other in ours] for one in [*names, ""]])
+    rows = np.flatnonzero(differ[of_input, _numbers(placed)] & (of_input >= 0))
     if len(rows):
         raise InputError(
-            f"{told.shown} puts {counted(len(rows), 'input')} into another split than the "
-            f"{placed.by} that"
-            f" it is in ({some(listing.paths_at(rows[:100]))}); say which is right: --split {by} "
-            f"or --split {placed.by}"
+            f"{shown} puts {counted(len(rows), 'input')} into another split than the {placed.by} "
+            f"that it is in ({some(listing.paths_at(rows[:100]))}); say which is right: --split "
+            f"{by} or --split {placed.by}"
         )
-
-
-def _by_folder(listing: Listing, base: str) -> Splitting:
-    tops = [_split_name(_top(group, base), group.folder == base) for group in listing.groups]
-    if "" in tops:
-        raise InputError("--split folder: some inputs are in no folder that could name their split")
-    return _splitting(tops, listing.table["group"], "folder")
 
 
 def export_of(listing: Listing) -> Description | None:
     """Return the description of the export that the first file is of, None if it is of none."""
     return described(listing.opened(listing.table.slice(0, 1).to_pylist()[0]))
-
-
-def _is_one_dataset(listing: Listing) -> bool:
-    """Return whether files are of one dataset: those of TFDS are in one folder, those of an export
-    may be in several."""
-    return len({group.folder for group in listing.groups}) == 1 or export_of(listing) is not None
 
 
 def _as_declared(listing: Listing) -> Splitting:
@@ -464,29 +454,16 @@ def _as_declared(listing: Listing) -> Splitting:
     return replace(splitting, names=names, of_file=places[_numbers(splitting)])
 
 
-def _split_name(top: str, of_file: bool) -> str:
-    """Return the name of a split. Files of lines are often parts of one: train-00000-of-00004.jsonl
-    is in train."""
-    word = split_word(top) if of_file else None
-    return word.word if word else top
-
-
-class _Told(NamedTuple):
-    """The split that a column or lists (`shown` to a person) give each input: the number of its
-    name, -1 for none, (n,)."""
-
-    shown: str
-    names: list[str]
-    of_input: Numbers
+_Told = tuple[str, list[str], Numbers]
+"""The splits that a column or lists give: what these are to a person, names, and of each input the
+number of its name, -1 for none, (n,)."""
 
 
 def _told(listing: Listing, by: str) -> _Told:
     """Return what a column split or lists say. Raises InputError if there are none, or they name an
     input twice."""
-    return _of_column(listing) if by == "column" else _of_lists(listing)
-
-
-def _of_column(listing: Listing) -> _Told:
+    if by == "lists":
+        return _of_lists(listing)
     side = listing.side
     if side is None or not has_column(listing):
         raise InputError("--split column: there is no labels file with a column called split")
@@ -503,14 +480,9 @@ def _of_column(listing: Listing) -> _Told:
         pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
     ).combine_chunks()
     coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
-    numbers = coded.indices.take(pa.array(listing.side_rows, mask=listing.side_rows < 0)).fill_null(
-        -1
-    )
-    return _Told(
-        f"{side.shown}: the column split",
-        coded.dictionary.to_pylist(),
-        numbers.to_numpy().astype(np.int64),
-    )
+    rows = pa.array(listing.side_rows, mask=listing.side_rows < 0)
+    numbers = coded.indices.take(rows).fill_null(-1).to_numpy().astype(np.int64)
+    return f"{side.shown}: the column split", coded.dictionary.to_pylist(), numbers
 
 
 def _of_lists(listing: Listing) -> _Told:
@@ -534,19 +506,7 @@ def _of_lists(listing: Listing) -> _Told:
             )
         number[own] = place
     listing.notices += [each for each in said if each not in listing.notices]
-    return _Told(listing.told.shown, list(sets), number)
-
-
-def _as_told(listing: Listing, by: str) -> Splitting:
-    told = _told(listing, by)
-    without = np.flatnonzero(told.of_input < 0)
-    if len(without):
-        raise InputError(
-            f"{told.shown} names no split for {counted(len(without), 'input')} "
-            f"({some(listing.paths_at(without[:100]))}); add"
-            " it, or use --split none or --split train=0.9,val=0.1"
-        )
-    return _splitting(told.names, pa.array(told.of_input), by)
+    return listing.told.shown, list(sets), number
 
 
 def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) -> Splitting:
@@ -565,21 +525,8 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
             f"--split {by}: {len(present):,} are too many for splits; there can be {MOST_SPLITS:,}"
         )
     places = {name: place for place, name in enumerate(present)}
-    return Splitting(
-        tuple(present),
-        np.array([places.get(name, 0) for name in names], np.uint8)[number.to_numpy()],
-        by,
-    )
-
-
-def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
-    names = tuple(name for name, _ in rule.shares)
-    hashes = (
-        listing.hashes
-        if draw.group is None or not listing.whole
-        else _hashes_of_groups(listing, draw.group)
-    )
-    return Splitting(names, draw.of_files(hashes) if listing.whole else None, "shares", draw)
+    of_name = np.array([places.get(name, 0) for name in names], np.uint8)
+    return Splitting(tuple(present), of_name[number.to_numpy()], by)
 
 
 def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:

@@ -34,7 +34,7 @@ from shardctl.making.convert.conversion_plan import (
     plan_conversion,
 )
 from shardctl.making.convert.listener import ConversionProgress
-from shardctl.making.convert.planning import with_types
+from shardctl.making.convert.run import with_types
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.options import Options, chosen_options
 from shardctl.making.paths import check_sources
@@ -144,7 +144,7 @@ def make_preview(
         checked = _checked_recipe(given)
         if checked.store is not None and checked.store.name == "none":
             steps = tuple(
-                step for step in checked.transforms if step not in checked.sample_transforms
+                step for step in checked.transform if step not in checked.sample_transforms
             )
             checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
             notices = [
@@ -227,15 +227,13 @@ class _Trial:
             told,
         )
         draft = plan_conversion(material, all_types)
-        # Where the records of a unit are in several splits, each split has all units.
-        counts = draft.planner.records
-        total = counts[0] if draft.planner.order.draw is not None else sum(counts)
+        total = draft.planner.inputs
         places = (
             [self._place_of(key, draft) for key in dict.fromkeys(keys)]
             if keys
             else evenly_spaced(total, inputs)
         )
-        job = replace(draft.job(Path(), self.bases, self.recipe, {}, None), draw=None)
+        job = replace(draft.job, draw=None)
         made = self._build(
             job, draft, places, self.scratch / f"samples-{all_types}", range(len(places))
         )
@@ -309,8 +307,8 @@ class _Trial:
             self.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
         )
         content = self.listing.kind.columns
-        if draft.fields is not None:
-            content = without_key(renamed(without_nulls(draft.fields), job.renames), recipe)
+        if job.fields is not None:
+            content = without_key(renamed(without_nulls(job.fields), job.renames), recipe)
         roles = {
             name: role
             for name, role in job.layout.roles.by_name.items()

@@ -332,7 +332,7 @@ def _recipe(preview: Preview, annotated: bool) -> Html:
             Html(f'<span class="depth-{min(depth, 3)}">{text(name)}</span>'),
             Html(f'{text(settings)}<div class="soft">{text(meaning)}</div>'),
         )
-        for depth, name, settings, meaning in steps_in_words(recipe.transforms)
+        for depth, name, settings, meaning in steps_in_words(recipe.transform)
     ]
     steps = table(rows, ("step", "settings")) if rows else paragraph("No step changes the images.")
     return section("Recipe", steps, paragraph(storing_in_words(preview, annotated), "soft"))

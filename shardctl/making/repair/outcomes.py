@@ -17,7 +17,7 @@ from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.making.convert.table_writer import done_of
+from shardctl.making.convert.previous import done_of
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.making.shards.planned import PlannedShard, PlannedUnit

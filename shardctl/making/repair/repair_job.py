@@ -28,11 +28,11 @@ from shardctl.making.commit.generations import link_or_copy
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
-from shardctl.making.convert.manifest_writer import divided
+from shardctl.making.convert.table_writer import divided
 from shardctl.making.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
-from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
+from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan
 from shardctl.making.plan.splits import SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading
@@ -271,7 +271,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
     shuffle = made.manifest.settings["shuffle"]
     discovery = Discovery(listing, made.recipe.reading, shuffle is not None, engine)
     units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
-    planner = Planner(units, order_units(units, splitting, shuffle))
+    planner = Planner(units, splitting, shuffle)
     shards = made.manifest.settings.get(PLANNED) or {
         split.name: split.shards for split in made.manifest.splits
     }

@@ -23,7 +23,6 @@ from shardctl.system.processes.worker_state import (
     OUT_OF_MEMORY_MESSAGE,
     TOGETHER,
     WHOLE,
-    WorkerProgress,
 )
 from shardctl.transforms.base import HeldMemoryError, Records
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
@@ -233,26 +232,17 @@ class FunctionMaker(RecordMaker):
         records = keyed(parsed.batch, file.path, numbers)
         keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
         samples = samples_of(self._build.job, file, python_rows(batch), keys)
-        applied = self._pipeline.finish_records(numbers.tolist(), samples, _NotedCalls(progress))
+        applied = self._pipeline.finish_records(
+            numbers.tolist(),
+            samples,
+            lambda records, _: progress.enter_call(records[0] if len(records) == 1 else TOGETHER),
+        )
         progress.begin(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
         # those that gave no sample too
         self._build.output.inputs += len(numbers) - len(applied.rejects)
         self._build.output.add_batch(batch, outcome)
         return list(applied.rejects.items())
-
-
-class _NotedCalls:
-    """Notes each call of a function on a record of one place, or of a model on several."""
-
-    def __init__(self, progress: WorkerProgress) -> None:
-        self._progress = progress
-
-    def one(self, record: int) -> None:
-        self._progress.enter_call(record)
-
-    def many(self, records: list[int]) -> None:
-        self._progress.enter_call(records[0] if len(records) == 1 else TOGETHER)
 
 
 @dataclass
@@ -282,7 +272,7 @@ class ModelMaker(RecordMaker):
     def __init__(self, build: ShardBuild) -> None:
         super().__init__(build)
         self._slot_records = build.job.recipe.records_together
-        self._together = ModelBatcher(build.pipeline, self)
+        self._together = ModelBatcher(build.pipeline, self._on)
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
         self._slot = self._calls = 0
@@ -365,16 +355,14 @@ class ModelMaker(RecordMaker):
             self._write(found, each.outcome, each.read)
         progress.leave()
 
-    def on(self, record: int, stage: str) -> None:
-        """Note that work on a record which waits begins, or reaches a stage."""
-        each = self._by_number[record]
-        self._build.progress.begin(
-            each.planned.number, WHOLE if each.record is None else each.record, stage
-        )
-
-    def on_all(self) -> None:
-        """Note that a model is called with several of the records that wait."""
+    def _on(self, record: int | None, stage: str) -> None:
+        """Note that work on a record which waits reaches a stage; None: that a model is called with
+        several of them."""
+        if record is not None:
+            each = self._by_number[record]
+            self._build.progress.begin(
+                each.planned.number, WHOLE if each.record is None else each.record, stage
+            )
+            return
         self._calls += 1
-        self._build.progress.begin(
-            self._waiting[0].planned.number, TOGETHER - self._calls, "transform"
-        )
+        self._build.progress.begin(self._waiting[0].planned.number, TOGETHER - self._calls, stage)

@@ -19,14 +19,22 @@ from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import how_far
-from shardctl.making.convert import ConvertResult, Listener, narration
+from shardctl.making.convert import ConvertResult, Listener
 from shardctl.making.convert.decision import Verdict
 from shardctl.making.convert.listener import ConversionProgress, Estimate
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.result import (
+    estimate_log_lines,
+    notices_of,
+    result_log_lines,
+    resuming_log_line,
+    waiting_log_line,
+    watching_log_line,
+)
 from shardctl.making.convert.run import run
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.convert.unchanged import find_unchanged, recipe_if_same
+from shardctl.making.convert.unchanged import find_unwalked, recipe_if_same
 from shardctl.making.options import convert_options
 from shardctl.making.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.system import file_lease
@@ -254,7 +262,7 @@ class _Snapshot:
     def _is_surely_unchanged(self, manifest: Manifest) -> bool:
         if self.store is not None:
             self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
-        return find_unchanged(self.request, manifest) is not None
+        return find_unwalked(self.request, manifest) is not None
 
     def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.
@@ -396,7 +404,7 @@ class ProgressLog(ConversionProgress):
 
     def waiting(self, owner: str) -> None:
         """Say for whom this process waits."""
-        self._say([narration.waiting_log_line(owner)])
+        self._say([waiting_log_line(owner)])
         self._lines.postpone()
 
     def leaving(self) -> None:
@@ -406,22 +414,22 @@ class ProgressLog(ConversionProgress):
     def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
         """Say how far another process is, which `how_far` finds out: once in so many seconds."""
         if self._show and self._lines.is_due(every):
-            self._say([narration.watching_log_line(how_far())])
+            self._say([watching_log_line(how_far())])
 
     def ended(self, result: ConvertResult) -> None:
         """Say what was made, and of what there are no samples: nothing is left out without a
         word."""
-        self._say(narration.result_log_lines(result, self._printed))
+        self._say(result_log_lines(result, self._printed))
 
     def announce(self, estimate: Estimate) -> None:
         """The work is planned."""
         super().announce(estimate)
-        self._printed = narration.notices_of(estimate)
-        self._say(narration.estimate_log_lines(estimate))
+        self._printed = notices_of(estimate)
+        self._say(estimate_log_lines(estimate))
         self._lines.postpone()
 
     def _resuming(self, done: int, shards: int) -> None:
-        self._say([narration.resuming_log_line(done, shards)])
+        self._say([resuming_log_line(done, shards)])
 
     def _say(self, lines: Iterable[str]) -> None:
         if self._show:

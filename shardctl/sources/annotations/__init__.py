@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from shardctl.errors import InputError, UsageError
-from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.files import begin_of, exists, is_folder
 from shardctl.system.files import near_path
@@ -17,17 +18,17 @@ from shardctl.system.locations import is_stored, normal
 from shardctl.system.text import printable, similar
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
-"""The formats that `--labels` may name. The module of this name has the class of this name, with a
-capital letter."""
+"""The formats that `--labels` may name. The module of this name has the function `read`; it is
+imported when it is needed, as most conversions have no annotations."""
 
+_SEVERAL = ("coco", "voc")
+"""Formats of which several paths may be given."""
 
-def format_of(name: str) -> AnnotationFormat:
-    """Return one of FORMATS. Its module is imported now: most conversions have no annotations."""
-    form: AnnotationFormat = getattr(
-        import_module(f"shardctl.sources.annotations.{name}"), name.capitalize()
-    )()
-    return form
-
+_OPTIONS = {
+    "voc": {"zero-based": ""},
+    "masks": {"ignore": ".*", "suffix": ".+", "image-suffix": ".+"},
+}
+"""The options of formats, and the regular expressions of their values."""
 
 _SOURCE = re.compile(
     r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL
@@ -40,16 +41,22 @@ def parse_source(text: str) -> Source | None:
     found = _SOURCE.fullmatch(text)
     if found is None or found["format"] not in FORMATS:
         return None
-    form = format_of(found["format"])
-    options = tuple(
-        (name, value)
-        for name, _, value in (part.partition("=") for part in found["options"].split("+")[1:])
-    )
+    form = found["format"]
+    options = [part.partition("=")[::2] for part in found["options"].split("+")[1:]]
     for name, value in options:
-        form.check_option(name, value)
-    if not found["path"] and form.needs_path:
-        raise UsageError(f"--labels {text}: it needs a path, {form.name}:PATH")
-    return Source(form.name, normal(found["path"]) if found["path"] else "", options)
+        values = _OPTIONS.get(form, {}).get(name)
+        if values is None or not re.fullmatch(values, value):
+            raise UsageError(
+                f"{form} annotations have no option {name!r}; use --labels {form}:PATH"
+            )
+        if name == "ignore" and not (value.isdecimal() and int(value) <= 65535):
+            raise UsageError(
+                f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in "
+                "masks+ignore=255:DIR"
+            )
+    if not found["path"] and form != "captions":  # they may be beside the images
+        raise UsageError(f"--labels {text}: it needs a path, {form}:PATH")
+    return Source(form, normal(found["path"]) if found["path"] else "", tuple(options))
 
 
 _MEMBERS_OF_COCO = re.compile(rb'"(images|annotations)"\s*:\s*\[')
@@ -62,10 +69,7 @@ def hint_of_format(file: str) -> str:
     """Say which format may be meant by what was taken for the path of a labels file, and could not
     be read; "" if none."""
     if is_folder(file):
-        return (
-            "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR, voc:DIR, "
-            "masks:DIR"
-        )
+        return "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR"
     format_word, equals, path = file.partition("=")
     if equals and format_word in FORMATS:
         return f"write {format_word}:{printable(path)}"
@@ -113,17 +117,16 @@ def read_annotations(
         of_format = [source for source in sources if source.format == name]
         if not of_format:
             continue
-        form = format_of(name)
-        if len(of_format) > 1 and not form.takes_several:
+        if len(of_format) > 1 and name not in _SEVERAL:
             raise UsageError(
                 f"give --labels {name}:PATH once, with the folder that has all of them"
             )
-        read = form.read(of_format, inputs, rule, scratch)
+        module: Any = import_module(f"shardctl.sources.annotations.{name}")
+        read: Annotations = module.read(of_format, inputs, rule, scratch)
         for field in read.fields:
             if field.name in given:
                 raise UsageError(
-                    f"{given[field.name]} and {name} annotations both give {field.name}; use one "
-                    "of them"
+                    f"{given[field.name]} and {name} annotations both give {field.name}; use one"
                 )
             given[field.name] = name
         found.append(read)

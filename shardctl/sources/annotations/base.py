@@ -3,11 +3,8 @@ becomes of them."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +13,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
-from shardctl.sources.annotations.inputs import Inputs, ToldSplits
+from shardctl.sources.annotations.inputs import Rows, ToldSplits
 from shardctl.system.options import Word
 
 
@@ -74,6 +71,10 @@ class AnnotationRule:
         }
 
 
+Faults = dict[int, Rejection]
+"""What rejects inputs for their annotations, by their numbers."""
+
+
 @dataclass(frozen=True)
 class Annotations:
     """What annotations say of the inputs.
@@ -90,17 +91,17 @@ class Annotations:
     """
 
     columns: pa.Table
-    rows: npt.NDArray[np.int64]
+    rows: Rows
     fields: tuple[pa.Field, ...]
     digests: tuple[str, ...]
     roles: dict[str, Role] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
-    faults: dict[int, Rejection] = field(default_factory=dict)
+    faults: Faults = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     stamps: npt.NDArray[np.uint64] | None = None
     frame: str | None = None
     splits: ToldSplits | None = None
-    numbers: npt.NDArray[np.int64] | None = None
+    numbers: Rows | None = None
 
     def taken(self, first: int, count: int) -> dict[str, pa.Array]:
         """Return the columns of some inputs, by name; null where they have none. No more than these
@@ -111,45 +112,27 @@ class Annotations:
         part = self.columns.slice(low, high - low).combine_chunks()
         taken = part.take(pa.array(found - low, mask=found < 0))
         columns = {name: one_chunk(taken[name]) for name in taken.column_names}
-        if self.numbers is not None:
-            columns = {
-                name: _renumbered(name, array, self.numbers) for name, array in columns.items()
-            }
-        return (
-            columns
-            if self.frame is None
-            else {name: _with_frame(array, self.frame) for name, array in columns.items()}
-        )
-
-
-def _renumbered(name: str, array: pa.Array, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Return labels, or the categories of objects, by the numbers of their classes; any other
-    column as it is."""
-    new = pa.array(numbers)
-    if name == "label":
-        return new.take(array)
-    return _with_part(
-        array,
-        "category",
-        lambda of: pa.ListArray.from_arrays(of.offsets, new.take(of.values), mask=of.is_null()),
-    )
-
-
-def _with_frame(array: pa.Array, frame: str) -> pa.Array:
-    """Return a column that tells the worker of a frame with another one; any other column as it
-    is."""
-    frames = [frame if there else None for there in array.is_valid().to_pylist()]
-    return _with_part(array, FRAME, lambda _: pa.array(frames, pa.string()))
-
-
-def _with_part(array: pa.Array, name: str, other: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Return structs with another member of this name; a column without it as it is."""
-    place = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
-    if place < 0:
-        return array
-    parts = [array.field(number) for number in range(array.type.num_fields)]
-    parts[place] = other(parts[place])
-    return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=array.is_null())
+        if self.numbers is not None and "label" in columns:
+            columns["label"] = pa.array(self.numbers).take(columns["label"])
+        for name, array in columns.items():
+            parts = (
+                {f.name: array.field(f.name) for f in array.type}
+                if pa.types.is_struct(array.type)
+                else {}
+            )
+            if self.numbers is not None and "category" in parts:
+                lists, new = parts["category"], pa.array(self.numbers)
+                parts["category"] = pa.ListArray.from_arrays(
+                    lists.offsets, new.take(lists.values), mask=lists.is_null()
+                )
+            if self.frame is not None and FRAME in parts:
+                frames = [self.frame if there else None for there in array.is_valid().to_pylist()]
+                parts[FRAME] = pa.array(frames, pa.string())
+            if parts:
+                columns[name] = pa.StructArray.from_arrays(
+                    list(parts.values()), fields=list(array.type), mask=array.is_null()
+                )
+        return columns
 
 
 FRAME = "frame"
@@ -162,31 +145,7 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-class AnnotationFormat(ABC):
-    """A way in which annotations are written. `needs_path` says that there is nothing to look for
-    without a path, `takes_several` that several may be given."""
-
-    name: ClassVar[str]
-    needs_path: ClassVar[bool] = True
-    takes_several: ClassVar[bool] = False
-
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError for an option that the format does not have."""
-        raise UsageError(
-            f"{self.name} annotations have no option {name!r}; use --labels {self.name}:PATH"
-        )
-
-    @abstractmethod
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read all sources of this format. `scratch` is a folder for files that need not last.
-
-        Raises InputError for what cannot be read, and where it is not clear which input is meant.
-        """
-
-
-def rows_of(annotated: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
+def rows_of(annotated: npt.ArrayLike, count: int) -> Rows:
     """Return the row of each of `count` inputs, -1 for those that are not annotated."""
     rows, there = np.full(count, -1, np.int64), np.asarray(annotated, np.int64)
     rows[there] = np.arange(len(there))

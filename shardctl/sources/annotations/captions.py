@@ -7,19 +7,13 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
-from shardctl.sources.annotations.base import (
-    AnnotationFormat,
-    AnnotationRule,
-    Annotations,
-    Source,
-    rows_of,
-)
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, Source, rows_of
 from shardctl.sources.annotations.inputs import (
     Inputs,
     none_among_inputs,
@@ -49,33 +43,26 @@ from shardctl.system.text import printable
 SUFFIXES = (".txt", ".json")
 
 
-class Captions(AnnotationFormat):
-    """Text files (the whole text is the caption) or JSON files of the same name as the image,
-    beside it or in a folder."""
-
-    name: ClassVar[str] = "captions"
-    needs_path: ClassVar[bool] = False
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read all files. One that is wrong rejects its image."""
-        path = sources[0].path
-        faults: dict[int, Rejection] = {}
-        of_files = path == "" or is_folder(path)
-        found, several, digest, notices = (
-            _of_files(path, inputs, faults) if of_files else _of_lines(path, inputs)
-        )
-        rows = rows_of(list(found), len(inputs))
-        values: list[Any] = list(found.values())
-        column = pa.field("captions", pa.list_(pa.string()))
-        if not several:
-            column = pa.field("caption", pa.string())
-            values = [each[0] if each else None for each in values]
-        without = len(inputs) - len(found)
-        notices += said_of_others([], without, inputs, "caption", "it is null there")
-        table = pa.table({column.name: pa.array(values, column.type)})
-        return Annotations(table, rows, (column,), (digest,), faults=faults, notices=tuple(notices))
+def read(
+    sources: Sequence[Source], inputs: Inputs, _rule: AnnotationRule, _scratch: Path
+) -> Annotations:
+    """Read all files. One that is wrong rejects its image."""
+    path = sources[0].path
+    faults: Faults = {}
+    of_files = path == "" or is_folder(path)
+    found, several, digest, notices = (
+        _of_files(path, inputs, faults) if of_files else _of_lines(path, inputs)
+    )
+    rows = rows_of(list(found), len(inputs))
+    values: list[Any] = list(found.values())
+    column = pa.field("captions", pa.list_(pa.string()))
+    if not several:
+        column = pa.field("caption", pa.string())
+        values = [each[0] if each else None for each in values]
+    without = len(inputs) - len(found)
+    notices += said_of_others([], without, inputs, "caption", "it is null there")
+    table = pa.table({column.name: pa.array(values, column.type)})
+    return Annotations(table, rows, (column,), (digest,), faults=faults, notices=tuple(notices))
 
 
 Found = tuple[dict[int, list[str]], bool, str, list[str]]
@@ -83,7 +70,7 @@ Found = tuple[dict[int, list[str]], bool, str, list[str]]
 of what was read, and notices."""
 
 
-def _of_files(path: str, inputs: Inputs, faults: dict[int, Rejection]) -> Found:
+def _of_files(path: str, inputs: Inputs, faults: Faults) -> Found:
     matched, lost = _matched(path, inputs)
     digest, others, captions, several = Digest(), Others(), dict[int, list[str]](), False
     fetch_all(file.opened for file in matched)
@@ -122,33 +109,24 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
                 file, delimiter=mark, quoting=csv.QUOTE_MINIMAL if mark == "," else csv.QUOTE_NONE
             )
             columns = [cell.strip() for cell in next(lines, [])]
-            name, text = (
-                next((columns.index(each) for each in known if each in columns), None)
-                for known in (NAMES, TEXTS)
-            )
-            if name is None or text is None:
+            own = [next(filter(columns.__contains__, known), "") for known in (NAMES, TEXTS)]
+            if not all(own):
                 if len(columns) != 2 or not _NUMBER.search(columns[0]):
                     raise InputError(
-                        f"{shown}: its first line has no columns {NAMES[0]} and {TEXTS[0]}, and no "
-                        "NAME#NUMBER"
+                        f"{shown}: its first line has no {NAMES[0]} and {TEXTS[0]}, and no NAME#NUMBER"
                     )
-                name, text = 0, 1
                 of_name[_NUMBER.sub("", columns[0])] = [columns[1]]
-            left_out = [place for place in range(len(columns)) if place not in (name, text)]
+            name, text = map(columns.index, own) if all(own) else (0, 1)
             for cells in filter(None, lines):
                 if len(cells) != len(columns):
                     raise InputError(
                         f"{shown}, line {lines.line_num}: {len(cells)} cells, and the first line "
                         f"has {len(columns)}"
                     )
-                of_name.setdefault(_NUMBER.sub("", cells[name].strip()), []).append(
-                    cells[text].strip()
-                )
-                others.update(
-                    others_in(
-                        {columns[place]: cells[place].strip() for place in left_out}, (), "caption"
-                    )
-                )
+                said = [cell.strip() for cell in cells]
+                of_name.setdefault(_NUMBER.sub("", said[name]), []).append(said[text])
+                known = (columns[name], columns[text])
+                others.update(others_in(dict(zip(columns, said, strict=True)), known, "caption"))
         digest = sha256_of(Path(local_copy(path)))
     names = pa.array(of_name, pa.large_string())
     rows = inputs.by_path.find(
@@ -156,13 +134,10 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
     )
     if not (rows >= 0).any():
         raise none_among_inputs(shown, names)
-    texts, order = (
-        list(of_name.values()),
-        [place for place in np.argsort(rows, kind="stable").tolist() if rows[place] >= 0],
-    )
-    captions = {int(rows[place]): texts[place] for place in order}
-    said = [*said_of_absent(shown, names, rows), *said_of_others_in(shown, others)]
-    return captions, any(len(each) > 1 for each in texts), digest, said
+    texts, order = list(of_name.values()), np.argsort(rows, kind="stable").tolist()
+    captions = {int(rows[place]): texts[place] for place in order if rows[place] >= 0}
+    notices = [*said_of_absent(shown, names, rows), *said_of_others_in(shown, others)]
+    return captions, any(len(each) > 1 for each in texts), digest, notices
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -34,6 +35,9 @@ from shardctl.system.text import counted, printable
 Size = tuple[int, int]
 """(width, height)."""
 
+Fields = dict[str, Any]
+"""A value of a column of structs: objects, a mask, how they are annotated."""
+
 Points = npt.NDArray[np.float64]
 """Places in an image, (n, 2): x and y, in corner coordinates."""
 
@@ -58,20 +62,21 @@ def finish_annotations(sample: Sample, opened: Opened, role: Role | None) -> int
     return dropped
 
 
-def finished_objects(
-    objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int
-) -> dict[str, Any]:
+def finished_objects(objects: Fields, how: Fields, upright: Size, orientation: int) -> Fields:
     """Return objects in the frame of an upright image of this size. `how` is a value of the column
     ANNOTATED.
 
     Raises Rejection if they are of an image of another size.
     """
-    size = None if how["width"] is None or how["height"] is None else (how["width"], how["height"])
+    size = None if None in (how["width"], how["height"]) else (how["width"], how["height"])
     orientation = orientation_of(size, how["frame"], upright, orientation, "annotations")
     stored = _stored(upright, orientation)
-    if how["relative"]:
-        objects = in_pixels(objects, stored)
-    _check_rle(objects, stored)
+    if how["relative"]:  # shares of the size
+        scale = np.asarray(stored, np.float64)
+        boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4) * np.tile(scale, 2)
+        objects = _moved(objects, boxes, lambda points: points * scale)
+    for runs in filter(None, objects.get("rle", ())):
+        _check_rle(runs, stored)
     if orientation != 1:
         objects = turned_objects(objects, orientation, stored)
     return fitted(objects, upright, how["boxes"])
@@ -118,112 +123,77 @@ def _stored(upright: Size, orientation: int) -> Size:
     return upright[::-1] if orientation >= 5 else upright
 
 
-def turned_points(points: Points, orientation: int, stored: Size) -> Points:
-    """Return where points of an image as it is stored, (n, 2), are in the upright one."""
-    x, y = points[:, 0], points[:, 1]
-    width, height = stored
-    places = {
-        1: (x, y),
-        2: (width - x, y),
-        3: (width - x, height - y),
-        4: (x, height - y),
-        5: (y, x),
-        6: (height - y, x),
-        7: (height - y, width - x),
-        8: (y, width - x),
-    }[orientation]
-    return np.stack(places, axis=1)
-
-
-def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> dict[str, Any]:
+def turned_objects(objects: Fields, orientation: int, stored: Size) -> Fields:
     """Return objects of an image as it is stored as they are in the upright one."""
 
-    def moved(points: Points) -> Points:
-        return turned_points(points, orientation, stored)
+    def turn(points: Points) -> Points:
+        x, y = points.T
+        x = stored[0] - x if orientation in (2, 3, 7, 8) else x
+        y = stored[1] - y if orientation in (3, 4, 6, 7) else y
+        return np.stack([y, x] if orientation >= 5 else [x, y], axis=1)
 
     boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
-    one, other = moved(boxes[:, :2]), moved(boxes[:, :2] + boxes[:, 2:])
+    one, other = turn(boxes[:, :2]), turn(boxes[:, :2] + boxes[:, 2:])
     corner = np.minimum(one, other)
     boxes = np.concatenate([corner, np.maximum(one, other) - corner], axis=1)
-    result = {**objects, "bbox": boxes.tolist(), **_moved_points(objects, moved)}
+    made = _moved(objects, boxes, turn)
     if "rle" in objects:
-        result["rle"] = [_turned_rle(each, orientation) for each in objects["rle"]]
-    return result
+        made["rle"] = list(objects["rle"])
+    for place, runs in enumerate(objects.get("rle", ())):
+        if runs is not None:
+            mask = Image.fromarray(rle.decode(runs["counts"], runs["size"]).astype(np.uint8))
+            values = np.asarray(turned(mask, orientation)).astype(bool)
+            made["rle"][place] = {"size": list(values.shape), "counts": rle.encode(values)}
+    return made
 
 
-def _turned_rle(runs: dict[str, Any] | None, orientation: int) -> dict[str, Any] | None:
-    if runs is None:
-        return None
-    height, width = runs["size"]
-    stored = rle.decode(runs["counts"], (height, width)).astype(np.uint8)
-    mask = np.asarray(turned(Image.fromarray(stored), orientation)).astype(bool)
-    return {"size": list(mask.shape), "counts": rle.encode(mask)}
-
-
-def in_pixels(objects: dict[str, Any], size: Size) -> dict[str, Any]:
-    """Return objects whose places are shares of an image's size with places in pixels."""
-    scale = np.asarray(size, np.float64)
-
-    def moved(points: Points) -> Points:
-        return points * scale
-
-    boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4) * np.tile(scale, 2)
-    return {**objects, "bbox": boxes.tolist(), **_moved_points(objects, moved)}
-
-
-def _moved_points(objects: dict[str, Any], moved: Callable[[Points], Points]) -> dict[str, Any]:
-    """Return the polygons and keypoints of objects, as far as they have such, where `moved` puts
-    them."""
-    result: dict[str, Any] = {}
+def _moved(objects: Fields, boxes: Points, move: Callable[[Points], Points]) -> Fields:
+    """Return objects with these boxes, and their polygons and keypoints, as far as they have such,
+    where `move` puts them. A keypoint that is not there stays at 0, 0."""
+    made = {**objects, "bbox": boxes.tolist()}
     if "segmentation" in objects:
-        result["segmentation"] = [
-            [_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]
+        made["segmentation"] = [
+            [
+                move(np.asarray(each, np.float64).reshape(-1, 2)).ravel().tolist()
+                for each in polygons
+            ]
+            for polygons in objects["segmentation"]
         ]
     if "keypoints" in objects:
-        result["keypoints"] = [_keypoints(moved, points) for points in objects["keypoints"]]
-    return result
+        made["keypoints"] = []
+        for points in objects["keypoints"]:
+            values = np.asarray(points, np.float64).reshape(-1, 3)
+            there = values[:, 2:] > 0
+            moved = np.where(there, move(values[:, :2]), 0.0)
+            made["keypoints"].append(np.concatenate([moved, values[:, 2:]], axis=1).tolist())
+    return made
 
 
-def _polygon(moved: Callable[[Points], Points], numbers: list[float]) -> list[float]:
-    points: list[float] = moved(np.asarray(numbers, np.float64).reshape(-1, 2)).ravel().tolist()
-    return points
-
-
-def _keypoints(moved: Callable[[Points], Points], points: list[list[float]]) -> list[list[float]]:
-    """Return moved keypoints; one that is not there stays at 0, 0."""
-    values = np.asarray(points, np.float64).reshape(-1, 3)
-    there = values[:, 2:] > 0
-    result: list[list[float]] = np.concatenate(
-        [np.where(there, moved(values[:, :2]), 0.0), values[:, 2:]], axis=1
-    ).tolist()
-    return result
-
-
-def _check_rle(objects: dict[str, Any], stored: Size) -> None:
+def _check_rle(runs: Fields, stored: Size) -> None:
     """Raise Rejection if a mask of an object is not of the size of the image."""
-    for runs in objects.get("rle", ()):
-        if runs is None:
-            continue
-        height, width = runs["size"]
-        if (width, height) != stored:
-            message = (
-                f"the RLE of an object is of {width}x{height}, and the image has "
-                f"{stored[0]}x{stored[1]}"
-            )
-            raise Rejection("decode", "other-size", message)
-        try:
-            total = int(rle.decompress(runs["counts"]).sum())
-        except ValueError as error:
-            raise Rejection("decode", BAD, f"the RLE of an object is {error}") from None
+    height, width = runs["size"]
+    error, message = BAD, ""
+    try:
+        total = int(rle.decompress(runs["counts"]).sum())
+    except ValueError as wrong:
+        message = f"the RLE of an object is {wrong}"
+    else:
         if total != height * width:
             message = (
                 f"the RLE of an object has runs of {total} pixels, and {width}x{height} are "
                 f"{width * height}"
             )
-            raise Rejection("decode", BAD, message)
+    if (width, height) != stored:
+        error = "other-size"
+        message = (
+            f"the RLE of an object is of {width}x{height}, and the image has "
+            f"{stored[0]}x{stored[1]}"
+        )
+    if message:
+        raise Rejection("decode", error, message)
 
 
-def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
+def fitted(objects: Fields, size: Size, rule: str) -> Fields:
     """Return objects whose boxes are within an image of this size, by the rule: `keep`, `clip` or
     `drop`.
 
@@ -233,7 +203,7 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
     """
     if rule == "keep" or not objects["bbox"]:
         return objects
-    boxes = np.asarray(objects["bbox"], np.float64)
+    boxes = given = np.asarray(objects["bbox"], np.float64)
     low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
     edge = np.asarray(size, np.float64)
     result = {**objects}
@@ -248,7 +218,11 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
         boxes = np.where(over[:, None], np.concatenate([low, high - low], axis=1), boxes)
         kept = (boxes[:, 2:] > 0).all(axis=1)
         if over.any():
-            left = left_within(objects, edge)
+            corners = np.concatenate([given[:, :2], given[:, :2] + given[:, 2:]], axis=1)
+            polygons = Polygons.of(objects["segmentation"]) if "segmentation" in objects else None
+            left = cut_to(corners, polygons, np.zeros(2), edge)[2]
+            # an RLE is of the image alone
+            left[[runs is not None for runs in objects.get("rle", [None] * len(left))]] = 1.0
             kept &= (left > 0) | ~over
             if "area" in objects:
                 result["area"] = [
@@ -262,20 +236,6 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
         return result
     places = np.flatnonzero(kept).tolist()
     return {name: [items[place] for place in places] for name, items in result.items()}
-
-
-def left_within(objects: dict[str, Any], edge: Points) -> npt.NDArray[np.float64]:
-    """Return which share of objects is within an image of this size, (n,): of their polygons, else
-    of their boxes.
-
-    It is 1 of those with an RLE, which is of the image alone.
-    """
-    xywh = np.asarray(objects["bbox"], np.float64)
-    boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
-    polygons = Polygons.of(objects["segmentation"]) if "segmentation" in objects else None
-    _, _, visible, _, _ = cut_to(boxes, polygons, np.zeros(2), edge)
-    inside = np.array([runs is not None for runs in objects.get("rle", [None] * len(boxes))])
-    return np.where(inside, 1.0, visible)
 
 
 @lru_cache(maxsize=1)
@@ -292,8 +252,8 @@ def mask_values(data: bytes, size: Size) -> npt.NDArray[np.unsignedinteger[Any]]
 
 
 def _finished_mask(
-    mask: dict[str, Any], frame: str, bits: int, opened: Opened, role: Role | None
-) -> dict[str, Any]:
+    mask: Fields, frame: str, bits: int, opened: Opened, role: Role | None
+) -> Fields:
     """Return a mask file as it is where it fits the upright image, else turned. Raises
     Rejection."""
     try:
@@ -307,37 +267,36 @@ def _finished_mask(
         )
         raise Rejection("decode", "not-a-mask", message)
     if isinstance(role, Mask) and role.names is not None:
-        beyond = values[
-            (values >= len(role.names)) & (values != (-1 if role.ignore is None else role.ignore))
-        ]
+        ignored = -1 if role.ignore is None else role.ignore
+        beyond = values[(values >= len(role.names)) & (values != ignored)]
         if beyond.size:
             message = (
                 f"its mask has the number {beyond[0]}, and there are names for 0 to "
-                f"{len(role.names) - 1}; --labels"
-                " masks+ignore=NUMBER:DIR says which is no class"
+                f"{len(role.names) - 1}; --labels masks+ignore=NUMBER:DIR says which is no class"
             )
             raise Rejection("decode", BAD, message)
-    return upright_mask(mask, (values.shape[1], values.shape[0]), frame, opened)
+    return upright_mask(mask, values.shape[::-1], frame, opened)
 
 
-def upright_mask(mask: dict[str, Any], size: Size, frame: str, opened: Opened) -> dict[str, Any]:
+def upright_mask(mask: Fields, size: Size, frame: str, opened: Opened) -> Fields:
     """Return a mask, whose pixels are (width, height), as it is where it fits the upright image,
     else turned. Raises Rejection.
 
     A mask that has an orientation of its own is upright when it is turned by that.
     """
-    data = mask["bytes"]
-    own = (
-        open_image(data, max(MAX_PIXELS, size[0] * size[1])).orientation
-        if may_be_turned(data)
-        else 1
-    )
+    data, own = mask["bytes"], 1
+    if may_be_turned(data):
+        own = open_image(data, max(MAX_PIXELS, size[0] * size[1])).orientation
     orientation = orientation_of(
         size, frame if own == 1 else "upright", opened.size, opened.orientation, "mask's pixels"
     )
     if orientation == own == 1:
         return mask
-    return {**mask, "bytes": turned_png(data, mask_values(data, opened.size), orientation)}
+    values: npt.NDArray[Any] = mask_values(data, opened.size)
+    with Image.open(io.BytesIO(data)) as image:
+        values = values > 0 if image.mode == "1" else values
+    made = mask_png(np.asarray(turned(Image.fromarray(values), orientation)), data)
+    return {**mask, "bytes": made}
 
 
 def may_be_turned(data: bytes) -> bool:
@@ -347,14 +306,6 @@ def may_be_turned(data: bytes) -> bool:
     if data.startswith(b"\x89PNG"):
         return any(kind in data for kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
     return data[:4] == b"RIFF" and data[12:16] == b"VP8X" and bool(data[20] & 0x08)
-
-
-def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
-    """Return a mask of these upright numbers, turned as an image of an EXIF orientation is, as PNG
-    with the same palette."""
-    with Image.open(io.BytesIO(data)) as image:
-        numbers = values > 0 if image.mode == "1" else values
-    return mask_png(np.asarray(turned(Image.fromarray(numbers), orientation)), data)
 
 
 LOOKED_AT = 4096
@@ -368,8 +319,6 @@ others."""
 
 _WHOLE = 1 << 26
 """Bytes of a file of which the first ones do not say its size."""
-
-_JPEG = b"\xff\xd8"
 
 
 @dataclass
@@ -411,10 +360,9 @@ class Evidence:
         stored, upright, unclear = len(self.stored), len(self.upright), self.unclear + self.unsized
         if stored and upright:
             raise InputError(
-                f"{name}: EXIF turns some images, and the sizes in the annotations disagree. For "
-                f"{counted(stored, 'image')} they fit the stored image "
-                f"({printable(self.stored[0])}), for {upright:,} the upright one "
-                f"({printable(self.upright[0])}); convert them separately, or give "
+                f"{name}: EXIF turns some images, and the sizes in the annotations disagree: "
+                f"{counted(stored, 'image')} fit the stored image ({printable(self.stored[0])}), "
+                f"{upright:,} the upright one ({printable(self.upright[0])}); give "
                 "--annotation-frame stored or upright, which rejects the others"
             )
         if not unclear:
@@ -442,57 +390,38 @@ def settled(
     looked_at = annotated[evenly_spaced(len(annotated), LOOKED_AT)].tolist()
     evidence = Evidence()
     places = zip(looked_at, place_of(looked_at), strict=True)
-    for row, (opened, folder) in begins_ahead(
+    for row, (path, folder) in begins_ahead(
         places, lambda each: each[1][0] if is_stored(each[1][0]) else None
     ):
-        if (sizes := _turn(opened)) is not None:
-            evidence.add(opened, *sizes, _annotated_size(found, int(found.rows[row]), folder))
+        with suppress(OSError, Rejection):  # the worker says what is wrong with it
+            data = begin_of(path, BEGIN_BYTES)
+            opened = _opened(path, data) if may_be_turned(data) else None
+            if opened is not None and opened.orientation != 1:
+                stored = _stored(opened.size, opened.orientation)
+                said = _annotated_size(found, int(found.rows[row]), folder)
+                evidence.add(path, stored, opened.size, said)
     is_whole = len(looked_at) == len(annotated)
     among = "" if is_whole else f" of the {len(looked_at):,} that were looked at"
-    said = evidence.notices(OBJECTS if ANNOTATED in found.columns.column_names else MASK, among)
-    if is_whole and not said:  # the rows tell all
+    said_of = evidence.notices(OBJECTS if ANNOTATED in found.columns.column_names else MASK, among)
+    if is_whole and not said_of:  # the rows tell all
         return found
-    return replace(found, frame=evidence.frame(), notices=(*found.notices, *said))
+    return replace(found, frame=evidence.frame(), notices=(*found.notices, *said_of))
 
 
-def _turn(path: str) -> tuple[Size, Size] | None:
-    """Return the size of an image that EXIF turns, as it is stored and upright; None for one that
-    it does not turn.
-
-    None also for one whose first bytes do not tell: the worker rejects it if its size does not tell
-    either.
-    """
-    try:
-        data = begin_of(path, BEGIN_BYTES)
-        if not may_be_turned(data):
-            return None
-        opened = _opened(data) if data.startswith(_JPEG) else None
-        opened = opened or open_image(begin_of(path, _WHOLE))
-    except (OSError, Rejection):
-        return None  # the worker says what is wrong with it
-    if opened.orientation == 1:
-        return None
-    return (opened.size[::-1] if opened.orientation >= 5 else opened.size), opened.size
-
-
-def _opened(data: bytes) -> Opened | None:
-    try:
-        return open_image(data)
-    except Rejection:
-        return None
+def _opened(path: str, data: bytes) -> Opened:
+    """Open an image, a JPEG by its first bytes where they are enough. Raises OSError, Rejection."""
+    if data.startswith(b"\xff\xd8"):
+        with suppress(Rejection):
+            return open_image(data)
+    return open_image(begin_of(path, _WHOLE))
 
 
 def _annotated_size(found: Annotations, row: int, folder: str) -> Size | None:
     """Return the size that annotations say an image has, None if they do not; of a mask it is that
     of its pixels."""
     if ANNOTATED in found.columns.column_names:
-        how = found.columns[ANNOTATED][row].as_py()
-        known = (
-            how is not None
-            and not how["relative"]
-            and how["width"] is not None
-            and how["height"] is not None
-        )
+        how = found.columns[ANNOTATED][row].as_py() or {"relative": True}
+        known = not how["relative"] and None not in (how["width"], how["height"])
         return (how["width"], how["height"]) if known else None
     file = found.columns[MASK_FILE][row].as_py()
     try:

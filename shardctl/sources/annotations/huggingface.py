@@ -7,13 +7,13 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError
 from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.roles import Objects
-from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault, rows_of
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, fault, rows_of
+from shardctl.sources.annotations.inputs import Rows
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
@@ -31,7 +31,7 @@ from shardctl.sources.annotations.objects import (
     why_shares,
 )
 from shardctl.sources.types import in_order
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.text import composed, counted
 
 READ = (
     "id",
@@ -53,67 +53,45 @@ CATEGORIES = ("category", "categories", "label", "labels", "category_id")
 
 def has_objects(schema: pa.Schema) -> bool:
     """Return whether there is the column `objects` with lists of boxes and of `category`."""
-    return _has_boxes(schema) and _is_list_of(
-        _member(schema.field(OBJECTS).type, "category"), _may_be_categories
-    )
+    return named_category(schema) == "category"
 
 
 def named_category(schema: pa.Schema) -> str | None:
     """Return the member of `objects` that has the categories, by any of the usual names; None if
     there is none, or no boxes."""
-    if not _has_boxes(schema):
-        return None
-    type_ = schema.field(OBJECTS).type
-    return next(
-        (name for name in CATEGORIES if _is_list_of(_member(type_, name), _may_be_categories)), None
-    )
+    items = _items_in(schema)
+    types = pa.types
+    fits = (types.is_integer, types.is_string, types.is_large_string)
+    found = (name for name in CATEGORIES if name in items and any(fit(items[name]) for fit in fits))
+    return next(found, None)
 
 
 def without_category(schema: pa.Schema, shown: str) -> list[str]:
     """Say that a column `objects` has boxes and is not read, if it is so for the want of
     categories."""
-    if not _has_boxes(schema) or named_category(schema) is not None:
+    if not _items_in(schema) or named_category(schema) is not None:
         return []
-    others = ", ".join(f.name for f in schema.field(OBJECTS).type if f.name != "bbox")
     return [
-        f"{shown}: objects has bbox and no list of categories ({' or '.join(CATEGORIES)}"
-        f"{f'; it has {printable(others)}' if others else ''}): a plain column, whose boxes stay"
+        f"{shown}: objects has bbox and no list of categories ({' or '.join(CATEGORIES)}): a plain "
+        "column, whose boxes stay"
     ]
 
 
-def _has_boxes(schema: pa.Schema) -> bool:
-    if OBJECTS not in schema.names or not pa.types.is_struct(schema.field(OBJECTS).type):
-        return False
-    return _is_list_of(
-        _member(schema.field(OBJECTS).type, "bbox"), lambda inner: _is_list_of(inner, _is_number)
-    )
-
-
-def _member(type_: pa.StructType, name: str) -> pa.DataType:
-    place = type_.get_field_index(name)
-    return type_.field(place).type if place >= 0 else pa.null()
-
-
-def _may_be_categories(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_large_string(type_)
-    )
-
-
-def _is_list_of(type_: pa.DataType, holds: Any) -> bool:
-    """Return whether values are lists of such: Hugging Face has boxes of a fixed length, and polars
-    has large lists."""
-    return is_list(type_) and bool(holds(type_.value_type))
-
-
-def _is_number(type_: pa.DataType) -> bool:
+def _items_in(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the types of what is in the lists of `objects`, by their names; none without boxes.
+    Hugging Face has boxes of a fixed length, and polars has large lists."""
+    type_ = schema.field(OBJECTS).type if OBJECTS in schema.names else pa.null()
+    members = list(type_) if pa.types.is_struct(type_) else []
+    items = {f.name: f.type.value_type for f in members if is_list(f.type)}
+    box = items.get("bbox", pa.null())
     # A list without any item has no type, and stands as one of strings.
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+    place = box.value_type if is_list(box) else pa.null()
+    return items if pa.types.is_integer(place) or pa.types.is_floating(place) else {}
 
 
 def take_objects(
     column: pa.ChunkedArray,
-    side_rows: npt.NDArray[np.int64],
+    side_rows: Rows,
     rule: AnnotationRule,
     shown: str,
     category: str,
@@ -127,18 +105,20 @@ def take_objects(
     """
     column = _renamed(column, category, "category")
     type_ = column.type
-    names = None if pa.types.is_integer(type_.field("category").type.value_type) else _names(column)
-    members = [
-        name
-        for name in READ
-        if name in [f.name for f in type_] and _fits(name, type_.field(name).type)
-    ]
+    names = None
+    if not pa.types.is_integer(type_.field("category").type.value_type):
+        import pyarrow.compute as pc  # 40 ms to import, and most conversions have no such file
+
+        flat = pc.list_flatten(pc.struct_field(column, "category"))
+        names = in_order(name for name in pc.unique(flat).to_pylist() if name is not None)
+    there_are = {f.name: f.type for f in type_}
+    members = [name for name in READ if name in there_are and _fits(name, there_are[name])]
     left_out = [f.name for f in type_ if f.name not in members]
     there = np.flatnonzero(side_rows >= 0)
     taken = column.take(pa.array(side_rows[there]))
     objects: list[dict[str, Any] | None] = []
     others = Others()
-    faults: dict[int, Rejection] = {}
+    faults: Faults = {}
     degenerate = shares = with_boxes = 0
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
         try:
@@ -164,16 +144,8 @@ def take_objects(
     table = pa.table({OBJECTS: pa.array(objects, objects_type(members)), ANNOTATED: how})
     notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]
     notices += said_of_others_in(shown, others)
-    role = Objects(tuple(names) if names else said)
-    return Annotations(
-        table,
-        rows,
-        (objects_field(members),),
-        (),
-        {OBJECTS: role},
-        faults=faults,
-        notices=tuple(notices),
-    )
+    fields, roles = (objects_field(members),), {OBJECTS: Objects(tuple(names) if names else said)}
+    return Annotations(table, rows, fields, (), {**roles}, faults=faults, notices=tuple(notices))
 
 
 def _renamed(column: pa.ChunkedArray, name: str, new: str) -> pa.ChunkedArray:
@@ -195,20 +167,9 @@ def _renamed(column: pa.ChunkedArray, name: str, new: str) -> pa.ChunkedArray:
 
 def _fits(name: str, type_: pa.DataType) -> bool:
     """Return whether values of a type can become those of a member."""
-    wanted = pa.list_(ITEMS[name])
-    return name in ("category", "bbox") or _depth(type_) == _depth(wanted)
-
-
-def _depth(type_: pa.DataType) -> int:
     leaf, depth = leaf_of(type_)
-    return depth if not pa.types.is_struct(leaf) else -1
-
-
-def _names(column: pa.ChunkedArray) -> list[str]:
-    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no such file
-
-    flat = pc.list_flatten(pc.struct_field(column, "category"))
-    return in_order(name for name in pc.unique(flat).to_pylist() if name is not None)
+    wanted = leaf_of(pa.list_(ITEMS[name]))[1]
+    return name in ("category", "bbox") or (depth == wanted and not pa.types.is_struct(leaf))
 
 
 def _objects(
@@ -217,10 +178,14 @@ def _objects(
     """Return the objects of one image. Raises ValueError for those that are wrong: the end of a
     message."""
     boxes, categories = value["bbox"] or [], value["category"] or []
-    if len(boxes) != len(categories):
-        raise ValueError(
-            f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(categories)} of category"
+    for name in ("category", *members):
+        count = (
+            len(value[name] or ()) if name == "category" or value[name] is not None else len(boxes)
         )
+        if count != len(boxes):
+            raise ValueError(
+                f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {count} of {name}"
+            )
     for box in boxes:
         if box is None or len(box) != 4 or not all(map(_is_place, box)):
             raise ValueError("a bbox of objects is not four finite numbers: x, y, width, height")
@@ -228,14 +193,7 @@ def _objects(
         names is None and any(number < 0 or (said and number >= len(said)) for number in categories)
     ):
         raise ValueError("a category of objects is missing, or below 0, or beyond the names")
-    result: dict[str, Any] = {}
-    for name in members:
-        items = value[name]
-        if items is not None and len(items) != len(boxes):
-            raise ValueError(
-                f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(items)} of {name}"
-            )
-        result[name] = _items(name, items, len(boxes))
+    result = {name: _items(name, value[name], len(boxes)) for name in members}
     if names is not None:
         numbers = {name: number for number, name in enumerate(names)}
         result["category"] = [numbers[composed(name)] for name in categories]

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from itertools import islice, starmap
+from functools import cached_property, lru_cache
+from itertools import compress, islice, starmap
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
-from shardctl.sources.label_table import hash_names, some
+from shardctl.sources.label_table import Hashes, hash_names, some
 from shardctl.sources.splits import may_name_a_split, roles_of, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of
@@ -62,7 +62,11 @@ _NO_SPLITS = frozenset((*FOLDERS.values(), "dev", "eval"))
 """Folders above names and sources that tell no split: people and programs are called so, too."""
 
 Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+Differ = Callable[[Rows, Rows], Flags]
+"""Says of names and inputs, by their numbers, whether they are of different splits."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Inputs:
 
         return bool(pc.any(pc.match_substring(self.table["path"], "\\")).as_py())
 
-    def in_folder(self, folder: str) -> npt.NDArray[np.bool_]:
+    def in_folder(self, folder: str) -> Flags:
         """Return which inputs are in a folder or below, (n,)."""
         import pyarrow.compute as pc  # 40 ms to import, and most conversions do not ask
 
@@ -167,44 +171,45 @@ class Finder:
         lead to another split only. A message calls the file `shown`, and each name as in `written`
         if that is given.
         """
-        bases = dict.fromkeys(self._inputs.bases)
-        above = dict.fromkeys(folder for base in bases for folder in folders_above(base)[:ABOVE])
-        for number, (start, texts) in enumerate(
-            (*first, *((folder, names) for folder in (*bases, *above)))
-        ):
+        bases = self._inputs.bases
+        above = [folder for base in bases for folder in folders_above(base)[:ABOVE]]
+        others = [(folder, names) for folder in dict.fromkeys((*bases, *above))]
+        start: str | None
+        for number, (start, texts) in enumerate((*first, *others)):
             rows = _joined(self._exact(placed) for placed in self._placed(texts, start))
-            if (rows >= 0).any() or (
-                number < len(first) and self._has_endings and _are_there(start, texts)
-            ):
-                placed_names, is_known = self._placed(texts, start), True
+            is_told = number < len(first)
+            if (rows >= 0).any() or (is_told and self._has_endings and _are_there(start, texts)):
                 break
         else:
+            start, texts, is_told = None, names, False
             rows = np.full(len(names), -1, np.int64)
-            placed_names, is_known = self._placed(names, None), False
         is_exact, place, differ = rows >= 0, 0, self._other_splits(names, files)
-        for placed in placed_names:
+        for placed in self._placed(texts, start):
             left = place + np.flatnonzero(rows[place : place + len(placed)] < 0)
-            differs = partial(
-                lambda left, number, row: bool(differ(left[[number]], np.array([row]))[0]), left
-            )
-            rows[left] = self._loose(
-                [placed[number - place] for number in left.tolist()], is_known, differs
-            )
+            unplaced = [placed[number - place] for number in left.tolist()]
+            rows[left] = self._loose(unplaced, left, start is not None, differ)
             place += len(placed)
-        is_sure, is_other = is_exact & (number < len(first)), np.zeros(len(rows), bool)
+        is_other = np.zeros(len(rows), bool)
         for begin in range(0, len(rows), AT_ONCE):
-            here = begin + np.flatnonzero(((rows >= 0) & ~is_sure)[begin : begin + AT_ONCE])
+            unsure = (rows >= 0) & ~(is_exact & is_told)
+            here = begin + np.flatnonzero(unsure[begin : begin + AT_ONCE])
             is_other[here] = differ(here, rows[here])
         if is_other.any() and (is_other == (rows >= 0)).all():
             at = int(np.argmax(is_other))
             raise InputError(
                 f"{shown}: {printable(names[at].as_py())} leads only to "
                 f"{printable(self._inputs.paths_at([rows[at]])[0])}, which is of another split by "
-                "its name; rename one, or write paths from the source on"
+                "its name; rename one"
             )
         rows[is_other] = -1
         rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is
-        self._refuse_two_of_one(rows, names if written is None else written, shown)
+        order = np.argsort(rows, kind="stable")
+        again = np.flatnonzero((np.diff(rows[order]) == 0) & (rows[order[1:]] >= 0))
+        if len(again):
+            said = names if written is None else written
+            one, other = (said[place].as_py() for place in order[again[0] :][:2].tolist())
+            of = printable(self._inputs.paths_at(rows[order[again[:1]]])[0])
+            raise InputError(f"{shown}: {_both(one, other)} are both of the input {of}; keep one")
         return rows
 
     def _placed(self, names: Texts, start: str | None) -> Iterator[list[str]]:
@@ -216,15 +221,20 @@ class Finder:
         """
         import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
-        heads = [] if start is None else list(self._heads(within(start)))
+        heads = list[tuple[str, str]]()  # what to take off and to put before names
+        if start is not None:
+            origin = within(start)
+            heads = [
+                ("", origin[len(base) :]) if origin.startswith(base) else (base[len(origin) :], "")
+                for base in self._bases
+                if origin.startswith(base) or base.startswith(origin)
+            ]
         for begin in range(0, len(names), AT_ONCE):
             found = pc.utf8_normalize(names.slice(begin, AT_ONCE), "NFC").to_pylist()
             together = "\0".join(["", *found])
             if "\\" in together and not self._inputs.have_backslashes:
-                together, found = (
-                    together.replace("\\", "/"),
-                    [name.replace("\\", "/") for name in found],
-                )
+                found = [name.replace("\\", "/") for name in found]
+                together = together.replace("\\", "/")
             is_odd = any(mark in together for mark in ("./", "//", ":", "\0/"))
             if is_odd:
                 found = [name if is_stored(name) else posixpath.normpath(name) for name in found]
@@ -240,31 +250,19 @@ class Finder:
                     for name in found
                 ]
 
-    def _heads(self, start: str) -> Iterator[tuple[str, str]]:
-        """Yield what to take off and to put before names from a folder on, so that they are names
-        from a source on."""
-        for base in self._bases:
-            if start.startswith(base):
-                yield "", start[len(base) :]
-            elif base.startswith(start):
-                yield base[len(start) :], ""
-
     def _below(self, name: str, start: str) -> str:
-        if name[:1] != "/" and not is_stored(name):
-            return self._cut(
-                follow(start, name) if name.startswith("../") else f"{within(start)}{name}"
-            )
-        if below := self._cut(name):
+        """Return a name from a folder on as one from a source on, "" if it leads to none."""
+        is_from_root = name[:1] == "/" or is_stored(name)
+        if not is_from_root:
+            name = follow(start, name) if name.startswith("../") else f"{within(start)}{name}"
+        below = next((name[len(base) :] for base in self._bases if name.startswith(base)), "")
+        if below or not is_from_root:
             return below
         folder, _, last = name.rpartition("/")
         if folder not in self._resolved:
             self._resolved[folder] = "" if "\0" in folder else within(resolved(folder or "/"))
-        return self._cut(f"{self._resolved[folder]}{last}")
-
-    def _cut(self, location: str) -> str:
-        return next(
-            (location[len(base) :] for base in self._bases if location.startswith(base)), ""
-        )
+        name = f"{self._resolved[folder]}{last}"
+        return next((name[len(base) :] for base in self._bases if name.startswith(base)), "")
 
     def _exact(self, names: list[str]) -> Rows:
         """Return the input of each name that is the whole name of one."""
@@ -275,7 +273,7 @@ class Finder:
         if not len(there):
             return rows
         wanted = pa.array(names, pa.large_string()).take(pa.array(there))
-        numbers, places = self._whole.places(hash_names(wanted.to_pylist()))
+        numbers, places = _pairs(self._whole, hash_names(wanted.to_pylist()))
         is_same = np.asarray(pc.equal(self._names_at(places), wanted.take(pa.array(numbers))))
         for number in np.flatnonzero(np.bincount(numbers[is_same]) > 1).tolist():
             self._refuse_several(
@@ -284,83 +282,57 @@ class Finder:
         rows[there[numbers[is_same]]] = places[is_same]
         return rows
 
-    def _loose(self, names: list[str], is_known: bool, differs: Callable[[int, int], bool]) -> Rows:
+    def _loose(self, names: list[str], numbers: Rows, is_known: bool, differ: Differ) -> Rows:
         """Return the input of each name that only its last part fits. Of several, the one of the
-        same split, or that ends with all of it, is meant."""
+        same split, or that ends with all of it, is meant. `numbers` are those of the names."""
         rows = np.full(len(names), -1, np.int64)
         parts = [_last_part(name) for name in names]
-        numbers, places = self._last.places(hash_names(parts))
-        found: dict[int, list[int]] = {}
-        paths = self._names_at(places).to_pylist()
-        for place, (number, path) in enumerate(zip(numbers.tolist(), paths, strict=True)):
-            name = names[number]
-            if (
-                path.endswith(parts[number])
-                and _last_part(path) == parts[number]
-                and _do_agree(name, path, is_known)
-            ):
-                found.setdefault(number, []).append(place)
+        found: dict[int, list[tuple[int, str]]] = {}
+        pairs = _pairs(self._last, hash_names(parts))
+        of_pairs = (pairs[0].tolist(), pairs[1].tolist(), self._names_at(pairs[1]).to_pylist())
+        for number, row, path in zip(*of_pairs, strict=True):
+            if _last_part(path) == parts[number] and _do_agree(names[number], path, is_known):
+                found.setdefault(number, []).append((row, path))
         for number, several in found.items():
-            those = (
-                several
-                if len(several) == 1
-                else [at for at in several if not differs(number, places[at])] or several
-            )
-            ending = (
-                [place for place in those if paths[place].endswith(f"/{names[number]}")]
-                if len(those) > 1
-                else those
-            )
-            if len(ending) != 1:
-                self._refuse_several(names[number], places[those].tolist())
-            rows[number] = places[ending[0]]
+            if len(several) > 1:
+                own = numbers[[number] * len(several)]
+                same = ~differ(own, np.array([row for row, _ in several]))
+                several = list(compress(several, same)) or several
+            if len(several) > 1:
+                ending = f"/{names[number]}"
+                several = [each for each in several if each[1].endswith(ending)] or several
+            if len(several) > 1:
+                self._refuse_several(names[number], [row for row, _ in several])
+            rows[number] = several[0][0]
         return rows
 
-    def _other_splits(
-        self, names: Texts, files: Iterable[tuple[str, int]]
-    ) -> Callable[[Rows, Rows], npt.NDArray[np.bool_]]:
+    def _other_splits(self, names: Texts, files: Iterable[tuple[str, int]]) -> Differ:
         """Return what says of names and inputs, by their numbers, whether they are of different
         splits."""
         told = [(resolved(parent_of(file)), name_of(file), count) for file, count in files]
         bases = [root.recorded if root.is_folder else root.base for root in self._inputs.roots]
-
-        @lru_cache(AT_ONCE)
-        def differ(file: int, name: str, root: int, path: str) -> bool:
-            return _are_of_other_splits(*told[file][:2], name, bases[root], path)
-
         of_file = np.repeat(np.arange(len(told)), [count for *_, count in told])
 
-        def all_differ(numbers: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
+        @lru_cache(AT_ONCE)
+        def differ(file: int, root: int, name: str, path: str) -> bool:
+            return _are_of_other_splits(*told[file][:2], name, bases[root], path)
+
+        def all_differ(numbers: Rows, rows: Rows) -> Flags:
             found = self._inputs.table.take(pa.array(rows))
-            said, paths = (
-                map(_folder, each.to_pylist())
+            folders = (
+                [name.replace("\\", "/").rpartition("/")[0] for name in each.to_pylist()]
                 for each in (names.take(pa.array(numbers)), found["path"])
             )
-            each = zip(
-                of_file[numbers].tolist(), said, found["root"].to_pylist(), paths, strict=True
-            )
+            each = zip(of_file[numbers].tolist(), found["root"].to_pylist(), *folders, strict=True)
             return np.fromiter(starmap(differ, each), bool, len(numbers))
 
         return all_differ
 
     def _refuse_several(self, name: str, rows: list[int]) -> NoReturn:
-        both = both_of(*self._inputs.paths_at(rows[:2]))
         raise InputError(
-            f"the annotations name {printable(name)}, which may be {both}; give paths below the "
-            "source in the annotations, or"
-            " convert one folder at a time"
+            f"the annotations name {printable(name)}, which may be "
+            f"{_both(*self._inputs.paths_at(rows[:2]))}; write paths from the source on"
         )
-
-    def _refuse_two_of_one(self, rows: Rows, names: Texts, shown: str) -> None:
-        order = np.argsort(rows, kind="stable")
-        again = np.flatnonzero((np.diff(rows[order]) == 0) & (rows[order[1:]] >= 0))
-        if len(again):
-            one, other = order[again[0] : again[0] + 2].tolist()
-            both, of = (
-                both_of(names[one].as_py(), names[other].as_py()),
-                self._inputs.paths_at([rows[one]])[0],
-            )
-            raise InputError(f"{shown}: {both} are both of the input {printable(of)}; keep one")
 
     def _names_at(self, rows: Rows) -> pa.Array:
         return self._normal(self._inputs.table["path"].take(pa.array(rows)))
@@ -373,33 +345,34 @@ class Finder:
         return pc.utf8_normalize(names.cast(pa.large_string()), "NFC")
 
     @cached_property
-    def _whole(self) -> _Sorted:
-        return _Sorted(_joined(map(hash_names, self._chunks())))
+    def _whole(self) -> Sorted:
+        return _sorted(_joined(map(hash_names, self._chunks())))
 
     @cached_property
-    def _last(self) -> _Sorted:
-        return _Sorted(_joined(hash_names(map(_last_part, names)) for names in self._chunks()))
+    def _last(self) -> Sorted:
+        return _sorted(_joined(hash_names(map(_last_part, names)) for names in self._chunks()))
 
     def _chunks(self) -> Iterator[list[str]]:
         for batch in self._inputs.table.select(["path"]).to_batches(max_chunksize=AT_ONCE):
             yield self._normal(batch.column(0)).to_pylist()
 
 
-class _Sorted:
-    """Hashes in order, and the place of each before they were sorted."""
+Sorted = tuple[Hashes, Rows]
+"""Hashes in order, and the place of each before they were sorted."""
 
-    def __init__(self, hashes: npt.NDArray[np.uint64]) -> None:
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
 
-    def places(self, wanted: npt.NDArray[np.uint64]) -> tuple[Rows, Rows]:
-        """Return every pair of a wanted hash, by its number, and a place that has it."""
-        first, end = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
-        numbers = np.repeat(np.arange(len(wanted)), end - first)
-        inner = np.arange(len(numbers)) - np.repeat(
-            np.cumsum(end - first) - (end - first), end - first
-        )
-        return numbers, self._order[np.repeat(first, end - first) + inner]
+def _sorted(hashes: Hashes) -> Sorted:
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], order
+
+
+def _pairs(there: Sorted, wanted: Hashes) -> tuple[Rows, Rows]:
+    """Return every pair of a wanted hash, by its number, and a place that has it."""
+    first, end = (np.searchsorted(there[0], wanted, side) for side in ("left", "right"))
+    counts = end - first
+    numbers = np.repeat(np.arange(len(wanted)), counts)
+    inner = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return numbers, there[1][np.repeat(first, counts) + inner]
 
 
 def _joined(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -409,10 +382,6 @@ def _joined(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 def _last_part(name: str) -> str:
     return name.rpartition("/")[2]
-
-
-def _folder(name: str) -> str:
-    return name.replace("\\", "/").rpartition("/")[0]
 
 
 def _are_there(start: str, names: Texts) -> bool:
@@ -461,15 +430,11 @@ def _do_agree(name: str, path: str, is_known: bool) -> bool:
     if "/" not in name:
         return True
     own, others = name.split("/")[:-1], path.split("/")[:-1]
-    return _are_among(own, others) or (not is_known and _are_among(others, own))
+    pairs = [(own, others)] if is_known else [(own, others), (others, own)]
+    return any(all(part in left for part in few) for few, left in ((a, iter(b)) for a, b in pairs))
 
 
-def _are_among(parts: list[str], others: list[str]) -> bool:
-    left = iter(others)
-    return all(part in left for part in parts)
-
-
-def both_of(one: str, other: str) -> str:
+def _both(one: str, other: str) -> str:
     """Return two names for a message, so that they differ where only their Unicode form does."""
     shown = ascii if composed(one) == composed(other) and one != other else printable
     return f"{shown(one)} and {shown(other)}"
@@ -506,7 +471,7 @@ def said_of_absent(shown: str, names: Texts, rows: Rows) -> list[str]:
     return [f"{shown}: {what} ({example}); skipped"] if len(absent) else []
 
 
-Place = str | npt.NDArray[np.int64]
+Place = str | Rows
 """Where inputs of a split are: a folder of images, a file with one of their names in a line, or the
 numbers of the inputs."""
 
@@ -528,7 +493,7 @@ class ToldSplits:
             if isinstance(each, str) and not is_folder(each)
         ]
 
-    def found(self, inputs: Inputs) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str], bool]:
+    def found(self, inputs: Inputs) -> tuple[dict[str, Flags], list[str], bool]:
         """Return which inputs are in each split that has some, (n,) bool, what to say of names of
         no input, and whether these are of lists: there are several of them, or there is the name of
         an image in a line.
@@ -536,7 +501,7 @@ class ToldSplits:
         Splits of the same inputs are one. Raises InputError for a list that cannot be read, or a
         name that may be several.
         """
-        sets: dict[str, npt.NDArray[np.bool_]] = {}
+        sets: dict[str, Flags] = {}
         said, are_lists = [], len(self.places) > 1
         for name, places in self.places.items():
             own = np.zeros(len(inputs), bool)
@@ -569,7 +534,7 @@ class ToldSplits:
         return sets, said, bool(said) and are_lists
 
 
-def _listed(file: str, inputs: Inputs) -> tuple[npt.NDArray[np.int64], int, list[str]]:
+def _listed(file: str, inputs: Inputs) -> tuple[Rows, int, list[str]]:
     """Return the inputs that a list names, the number of names of none, and a few of these.
 
     The names have the endings of images, or none of them has.

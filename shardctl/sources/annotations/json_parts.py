@@ -42,8 +42,6 @@ LEAST_TOGETHER = 1 << 16
 """Characters that must have been read for elements to be parsed together; and how far from their
 end the last comma may be."""
 
-_BLANK = ("", " ", "\t", "\r", "\n")
-
 
 class Part(NamedTuple):
     """Some elements of the array with this name, the first of which is number `first` of it, from
@@ -72,61 +70,46 @@ class JsonParts:
     """
 
     def __init__(self, file: str, columns: Mapping[str, Columns] | None = None) -> None:
-        self.file = file
-        self.sha256 = ""
+        self.file, self.sha256 = file, ""
         self._columns = columns or {}
-        self._shown = printable(file)
+        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")()
+        self._json = json.JSONDecoder()
+        # the text from the place that has been read to, more of which is read as it is needed
+        self._buffer, self._place, self._before, self._tried = "", 0, 0, 0
 
     def __iter__(self) -> Iterator[Part]:
         with (
             reading(self.file),
             open(local_copy(self.file), "rb", buffering=0, opener=ordinary) as opened,
-            HashingReader(opened) as raw,
+            HashingReader(opened) as self._raw,
         ):
-            yield from _parts_of(_Text(raw, self._shown), self._columns)
-            self.sha256 = raw.sha256
+            if not self._mark("{"):
+                raise self._wrong("it is not a JSON object, which begins with {")
+            for _ in self._items("}"):
+                name = self._value("a name")
+                if not isinstance(name, str) or not self._mark(":"):
+                    raise self._wrong("a name and a colon were expected")
+                if self._mark("["):
+                    yield from self._elements(name)
+                else:
+                    self._value(printable(name))
+            if not self._is_at_end():
+                raise self._wrong("something follows the object")
+            self.sha256 = self._raw.sha256
 
+    def _items(self, end: str) -> Iterator[None]:
+        """Yield before each member or element, up to the bracket at the end of them."""
+        mark = self._mark(end)
+        while mark != end:
+            yield
+            mark = self._mark(f",{end}")
+            if not mark:
+                raise self._wrong(f"a comma or {end} was expected")
 
-def _parts_of(text: _Text, columns: Mapping[str, Columns]) -> Iterator[Part]:
-    if text.mark("{") != "{":
-        what = (
-            "the file is empty"
-            if text.is_at_end()
-            else "it is not a JSON object, which begins with {"
-        )
-        raise text.wrong(what)
-    if text.mark('}"', take=False) == "}":
-        text.mark("}")
-    else:
-        while True:
-            name = text.value("", None)
-            if not isinstance(name, str) or text.mark(":") != ":":
-                raise text.wrong("a name and a colon were expected")
-            if text.mark("[", take=False) == "[":
-                yield from _elements(text, name, columns.get(name, _no_columns))
-            else:
-                text.value(name, None)
-            mark = text.mark(",}")
-            if mark == "}":
-                break
-            if mark != ",":
-                raise text.wrong(f"a comma or a bracket was expected after {printable(name)}")
-    if not text.is_at_end():
-        raise text.wrong("something follows the object")
-
-
-def _no_columns(_: str) -> None:
-    return None
-
-
-def _elements(text: _Text, name: str, columns: Columns) -> Iterator[Part]:
-    text.mark("[")
-    first, elements = 0, list[Any]()
-    if text.mark("]", take=False) == "]":
-        text.mark("]")
-    else:
-        while True:
-            found = text.several(columns)
+    def _elements(self, name: str) -> Iterator[Part]:
+        first, elements = 0, list[Any]()
+        for _ in self._items("]"):
+            found = self._several(name)
             if isinstance(found, pa.RecordBatch):
                 if elements:
                     yield Part(name, first, elements)
@@ -134,72 +117,32 @@ def _elements(text: _Text, name: str, columns: Columns) -> Iterator[Part]:
                 first, elements = first + len(elements) + found.num_rows, []
             else:
                 elements += found
-            elements.append(text.value(name, first + len(elements)))
-            mark = text.mark(",]")
+            elements.append(self._value(f"element {first + len(elements)} of {printable(name)}"))
             if len(elements) >= ELEMENTS_AT_ONCE:
                 yield Part(name, first, elements)
                 first, elements = first + len(elements), []
-            if mark == "]":
-                break
-            if mark != ",":
-                raise text.wrong(f"a comma or ] was expected in {printable(name)}")
-    yield Part(name, first, elements)
+        yield Part(name, first, elements)
 
-
-@cache
-def _decoder() -> tuple[Callable[[str], Any], tuple[type[Exception], ...]]:
-    """Return what parses JSON text, and what it raises: msgspec (an extra), where it is installed,
-    takes half of the time.
-
-    What it refuses and json does not (NaN, numbers that are too large) is left to json, so the
-    values are the same.
-    """
-    try:
-        import msgspec
-    except ImportError:
-        return json.loads, (ValueError, RecursionError)
-    return msgspec.json.decode, (ValueError, RecursionError, msgspec.MsgspecError)
-
-
-def _shown(name: str, number: int | None) -> str:
-    of = printable(name) or "the names in it"
-    return of if number is None else f"element {number} of {of}"
-
-
-class _Text:
-    """The text of a file from the place that has been read to, more of which is read as it is
-    needed."""
-
-    def __init__(self, raw: HashingReader, shown: str) -> None:
-        self._raw, self._shown = raw, shown
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._json = json.JSONDecoder()
-        self._buffer, self._place, self._before, self._ended = "", 0, 0, False
-        self._tried = 0
-
-    def mark(self, marks: str, take: bool = True) -> str:
-        """Return the next character if it is one of these, and step over it if it is to be taken;
-        "" for another."""
-        here = self._buffer[self._place : self._place + 1]
-        if here and here in marks:
-            self._place += take
-            return here
-        while True:
-            found = _SPACE.match(self._buffer, self._place)
-            self._place = found.end() if found else self._place
-            if self._place < len(self._buffer) or not self._fill():
-                break
-        here = self._buffer[self._place : self._place + 1]
-        if not here or here not in marks:
+    def _mark(self, marks: str) -> str:
+        """Return the next character and step over it if it is one of these; "" for another."""
+        here = "" if self._is_at_end() else self._buffer[self._place]
+        if here not in marks:
             return ""
-        self._place += take
+        self._place += len(here)
         return here
 
-    def value(self, name: str, number: int | None) -> Any:
-        """Return the next value, and step over it. Raises InputError, which names it: element
-        `number` of the array `name`."""
-        if self._buffer[self._place : self._place + 1] in _BLANK:
-            self.mark("")
+    def _is_at_end(self) -> bool:
+        """Step over space, and return whether nothing else is left."""
+        while True:
+            self._place = _SPACE.match(self._buffer, self._place).end()  # type: ignore[union-attr]  # it matches
+            if self._place < len(self._buffer):
+                return False
+            if not self._fill():
+                return True
+
+    def _value(self, what: str) -> Any:
+        """Return the next value, and step over it. Raises InputError, which says what it is."""
+        self._is_at_end()
         while True:
             try:
                 value, end = self._json.raw_decode(self._buffer, self._place)
@@ -207,18 +150,15 @@ class _Text:
                 goes_on = error.pos >= len(self._buffer) - NEAR_THE_END or error.msg.startswith(
                     "Unterminated string"
                 )
-                if len(self._buffer) - self._place > ELEMENT_CHARACTERS:
-                    raise self.wrong(
-                        f"{_shown(name, number)} has over {ELEMENT_CHARACTERS} characters"
-                    ) from None
-                if not goes_on or not self._fill():
-                    self._place = error.pos
+                is_long = len(self._buffer) - self._place > ELEMENT_CHARACTERS
+                if is_long or not goes_on or not self._fill():
                     why = "the file is cut" if goes_on else error.msg
-                    raise self.wrong(f"{why}, in {_shown(name, number)}") from None
-            except RecursionError:
-                raise self.wrong(f"{_shown(name, number)} is nested too deep") from None
-            except ValueError as error:  # a number of thousands of digits
-                raise self.wrong(f"{_shown(name, number)}: {error}") from None
+                    why = f"over {ELEMENT_CHARACTERS} characters" if is_long else why
+                    self._place = error.pos
+                    raise self._wrong(f"{why}, in {what}") from None
+            # nested too deep, or a number of thousands of digits
+            except (RecursionError, ValueError) as error:
+                raise self._wrong(f"{error}, in {what}") from None
             else:
                 # A number may go on in what comes next: of 1.5 cut behind the point, 1 is read.
                 may_go_on = (
@@ -228,7 +168,7 @@ class _Text:
                     self._place = end
                     return value
 
-    def several(self, columns: Columns) -> list[Any] | pa.RecordBatch:
+    def _several(self, name: str) -> list[Any] | pa.RecordBatch:
         """Return objects that follow and that have been read as a whole, and step over the comma
         after them; else none.
 
@@ -248,7 +188,8 @@ class _Text:
         if cut is None:
             return []
         together = self._buffer[self._place : cut.start() + 1]
-        elements: list[Any] | pa.RecordBatch | None = columns(together)
+        columns = self._columns.get(name)
+        elements: list[Any] | pa.RecordBatch | None = columns(together) if columns else None
         if elements is None:
             decode, errors = _decoder()
             try:
@@ -259,27 +200,35 @@ class _Text:
         self._place = cut.end()
         return elements
 
-    def is_at_end(self) -> bool:
-        """Return whether nothing but space is left."""
-        self.mark("")
-        return self._place >= len(self._buffer)
-
-    def wrong(self, why: str) -> InputError:
+    def _wrong(self, why: str) -> InputError:
         """Return the error of a file that is not what it should be, at the place that has been read
         to."""
         return InputError(
-            f"{self._shown}: not the JSON of annotations, at character "
+            f"{printable(self.file)}: not the JSON of annotations, at character "
             f"{self._before + self._place}: {why}"
         )
 
     def _fill(self) -> bool:
         """Read on, and return whether there was more. What has been read is let go."""
-        if self._ended:
-            return False
         data = self._raw.read(max(BLOCK_BYTES, len(self._buffer) - self._place)) or b""
-        self._ended = not data
-        more = self._decoder.decode(data, final=self._ended)
-        self._before += self._place
-        self._buffer, self._place = self._buffer[self._place :] + more, 0
-        self._tried = 0
-        return True
+        more = self._utf8.decode(data, final=not data)
+        if data:
+            self._before += self._place
+            self._buffer = self._buffer[self._place :] + more
+            self._place = self._tried = 0
+        return bool(data)
+
+
+@cache
+def _decoder() -> tuple[Callable[[str], Any], tuple[type[Exception], ...]]:
+    """Return what parses JSON text, and what it raises: msgspec (an extra), where it is installed,
+    takes half of the time.
+
+    What it refuses and json does not (NaN, numbers that are too large) is left to json, so the
+    values are the same.
+    """
+    try:
+        import msgspec
+    except ImportError:
+        return json.loads, (ValueError, RecursionError)
+    return msgspec.json.decode, (ValueError, RecursionError, msgspec.MsgspecError)

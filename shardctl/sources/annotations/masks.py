@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,6 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask
 from shardctl.sources.annotations.base import (
-    AnnotationFormat,
     AnnotationRule,
     Annotations,
     Source,
@@ -41,12 +39,7 @@ MASK_FILE = "shardctl.mask"
 image on, and what it is."""
 
 MASK_FILE_TYPE = pa.struct(
-    [
-        pa.field("path", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("frame", pa.string()),
-        pa.field("bits", pa.int8()),
-    ]
+    {"path": pa.string(), "name": pa.string(), "frame": pa.string(), "bits": pa.int8()}
 )
 
 IGNORE = "ignore"
@@ -57,81 +50,58 @@ SUFFIX, IMAGE_SUFFIX = "suffix", "image-suffix"
 """What the names of masks have at their end, and those of their images: 1_mask.png beside 1.jpg."""
 
 
-class Masks(AnnotationFormat):
-    """A folder with a PNG of the same name for each image. The worker reads them, each beside its
-    image."""
+def read(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, _scratch: Path
+) -> Annotations:
+    """Find the mask of each image. Their bytes are not read here."""
+    folder, options, digest = sources[0].path, dict(sources[0].options), Digest()
+    end, image_end = options.get(SUFFIX, ""), options.get(IMAGE_SUFFIX, "")
+    files = walked(folder, (".png", ".txt", ".names"), "masks")
+    found = [file for file in files if is_mask(file.path, end)]
+    if not found:
+        raise InputError(f"{printable(folder)}: holds no masks ({end}.png)")
 
-    name: ClassVar[str] = "masks"
+    def of_image(path: str) -> str:
+        return f"{stem(path).removesuffix(end)}{image_end}.png"
 
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError unless it is `ignore` with a number, or an end of names."""
-        if name in (SUFFIX, IMAGE_SUFFIX) and value:
-            return
-        if name != IGNORE:
-            super().check_option(name, value)
-        if not value.isdecimal() or int(value) > 65535:
-            raise UsageError(
-                f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in "
-                "masks+ignore=255:DIR"
-            )
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Find the mask of each image. Their bytes are not read here."""
-        folder, options, digest = sources[0].path, dict(sources[0].options), Digest()
-        end, image_end = options.get(SUFFIX, ""), options.get(IMAGE_SUFFIX, "")
-        files = walked(folder, (".png", ".txt", ".names"), "masks")
-        found = [file for file in files if is_mask(file.path, end)]
-        if not found:
-            raise InputError(f"{printable(folder)}: holds no masks ({end}.png)")
-
-        def of_image(path: str) -> str:
-            return f"{stem(path).removesuffix(end)}{image_end}.png"
-
-        called, beside = (lambda file: of_image(file.path)), (lambda file: of_image(file.opened))
-        matched, lost = match_files(found, inputs, printable(folder), called, beside)
-        refuse_no_match(matched, found, inputs, folder, "masks")
-        bits = max(
-            (_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)),
-            default=8,
+    called, beside = (lambda file: of_image(file.path)), (lambda file: of_image(file.opened))
+    matched, lost = match_files(found, inputs, printable(folder), called, beside)
+    refuse_no_match(matched, found, inputs, folder, "masks")
+    bits = max(
+        (_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)),
+        default=8,
+    )
+    places, stamps = [], array("Q")
+    roots = (
+        inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
+    )
+    for file, root in zip(matched, roots, strict=True):
+        # From the source on, so that a dataset says the same wherever the two lie together.
+        path = relative(resolved(file.opened), inputs.bases[root])
+        places.append(
+            {"path": path, "name": name_of(file.opened), "frame": rule.frame, "bits": bits}
         )
-        places, stamps = [], array("Q")
-        roots = (
-            inputs.table["root"]
-            .take(pa.array([file.row for file in matched], pa.int64()))
-            .to_pylist()
-        )
-        for file, root in zip(matched, roots, strict=True):
-            # From the source on, so that a dataset says the same wherever the two lie together.
-            path = relative(resolved(file.opened), inputs.bases[root])
-            places.append(
-                {"path": path, "name": name_of(file.opened), "frame": rule.frame, "bits": bits}
-            )
-            stamp = "{} {}".format(*version_of(file.opened)).encode()
-            digest.add(path, stamp)
-            stamps.append(xxhash.xxh3_64_intdigest(stamp))
-        rows = rows_of([file.row for file in matched], len(inputs))
-        table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
-        ignore = int(options[IGNORE]) if IGNORE in options else None
-        if bits == 8 and ignore is not None and ignore > 255:
-            raise UsageError(
-                f"--labels {sources[0]}: the masks have 8 bits, so no pixel is {ignore}; give a "
-                "number up to 255"
-            )
-        role = Mask("source", None, names_of_classes(files, [folder], digest, {}), ignore, bits)
-        said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
-        field = pa.field(MASK, ENCODED_IMAGE)
-        of_rows = np.frombuffer(stamps, np.uint64)
-        return Annotations(
-            table,
-            rows,
-            (field,),
-            (digest.hex(),),
-            {MASK: role},
-            notices=tuple(said),
-            stamps=of_rows,
-        )
+        stamp = "{} {}".format(*version_of(file.opened)).encode()
+        digest.add(path, stamp)
+        stamps.append(xxhash.xxh3_64_intdigest(stamp))
+    rows = rows_of([file.row for file in matched], len(inputs))
+    table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
+    ignore = int(options[IGNORE]) if IGNORE in options else None
+    if bits == 8 and ignore is not None and ignore > 255:
+        raise UsageError(f"--labels {sources[0]}: the masks have 8 bits, numbers up to 255")
+    role = Mask("source", None, names_of_classes(files, [folder], digest, {}), ignore, bits)
+    said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
+    field = pa.field(MASK, ENCODED_IMAGE)
+    of_rows = np.frombuffer(stamps, np.uint64)
+    return Annotations(
+        table,
+        rows,
+        (field,),
+        (digest.hex(),),
+        {MASK: role},
+        notices=tuple(said),
+        stamps=of_rows,
+    )
 
 
 def is_mask(path: str, end: str) -> bool:

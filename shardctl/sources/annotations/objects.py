@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations
+from shardctl.sources.annotations.inputs import Rows
 from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import counted
@@ -49,16 +50,19 @@ ITEMS: Mapping[str, pa.DataType] = {
 ALWAYS = frozenset(("category", "bbox"))
 
 ANNOTATED_TYPE = pa.struct(
-    [
-        pa.field("width", pa.int32()),
-        pa.field("height", pa.int32()),
-        pa.field("relative", pa.bool_()),
-        pa.field("frame", pa.string()),
-        pa.field("boxes", pa.string()),
-    ]
+    {
+        "width": pa.int32(),
+        "height": pa.int32(),
+        "relative": pa.bool_(),
+        "frame": pa.string(),
+        "boxes": pa.string(),
+    }
 )
 """The size that the annotations say the image has, null if they do not; whether places are shares
 of the size; the rule."""
+
+Marked = dict[str, list[Any]]
+"""The objects of an image: a list for each member, with an item for each object."""
 
 ROWS_AT_ONCE = 4096
 """Images whose objects are Python objects at a time."""
@@ -78,13 +82,8 @@ OUTSIDE_PIXELS = 0.5
 
 def objects_type(members: Collection[str]) -> pa.StructType:
     """Return the type of the column with these members, `category` and `bbox` always among them."""
-    return pa.struct(
-        [
-            pa.field(name, pa.list_(type_))
-            for name, type_ in ITEMS.items()
-            if name in members or name in ALWAYS
-        ]
-    )
+    known = ALWAYS.union(members)
+    return pa.struct({name: pa.list_(type_) for name, type_ in ITEMS.items() if name in known})
 
 
 def objects_field(members: Collection[str]) -> pa.Field:
@@ -125,12 +124,12 @@ class ObjectsWriter:
         schema = pa.schema([(OBJECTS, objects_type(ITEMS)), (ANNOTATED, ANNOTATED_TYPE)])
         self._writer = TableWriter(path, schema)
         self._rule, self._relative = rule, relative
-        self._objects: list[dict[str, list[Any]]] = []
+        self._objects: list[Marked] = []
         self._annotated: list[dict[str, Any]] = []
         self._members: set[str] = set()
         self._outside = self._degenerate = 0
 
-    def add(self, objects: dict[str, list[Any]], size: tuple[int, int] | None) -> None:
+    def add(self, objects: Marked, size: tuple[int, int] | None) -> None:
         """Add the objects of an image, whose size (width, height) the annotations say to be
         this."""
         self._members |= {name for name, items in objects.items() if items}
@@ -139,17 +138,18 @@ class ObjectsWriter:
         )
         self._outside += outside
         self._degenerate += degenerate
-        count = len(objects["bbox"])
-        self._objects.append({name: objects.get(name) or _empty(name, count) for name in ITEMS})
+        nothing = {"segmentation": list[Any](), "keypoints": list[Any]()}
+        unknown = {name: [nothing.get(name)] * len(objects["bbox"]) for name in ITEMS}
+        self._objects.append({name: objects.get(name) or unknown[name] for name in ITEMS})
         self._annotated.append(annotated(self._rule, size, self._relative))
         if len(self._objects) >= ROWS_AT_ONCE:
             self._flush()
 
     def finish(
         self,
-        rows: npt.NDArray[np.int64],
+        rows: Rows,
         role: Objects,
-        categories: npt.NDArray[np.int64] | None = None,
+        categories: Rows | None = None,
         **more: Any,
     ) -> Annotations:
         """Return the annotations, without what is not known of any object. `rows` has the row of
@@ -159,19 +159,25 @@ class ObjectsWriter:
         other fields of the annotations.
         """
         self._flush()
-        members = tuple(name for name in ITEMS if name in self._members or name in ALWAYS)
-        table = trimmed(self._writer.finish(), members, categories)
+        type_ = objects_type(self._members)
+        table, chunks = self._writer.finish(), []
+        for chunk in table[OBJECTS].chunks:
+            lists = {f.name: chunk.field(f.name) for f in type_}
+            if categories is not None:
+                before = lists["category"]
+                values = pa.array(categories[before.values.to_numpy()], pa.int64())
+                lists["category"] = pa.ListArray.from_arrays(before.offsets, values)
+            chunks.append(pa.StructArray.from_arrays(list(lists.values()), fields=list(type_)))
+        field = objects_field(self._members)
+        place = table.column_names.index(OBJECTS)
+        table = table.set_column(place, field, pa.chunked_array(chunks, type_))
         said = said_of_boxes(self._outside, self._degenerate, self._rule)
         more["notices"] = (*more["notices"], *said)
-        return Annotations(table, rows, (objects_field(members),), roles={OBJECTS: role}, **more)
+        return Annotations(table, rows, (field,), roles={OBJECTS: role}, **more)
 
     def _flush(self) -> None:
-        self._writer.write(
-            [
-                pa.array(self._objects, objects_type(ITEMS)),
-                pa.array(self._annotated, ANNOTATED_TYPE),
-            ]
-        )
+        how = pa.array(self._annotated, ANNOTATED_TYPE)
+        self._writer.write([pa.array(self._objects, objects_type(ITEMS)), how])
         self._objects, self._annotated = [], []
 
 
@@ -185,31 +191,6 @@ def annotated(rule: AnnotationRule, size: tuple[int, int] | None, relative: bool
         "frame": rule.frame,
         "boxes": rule.boxes,
     }
-
-
-def _empty(name: str, count: int) -> list[Any]:
-    return [[] if name in ("segmentation", "keypoints") else None for _ in range(count)]
-
-
-def trimmed(
-    table: pa.Table, members: Sequence[str], categories: npt.NDArray[np.int64] | None = None
-) -> pa.Table:
-    """Return a table whose objects have only some members, and other numbers for their
-    categories."""
-    place = table.column_names.index(OBJECTS)
-    chunks = []
-    type_ = objects_type(members)
-    for chunk in table[OBJECTS].chunks:
-        children = [chunk.field(f.name) for f in type_]
-        if categories is not None:
-            number = type_.get_field_index("category")
-            lists = children[number]
-            values = pa.array(categories[lists.values.to_numpy()], pa.int64())
-            children[number] = pa.ListArray.from_arrays(lists.offsets, values)
-        chunks.append(
-            pa.StructArray.from_arrays(children, fields=list(type_), mask=chunk.is_null())
-        )
-    return table.set_column(place, objects_field(members), pa.chunked_array(chunks, type_))
 
 
 def odd_boxes(
@@ -238,10 +219,7 @@ def are_shares(boxes: npt.ArrayLike) -> bool:
 
 def why_shares(shown: str) -> str:
     """Return why boxes that are shares are refused. `shown` is where they are."""
-    return (
-        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size are; make "
-        "them pixels: x, y, width, height"
-    )
+    return f"{shown}: all boxes of objects are shares of the size, 0 to 1; make them pixels"
 
 
 def others_in(
@@ -269,14 +247,12 @@ def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[s
         parts.append(f"{counted(outside, 'box reaches', 'boxes reach')} outside of the image")
     if degenerate:
         parts.append(f"{counted(degenerate, 'box has', 'boxes have')} no area")
-    if not parts:
-        return []
     done = {
         "keep": "kept as they are (--boxes-outside clip or drop changes that)",
         "clip": "cut at the edge of the image, and dropped where nothing is left",
         "drop": "dropped",
     }
-    return [f"{' and '.join(parts)}; {done[rule.boxes]}"]
+    return [f"{' and '.join(parts)}; {done[rule.boxes]}"] if parts else []
 
 
 COUNTED = (OBJECTS, "mask", "caption", "captions")
@@ -292,14 +268,13 @@ def annotated_columns(annotations: Sequence[Annotations]) -> tuple[str, ...]:
 def said_of_annotations(annotations: Sequence[Annotations], inputs: int) -> list[str]:
     """Say how much was read, in one notice; in none without annotations. `inputs` is the number of
     all images."""
-    parts = []
-    for each in annotations:
-        for name in annotated_columns([each]):
-            parts.append(
-                _of_objects(each, inputs)
-                if name == OBJECTS
-                else f"{name} of {counted(_there(each, name), 'image')}"
-            )
+    parts = [
+        _of_objects(each, inputs)
+        if name == OBJECTS
+        else f"{name} of {counted(_there(each, name), 'image')}"
+        for each in annotations
+        for name in annotated_columns([each])
+    ]
     return [f"annotations: {'; '.join(parts)}"] if parts else []
 
 
@@ -315,21 +290,18 @@ def _there(annotations: Annotations, name: str) -> int:
 def _of_objects(annotations: Annotations, inputs: int) -> str:
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
-    column, there = annotations.columns[OBJECTS], _there(annotations, OBJECTS)
-    categories = pc.struct_field(column, "category")
-    objects = pc.sum(pc.list_value_length(categories)).as_py() or 0
-    used, role = len(pc.unique(pc.list_flatten(categories))), annotations.roles[OBJECTS]
+    column, role = annotations.columns[OBJECTS], annotations.roles[OBJECTS]
+    categories = pc.list_flatten(pc.struct_field(column, "category"))
+    used = len(pc.unique(categories))
     known = len(role.names) if isinstance(role, Objects) and role.names else used
-    of = (
-        f"{used:,} of the {known:,} categories"
-        if used != known
-        else counted(used, "category", "categories")
-    )
+    of = counted(used, "category", "categories")
+    of = of if used == known else f"{used:,} of the {known:,} categories"
     # Wrong ones have no objects here, null or an empty list by their format.
     wrong = len(annotations.faults)
     rows = annotations.rows[np.array(sorted(annotations.faults), np.int64)]
-    there -= pc.sum(column.is_valid().take(pa.array(rows[rows >= 0]))).as_py() or 0
+    without = column.is_valid().take(pa.array(rows[rows >= 0]))
+    there = _there(annotations, OBJECTS) - (pc.sum(without).as_py() or 0)
     missing = inputs - there - wrong
-    said = f"{counted(objects, 'object')} of {of} in {counted(there, 'image')}"
+    said = f"{counted(len(categories), 'object')} of {of} in {counted(there, 'image')}"
     said += f", {counted(missing, 'image')} not annotated" if missing else ""
     return said + (f", {counted(wrong, 'image')} whose annotations are wrong" if wrong else "")

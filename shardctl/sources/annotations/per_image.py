@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
-from shardctl.sources.annotations.base import fault
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import Faults, fault
 from shardctl.sources.annotations.inputs import FOLDERS, Inputs, reading, stem
-from shardctl.sources.annotations.objects import ObjectsWriter
+from shardctl.sources.annotations.objects import Marked, ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, walk
@@ -80,35 +79,29 @@ def names_of_classes(
     cannot be read, for a line that gives no class a name of its own, and where two files differ.
     """
     above = [join(parent_of(folder), name) for folder in folders for name in NAMES]
-    files = [file.opened for file in found if file.path.rpartition("/")[2] in NAMES]
-    lists = {
-        **known,
-        **{file: _names_in(file, digest) for file in dict.fromkeys(files or filter(exists, above))},
-    }
+    files = [file.opened for file in found if name_of(file.path) in NAMES]
+    lists = dict(known)
+    for file in dict.fromkeys(files or filter(exists, above)):
+        with reading(file):
+            data = read_small(file)
+            lines = data.decode("utf-8-sig").rstrip().split("\n")
+        digest.add(name_of(file), data)
+        names = [composed(line.strip()) for line in lines] if any(lines) else []
+        for number, name in enumerate(names, 1):
+            if not name or name in names[: number - 1]:
+                wrong = f"repeats {printable(name)}" if name else "is blank"
+                raise InputError(
+                    f"{printable(file)}, line {number}: it {wrong}, and each line is the name of "
+                    "one class"
+                )
+        lists[file] = tuple(names)
     for one, other in pairwise(lists):
         if lists[one] != lists[other]:
             raise InputError(
-                f"{printable(one)} and {printable(other)} have other classes, or the same ones in "
-                "another order; make them the"
-                " same, or convert their folders apart"
+                f"{printable(one)} and {printable(other)} have other classes, or in another order; "
+                "make them the same"
             )
     return next(iter(lists.values()), None) or None
-
-
-def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
-    with reading(file):
-        data = read_small(file)
-        lines = data.decode("utf-8-sig").rstrip().split("\n")
-    digest.add(name_of(file), data)
-    names = [composed(line.strip()) for line in lines] if any(lines) else []
-    for number, name in enumerate(names, 1):
-        if not name or name in names[: number - 1]:
-            wrong = f"repeats {printable(name)}" if name else "is blank"
-            raise InputError(
-                f"{printable(file)}, line {number}: it {wrong}, and each line is the name of one "
-                "class"
-            )
-    return tuple(names)
 
 
 def match_files(
@@ -124,7 +117,10 @@ def match_files(
     `called` is the name of the image of a file, and `beside` where it would be if it were beside
     the file; with any ending. Raises InputError as `Finder.find` does.
     """
-    places = [_absolute(beside(file)) for file in found]
+    places = [
+        place if is_stored(place) else os.path.abspath(place)  # noqa: PTH100 - links are followed where names are compared
+        for place in map(beside, found)
+    ]
     first = [("", _stems(map(_image_of, places))), ("", _stems(places))]
     written = pa.array((file.opened for file in found), pa.large_string())
     files = [(within(folder), len(list(own))) for folder, own in groupby(places, parent_of)]
@@ -141,18 +137,11 @@ def _image_of(annotations: str) -> str:
     """Return where an image is that has annotations at this place: the last of FOLDERS in it is
     that of the images."""
     parts = annotations.split("/")
-    place = next(
-        (place for place in range(len(parts) - 2, -1, -1) if parts[place] in FOLDERS), None
-    )
-    return (
-        annotations
-        if place is None
-        else "/".join((*parts[:place], FOLDERS[parts[place]], *parts[place + 1 :]))
-    )
-
-
-def _absolute(text: str) -> str:
-    return text if is_stored(text) else os.path.abspath(text)  # noqa: PTH100 - links are followed where names are compared
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] in FOLDERS:
+            parts[place] = FOLDERS[parts[place]]
+            break
+    return "/".join(parts)
 
 
 def _stems(names: Iterable[str]) -> pa.Array:
@@ -167,8 +156,7 @@ def refuse_no_match(
         one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
         raise InputError(
             f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input of "
-            f"its split ({one}; an input is"
-            f" {other})"
+            f"its split ({one}; an input is {other})"
         )
 
 
@@ -213,7 +201,7 @@ class Digest:
 
 
 @contextmanager
-def rejecting(file: Beside, faults: dict[int, Rejection]) -> Iterator[None]:
+def rejecting(file: Beside, faults: Faults) -> Iterator[None]:
     """Make what is wrong with a file a fault of its input."""
     try:
         yield
@@ -222,7 +210,7 @@ def rejecting(file: Beside, faults: dict[int, Rejection]) -> Iterator[None]:
         faults[file.row] = fault(f"{file.shown}: {reason}")
 
 
-Parse = Callable[[Beside, bytes], tuple[dict[str, list[Any]], tuple[int, int] | None]]
+Parse = Callable[[Beside, bytes], tuple[Marked, tuple[int, int] | None]]
 """Returns the objects of an image and its size, if the file says it. Raises ValueError."""
 
 
@@ -232,13 +220,13 @@ def read_objects(
     files: Sequence[Beside],
     digest: Digest,
     parse: Parse,
-) -> dict[int, Rejection]:
+) -> Faults:
     """Write the objects of some inputs, none for one without a file; return what is wrong with
     files."""
-    by_row, faults = {file.row: file for file in files}, dict[int, Rejection]()
+    by_row, faults = {file.row: file for file in files}, Faults()
     fetch_all(file.opened for file in files)
     for row in rows:
-        objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+        objects: Marked = {"category": [], "bbox": []}
         size, file = None, by_row.get(row)
         if file is not None:
             with rejecting(file, faults):

@@ -20,15 +20,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.annotations.inputs import stem
 from shardctl.sources.annotations.per_image import NAMES
 from shardctl.sources.annotations.yolo import YAML
-from shardctl.sources.files import SourceRoot, begin_of, exists, local_copy, stretch_of
-from shardctl.sources.label_table import hash_names
+from shardctl.sources.files import SourceRoot, begin_of, local_copy, stretch_of
+from shardctl.sources.label_table import Hashes, hash_names
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import common, follow, join, name_of, parent_of, path_below
@@ -95,10 +94,10 @@ class Images:
     roots: Sequence[SourceRoot]
     folders: Sequence[str]
     table: pa.Table
-    hashes: npt.NDArray[np.uint64]
+    hashes: Hashes
 
     @cached_property
-    def _sorted(self) -> npt.NDArray[np.uint64]:
+    def _sorted(self) -> Hashes:
         return np.sort(self.hashes)
 
     @cached_property
@@ -124,7 +123,7 @@ def warnings_of_unused(unused: Unused, images: Images) -> list[str]:
         found = {
             option: said
             for option, said in found.items()
-            if not option.startswith("yolo:") or option.endswith(YAML)
+            if option.endswith(YAML) or not option.startswith("yolo:")
         }
     return [*found.values(), *_said_of_masks(images)]
 
@@ -139,36 +138,36 @@ def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[tuple[str
         and images.have(stem(name_of(file.path)), [file.folder, *folders], OF_IMAGES)
     ]
     begin = _ends_of(named[0]) if named else b""
-    for form, (ending, pattern, what) in _EACH.items():
+    for form, ending, pattern, what in _EACH:
         if ending == suffix and begin and pattern.match(begin):
-            yield _said(common([parent_of(file.opened) for file in named]), f"{form}:", what)
+            yield _said(common([parent_of(file.opened) for file in named]), form, what)
             return
     for file in files if suffix != PARQUET else ():
         ends = _ends_of(file)
+        form, what = "", ""
         if suffix in YAML:
             if _OF_YOLO.search(ends):
-                yield _said(file.opened, "yolo:", "looks like the data.yaml of YOLO labels")
+                form, what = "yolo:", "looks like the data.yaml of YOLO labels"
         elif suffix == ".json" and _OF_COCO.search(ends) and _MEMBERS_OF_COCO.search(ends):
-            yield _said(file.opened, "coco:", "looks like COCO annotations")
-        elif name := _name_in(ends):
-            is_told = not images.have_classes or _OF_LABELS.search(ends)
-            if is_told and images.have(name.removeprefix("./"), [file.folder, *folders]):
-                if suffix not in TABLES:  # there may be one for each image
-                    yield file.opened, f"{printable(file.opened)} names images{_TO_WRITE}"
-                    return
-                yield _said(file.opened, "", "names images")
+            form, what = "coco:", "looks like COCO annotations"
+        elif not images.have_classes or _OF_LABELS.search(ends):
+            words = _WORDS.split(ends.decode("utf-8", "replace"))
+            name = next((word for word in words if word.endswith(OF_IMAGES)), "")
+            if name and images.have(name.removeprefix("./"), [file.folder, *folders]):
+                what = "names images"
+        if what == "names images" and suffix not in TABLES:  # there may be one for each image
+            yield file.opened, f"{printable(file.opened)} {what}{_TO_WRITE}"
+            return
+        if what:
+            yield _said(file.opened, form, what)
 
 
-_EACH = {
-    "voc": (
-        ".xml",
-        re.compile(rb"(?s).*<annotation\b"),
-        "has what looks like VOC annotations",
-    ),
-    "yolo": (".txt", re.compile(rb"\d+( -?[\d.]+){4}"), "has what looks like YOLO labels"),
-    "captions": (".txt", re.compile(rb"\D{12}"), "has what looks like captions of images"),
-}
-"""The formats with a file for each image: its ending and how it begins."""
+_EACH = (
+    ("voc:", ".xml", re.compile(rb"(?s).*<annotation\b"), "has what looks like VOC annotations"),
+    ("yolo:", ".txt", re.compile(rb"\d+( -?[\d.]+){4}"), "has what looks like YOLO labels"),
+    ("captions:", ".txt", re.compile(rb"\D{12}"), "has what looks like captions of images"),
+)
+"""The formats with a file for each image: its ending, how it begins, and what is said of it."""
 
 _TO_WRITE = (
     ", and nothing uses it: write it as COCO, or as a CSV file with the columns file_name and label"
@@ -176,12 +175,6 @@ _TO_WRITE = (
 _OF_YOLO = re.compile(rb"(?ms)(?=.*^names\s*:).*^(train|val|path)\s*:")
 _OF_COCO = re.compile(rb'(?s)\A\s*\{.*("annotations"\s*:\s*\[\s*\{|"image_id")')
 _MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption)"|"categories"\s*:\s*\[')
-
-
-def _name_in(data: bytes) -> str:
-    """Return the first name of an image in a text, "" for none."""
-    words = _WORDS.split(data.decode("utf-8", "replace"))
-    return next((word for word in words if word.endswith(OF_IMAGES)), "")
 
 
 def _said_of_masks(images: Images) -> Iterator[str]:
@@ -207,11 +200,7 @@ def _said_of_masks(images: Images) -> Iterator[str]:
 
 def _said(path: str, form: str, what: str) -> tuple[str, str]:
     option, shown = f"{form}{path}", printable(path)
-    return option, f"{shown} {what}, and nothing uses it: --labels {_quoted(option)}"
-
-
-def _quoted(text: str) -> str:
-    return shlex.quote(printable(text))
+    return option, f"{shown} {what}, and nothing uses it: --labels {shlex.quote(printable(option))}"
 
 
 def _ends_of(file: FoundFile) -> bytes:
@@ -256,18 +245,18 @@ def refuse_nested_records(files: Iterable[FoundFile], images: Images) -> None:
         lists = (v for each in records for v in each.values() if isinstance(v, list))
         if nested or (named and any(isinstance(item, dict) for each in lists for item in each)):
             path, image = (nested or named)[0]
-            source, found = images.roots[file.root].text, follow(parent_of(file.opened), image)
+            home = parent_of(file.opened)
+            inside = nested or path_below(follow(home, image), home)
+            source = file.opened if inside else images.roots[file.root].text
+            command = f"`shardctl convert {shlex.quote(printable(source))} DST"
+            way = (
+                f"images in lists or in texts are not read as samples yet, and {command}` converts "
+                "the records without them"
+                if nested
+                else f"{command} --image-field {shlex.quote(printable(path[0]))}` makes a sample of "
+                "each record, if its paths lead to the images from its folder on"
+            )
             place = printable(".".join(path).replace(".[]", "[]"))
-            inside = path_below(found, parent_of(file.opened)) or nested
-            command = f"`shardctl convert {_quoted(file.opened if inside else source)} DST"
-            way = f"{command} --image-field {_quoted(path[0])}` makes a sample of each record"
-            if nested:
-                way = (
-                    "images in lists or in texts are not read as samples yet, and "
-                    f"{command}` converts the records without them"
-                )
-            elif not exists(found):
-                way += ", if its paths lead to the images from its folder on"
             raise InputError(
                 f"{printable(file.opened)}: its records name images of the source ({place}: "
                 f"{printable(image)}), and nothing uses them; {way}, and --labels none the images "
@@ -322,16 +311,12 @@ def _is_input(named: Named, file: FoundFile, images: Images) -> bool:
     it has. An answer may be 2 beside 2.jpg: a text without an ending in a list or an object must
     have a folder."""
     path, text = named
-    if len(text) > LONGEST:
-        return False
     name = text.encode(errors="replace").decode().replace("\\", "/")
-    names = [name] if "/" in name else []
-    if is_whole := _has_ending(named):
-        name = stem(name)
-    if is_whole or len(path) == 1:
-        names = [name, name_of(name)]
+    is_whole = _has_ending(named)
+    name = stem(name) if is_whole else name
+    names = {name, name_of(name)} if is_whole or len(path) == 1 else {name} if "/" in name else ()
     folders = [file.folder, *images.folders[:MOST_FOLDERS]]
-    return any(images.have(each, folders, OF_IMAGES) for each in names)
+    return len(text) <= LONGEST and any(images.have(each, folders, OF_IMAGES) for each in names)
 
 
 def _has_ending(named: Named) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from xml.parsers import expat
 
 import numpy as np
 
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import (
-    AnnotationFormat,
     AnnotationRule,
     Annotations,
     Source,
@@ -20,6 +20,8 @@ from shardctl.sources.annotations.base import (
 )
 from shardctl.sources.annotations.inputs import Inputs, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
+    BEYOND,
+    Marked,
     ObjectsWriter,
     Others,
     others_in,
@@ -59,77 +61,68 @@ _SETS = "ImageSets/Main"
 """Where lists of the images of each split are, beside the folder of the files."""
 
 
-class Voc(AnnotationFormat):
-    """The XML files of Pascal VOC, and of the tools that write such (LabelImg, CVAT, Roboflow)."""
+def read(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+) -> Annotations:
+    """Read the files of all folders. One that is wrong rejects its image."""
+    matched: list[Beside] = []
+    lost: list[FoundFile] = []
+    zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
+    offsets: dict[int, int] = {}
+    lists: list[str] = []
+    for source in sources:
+        within = join(source.path, "Annotations")
+        folder = within if is_folder(within) else source.path
+        found = files_in(folder, (".xml",), "XML files")
+        here, others = _match(found, inputs, printable(folder))
+        refuse_no_match(here, found, inputs, folder, "XML files")
+        matched += here
+        lost += others
+        lists += lists_in(join(parent_of(folder), _SETS))
+        offsets |= {file.row: int(source.path not in zero_based) for file in here}
+    classes: dict[str, int] = {}
+    digest, left_out, at_zero = Digest(), Others(), 0
 
-    name: ClassVar[str] = "voc"
-    takes_several: ClassVar[bool] = True
+    def parsed(file: Beside, data: bytes) -> tuple[Marked, Any]:
+        nonlocal at_zero
+        said, records = parse(data)
+        objects, zeros = _objects(records, classes, offsets[file.row])
+        at_zero += zeros
+        for _, record in records:
+            said_in = [each for each in record.items() if each[1] not in ("", UNSAID)]
+            texts = {path.split("/")[2]: text for path, text in said_in}
+            known = [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]
+            left_out.update(others_in(texts, known))
+        try:
+            width, height = (int(float(said[name])) for name in SIZE)
+        except (KeyError, ValueError, OverflowError):
+            return objects, None
+        fits = 0 < width < 2**31 and 0 < height < 2**31
+        return objects, (width, height) if fits else None
 
-    def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError unless it is `zero-based`."""
-        if name != ZERO_BASED or value:
-            super().check_option(name, value)
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read the files of all folders. One that is wrong rejects its image."""
-        matched: list[Beside] = []
-        lost: list[FoundFile] = []
-        zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
-        offsets: dict[int, int] = {}
-        lists: list[str] = []
-        for source in sources:
-            within = join(source.path, "Annotations")
-            folder = within if is_folder(within) else source.path
-            found = files_in(folder, (".xml",), "XML files")
-            here, others = _match(found, inputs, printable(folder))
-            refuse_no_match(here, found, inputs, folder, "XML files")
-            matched += here
-            lost += others
-            lists += lists_in(join(parent_of(folder), _SETS))
-            offsets |= {file.row: int(source.path not in zero_based) for file in here}
-        classes: dict[str, int] = {}
-        digest, left_out, at_zero = Digest(), Others(), 0
-
-        def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], Any]:
-            nonlocal at_zero
-            read = parse(data)
-            objects, zeros = _objects(read, classes, offsets[file.row])
-            at_zero += zeros
-            for record in read.objects:
-                texts = {
-                    path.split("/")[2]: text
-                    for path, text in record.items()
-                    if text not in ("", UNSAID)
-                }
-                known = [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]
-                left_out.update(others_in(texts, known))
-            return objects, read.size()
-
-        annotated = sorted(file.row for file in matched)
-        writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
-        faults = read_objects(writer, annotated, matched, digest, parsed)
-        names = in_order(classes)
-        number = np.zeros(len(names), np.int64)
-        number[[classes[name] for name in names]] = np.arange(len(names))
-        rows = rows_of(annotated, len(inputs))
-        without = len(inputs) - len(annotated)
-        notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
-        if at_zero:
-            notices.append(
-                f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from "
-                f"1: if these files count from 0, use --labels voc+{ZERO_BASED}:PATH"
-            )
-        return writer.finish(
-            rows,
-            Objects(tuple(names) or None),
-            number,
-            digests=(digest.hex(),),
-            faults=faults,
-            notices=[*notices, *said_of_others_in("XML files", left_out)],
-            splits=told_by_lists(lists),
+    annotated = sorted(file.row for file in matched)
+    writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
+    faults = read_objects(writer, annotated, matched, digest, parsed)
+    names = in_order(classes)
+    number = np.zeros(len(names), np.int64)
+    number[[classes[name] for name in names]] = np.arange(len(names))
+    rows = rows_of(annotated, len(inputs))
+    without = len(inputs) - len(annotated)
+    notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
+    if at_zero:
+        notices.append(
+            f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from "
+            f"1: if these files count from 0, use --labels voc+{ZERO_BASED}:PATH"
         )
+    return writer.finish(
+        rows,
+        Objects(tuple(names) or None),
+        number,
+        digests=(digest.hex(),),
+        faults=faults,
+        notices=[*notices, *said_of_others_in("XML files", left_out)],
+        splits=told_by_lists(lists),
+    )
 
 
 def _match(
@@ -141,12 +134,9 @@ def _match(
     said: dict[FoundFile, str] = {}
     fetch_all(file.opened for file in lost)
     for file in lost:
-        try:
-            name = parse(read_small(file.opened)).text.get(FILE_NAME)
-        except (OSError, ValueError):
-            continue
-        if name:
-            said[file] = name.replace("\\", "/")
+        with suppress(OSError, ValueError):
+            if name := parse(read_small(file.opened))[0].get(FILE_NAME):
+                said[file] = name.replace("\\", "/")
 
     def called(file: FoundFile) -> str:
         return said[file] if "/" in said[file] else beside(file.path, said[file])
@@ -155,66 +145,48 @@ def _match(
         list(said), inputs, shown, called, lambda file: beside(file.opened, name_of(said[file]))
     )
     taken = {file.row for file in matched}
-    matched += (others := [file for file in more if file.row not in taken])
+    others = [file for file in more if file.row not in taken]
     found_now = {file.opened for file in others}
-    return matched, [file for file in lost if file.opened not in found_now]
+    return [*matched, *others], [file for file in lost if file.opened not in found_now]
 
 
-class Parsed:
-    """The text of the elements of a file, by path; of each object apart."""
-
-    def __init__(self) -> None:
-        self.text: dict[str, str] = {}
-        self.objects: list[dict[str, str]] = []
-        self.lines: list[int] = []
-
-    def size(self) -> tuple[int, int] | None:
-        """Return (width, height), None where the file does not say it."""
-        try:
-            width, height = (int(float(self.text[name])) for name in SIZE)
-        except (KeyError, ValueError, OverflowError):
-            return None
-        return (width, height) if 0 < width < 2**31 and 0 < height < 2**31 else None
+Record = tuple[int, dict[str, str]]
+"""The line where an object begins, and the text of its elements by path."""
 
 
-def parse(data: bytes) -> Parsed:
-    """Read the XML of one image. Raises ValueError: no XML, a DOCTYPE, another root."""
-    parsed = Parsed()
+def parse(data: bytes) -> tuple[dict[str, str], list[Record]]:
+    """Read the XML of one image: the text of its elements by path, and its objects. Raises
+    ValueError: no XML, a DOCTYPE, another root."""
+    said: dict[str, str] = {}
+    objects: list[Record] = []
     path: list[str] = []
     text: list[str] = []
     parser = expat.ParserCreate()
 
+    def wrong(why: str) -> ValueError:
+        return ValueError(f"line {parser.CurrentLineNumber}: {why}")
+
     def start(name: str, _: dict[str, str]) -> None:
         if len(path) >= 32:
-            raise ValueError(
-                f"line {parser.CurrentLineNumber}: elements are nested deeper than 32 levels"
-            )
+            raise wrong("elements are nested deeper than 32 levels")
         path.append(name)
         text.clear()
         if path[0] != "annotation":
-            raise ValueError(
-                f"line {parser.CurrentLineNumber}: the root is {name}, and that of a VOC file is "
-                "annotation"
-            )
+            raise wrong(f"the root is {name}, and that of a VOC file is annotation")
         if "/".join(path) == OBJECT:
-            parsed.objects.append({})
-            parsed.lines.append(parser.CurrentLineNumber)
+            objects.append((parser.CurrentLineNumber, {}))
 
     def end(_: str) -> None:
         where = "/".join(path)
-        into = parsed.objects[-1] if where.startswith(f"{OBJECT}/") else parsed.text
-        if where in into and into is not parsed.text and path[2] in KNOWN:
-            raise ValueError(
-                f"line {parser.CurrentLineNumber}: an object has more than one {path[2]}"
-            )
+        into = objects[-1][1] if where.startswith(f"{OBJECT}/") else said
+        if where in into and into is not said and path[2] in KNOWN:
+            raise wrong(f"an object has more than one {path[2]}")
         into.setdefault(where, "".join(text).strip())
         path.pop()
         text.clear()
 
     def refuse(*_: Any) -> None:
-        raise ValueError(
-            f"line {parser.CurrentLineNumber}: it has a DOCTYPE, which is not read; remove it"
-        )
+        raise wrong("it has a DOCTYPE, which is not read; remove it")
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = text.append
@@ -227,44 +199,36 @@ def parse(data: bytes) -> Parsed:
         ) from None
     except LookupError as error:  # no such encoding
         raise ValueError(f"line 1: not XML that can be read ({error})") from None
-    return parsed
+    return said, objects
 
 
-def _objects(
-    parsed: Parsed, classes: dict[str, int], offset: int
-) -> tuple[dict[str, list[Any]], int]:
+def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tuple[Marked, int]:
     """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is
     wrong."""
-    objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": []}
+    objects: Marked = {"category": [], "bbox": [], "segmentation": []}
     flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
     at_zero = 0
-    for record, line in zip(parsed.objects, parsed.lines, strict=True):
-        name = record.get(f"{OBJECT}/name")
+    for line, record in records:
+        name, polygon = record.get(f"{OBJECT}/name"), list[float]()
         if not name:
             raise ValueError(f"line {line}: an object has no name")
         try:
-            polygon = (
-                _turned_box(*(float(record[each]) for each in TURNED))
-                if TURNED[0] in record
-                else []
-            )
-            left, top, right, bottom = (
-                _edges(polygon) if polygon else (float(record[corner]) for corner in CORNERS)
-            )
+            if TURNED[0] in record:
+                polygon = _turned_box(*(float(record[each]) for each in TURNED))
+                x, y = polygon[::2], polygon[1::2]
+                edges = [min(x), min(y), max(x), max(y)]
+            else:
+                edges = [float(record[corner]) for corner in CORNERS]
         except (KeyError, ValueError):
             raise ValueError(
                 f"line {line}: the object {name!r:.60} has no bndbox of four numbers"
             ) from None
-        if not all(
-            math.isfinite(edge) and abs(edge) < 2**31 for edge in (left, top, right, bottom)
-        ):
-            raise ValueError(
-                f"line {line}: the bndbox of the object {name!r:.60} is beyond any image"
-            )
-        if left > right or top > bottom:
-            raise ValueError(
-                f"line {line}: the bndbox of the object {name!r:.60} ends before it begins"
-            )
+        left, top, right, bottom = edges
+        wrong = "ends before it begins" if left > right or top > bottom else ""
+        if not all(math.isfinite(edge) and abs(edge) < BEYOND for edge in edges):
+            wrong = "is beyond any image"
+        if wrong:
+            raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} {wrong}")
         first = 0 if polygon else offset  # the places of a turned box are no pixels
         at_zero += first and (left == 0 or top == 0)
         objects["category"].append(classes.setdefault(composed(name), len(classes)))
@@ -274,14 +238,10 @@ def _objects(
         objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():
             values.append(SAID.get(record.get(f"{OBJECT}/{flag}", "")))
-    known = {
-        flag: [bool(value) for value in values]
-        for flag, values in flags.items()
-        if any(v is not None for v in values)
-    }
     if not any(objects["segmentation"]):
         del objects["segmentation"]
-    return {**objects, **known}, at_zero
+    known = {flag: values for flag, values in flags.items() if any(v is not None for v in values)}
+    return objects | {flag: list(map(bool, values)) for flag, values in known.items()}, at_zero
 
 
 def _turned_box(x: float, y: float, width: float, height: float, angle: float) -> list[float]:
@@ -294,7 +254,3 @@ def _turned_box(x: float, y: float, width: float, height: float, angle: float) -
         for a, b in corners
         for each in (x + (a * cos - b * sin) / 2, y + (a * sin + b * cos) / 2)
     ]
-
-
-def _edges(polygon: list[float]) -> tuple[float, float, float, float]:
-    return min(polygon[::2]), min(polygon[1::2]), max(polygon[::2]), max(polygon[1::2])

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotation_words import TASKS
-from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, reading, stem
-from shardctl.sources.annotations.objects import BEYOND, ObjectsWriter
+from shardctl.sources.annotations.objects import BEYOND, Marked, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
     NAMES,
     Beside,
@@ -72,68 +72,69 @@ class Setup:
     splits: ToldSplits | None = None
 
 
-class Yolo(AnnotationFormat):
-    """A data.yaml with the images' folders, or a folder of labels."""
-
-    name: ClassVar[str] = "yolo"
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read the lines of all images. A wrong one rejects its image; an image without a file has
-        no objects."""
-        given, digest = sources[0].path, Digest()
-        is_yaml = suffix_of(name_of(given)) in YAML
-        setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, rule)
-        found = {folder: walked(folder, (".txt", ".names"), "labels") for folder in setup.folders}
-        known = {} if setup.names is None else {given: setup.names}
-        setup = replace(
-            setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known)
+def read(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+) -> Annotations:
+    """Read the lines of all images. A wrong one rejects its image; an image without a file has
+    no objects."""
+    given, digest = sources[0].path, Digest()
+    is_yaml = suffix_of(name_of(given)) in YAML
+    if not is_yaml and rule.task == "pose":
+        raise UsageError(
+            "--yolo-task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml"
         )
-        labelled = {
-            folder: [file for file in files if _is_of_image(file)]
-            for folder, files in found.items()
-        }
-        if not any(labelled.values()):
-            raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
-        matched, lost = match_files(
-            list(chain(*labelled.values())), inputs, printable(given), _name_of_image
-        )
-        refuse_no_match(matched, lost, inputs, given, "labels")
-        if is_yaml:
-            others = set(range(len(inputs))).difference(file.row for file in matched)
-            _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
+    setup = _read_yaml(given, digest, rule) if is_yaml else Setup((given,), task=rule.task)
+    found = {folder: walked(folder, (".txt", ".names"), "labels") for folder in setup.folders}
+    known = {} if setup.names is None else {given: setup.names}
+    setup = replace(
+        setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known)
+    )
+    labelled = {
+        folder: [f for f in files if f.suffix == ".txt" and name_of(f.path) not in NAMES]
+        for folder, files in found.items()
+    }
+    if not any(labelled.values()):
+        raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
 
-        def parsed(file: Beside, data: bytes) -> tuple[dict[str, list[Any]], None]:
-            try:
-                return parse(data, setup), None
-            except NineNumbersError as error:
-                raise InputError(f"{file.shown}: {error}") from None
+    def called(labels: FoundFile) -> str:
+        # their path from their folder on, with its name if it is of a split, labels/val
+        folder = labels.opened.removesuffix(labels.path).rstrip("/")
+        is_split = name_of(parent_of(folder)) == "labels"
+        return f"{name_of(folder)}/{labels.path}" if is_split else labels.path
 
-        rows = np.arange(len(inputs))
-        writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
-        faults = read_objects(writer, rows.tolist(), matched, digest, parsed)
-        without = len(inputs) - len(matched)
-        notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
-        empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
-        if empty:
-            notices.append(
-                f"no labels in {some(empty)}: the images of this split are background, with no "
-                "object"
-            )
-        if not is_yaml and exists(told := join(given, "data.yaml")):
-            notices.append(f"{printable(told)} is not read, as its folder is given")
-        role = Objects(
-            setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None
+    files = list(chain(*labelled.values()))
+    matched, lost = match_files(files, inputs, printable(given), called)
+    refuse_no_match(matched, lost, inputs, given, "labels")
+    if is_yaml:
+        others = set(range(len(inputs))).difference(file.row for file in matched)
+        _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
+
+    def parsed(file: Beside, data: bytes) -> tuple[Marked, None]:
+        return parse(data, setup, file.shown), None
+
+    rows = np.arange(len(inputs))
+    writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
+    faults = read_objects(writer, rows.tolist(), matched, digest, parsed)
+    without = len(inputs) - len(matched)
+    notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
+    empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
+    if empty:
+        notices.append(
+            f"no labels in {some(empty)}: the images of this split are background, with no object"
         )
-        return writer.finish(
-            rows,
-            role,
-            digests=(digest.hex(),),
-            faults=faults,
-            notices=notices,
-            splits=setup.splits,
-        )
+    if not is_yaml and exists(told := join(given, "data.yaml")):
+        notices.append(f"{printable(told)} is not read, as its folder is given")
+    role = Objects(
+        setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None
+    )
+    return writer.finish(
+        rows,
+        role,
+        digests=(digest.hex(),),
+        faults=faults,
+        notices=notices,
+        splits=setup.splits,
+    )
 
 
 def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], shown: str) -> None:
@@ -156,198 +157,125 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
         folder = unread(roots[row].as_py(), parent_of(image))
         if folder and exists(labels := join(folder, f"{stem(name_of(image))}.txt")):
             raise InputError(
-                f"{shown}: names no folder that has {printable(image)}, and its labels are there "
-                f"({printable(labels)}); add"
-                " the folder, or give --labels yolo:FOLDER"
+                f"{shown}: names no folder that has {printable(image)}, whose labels are "
+                f"{printable(labels)}; add it"
             )
-
-
-def _is_of_image(file: FoundFile) -> bool:
-    return file.suffix == ".txt" and file.path.rpartition("/")[2] not in NAMES
-
-
-def _name_of_image(labels: FoundFile) -> str:
-    """Return what an image is called that has these labels: their path from their folder on, with
-    its name if it is of a split, labels/val."""
-    folder = labels.opened.removesuffix(labels.path).rstrip("/")
-    return (
-        f"{name_of(folder)}/{labels.path}"
-        if name_of(parent_of(folder)) == "labels"
-        else labels.path
-    )
 
 
 # --- lines ---
 
 
-class NineNumbersError(Exception):
-    """A line may be a polygon of four points, or a turned box: it takes a task to tell."""
-
-
-def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
+def parse(data: bytes, setup: Setup, shown: str = "") -> Marked:
     """Return the objects of one image, places as shares of its size.
 
-    Raises ValueError and NineNumbersError, with the end of a message.
+    Raises ValueError, the end of a message; InputError for a line that may be a polygon of four
+    points, or a turned box: it takes a task to tell.
     """
-    objects: dict[str, list[Any]] = {
-        "category": [],
-        "bbox": [],
-        "segmentation": [],
-        "keypoints": [],
-    }
+    objects: Marked = {name: [] for name in ("category", "bbox", "segmentation", "keypoints")}
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start}: not UTF-8; recode the file") from None
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            values = [float(cell) for cell in line.split()]
-        except ValueError:
-            raise ValueError(
-                f"line {number}: it has something else than numbers "
-                f"({printable(line.strip()[:60])})"
-            ) from None
-        if not all(math.isfinite(value) and abs(value) < BEYOND for value in values):
-            raise ValueError(f"line {number}: a number is not finite, or beyond any image")
-        category = int(values[0])
-        if (
-            category != values[0]
-            or category < 0
-            or (setup.names is not None and category >= len(setup.names))
-        ):
-            known = (
-                f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
-            )
-            raise ValueError(
-                f"line {number}: {line.split()[0]} is not the number of a class{known}"
-            )
-        bbox, polygon, points = _places(values[1:], number, setup)
-        _check_shares(values[1:], bbox, polygon, points, number, setup)
-        objects["category"].append(category)
-        objects["bbox"].append(bbox)
-        objects["segmentation"].append([polygon] if polygon else [])
-        objects["keypoints"].append(points)
+        if line.strip():
+            try:
+                category, *values = _numbers_in(line, setup)
+                places = _places(values, setup, f"{shown}: line {number}")
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            for items, item in zip(objects.values(), (int(category), *places), strict=True):
+                items.append(item)
     return {
         name: items for name, items in objects.items() if name in ("category", "bbox") or any(items)
     }
 
 
+def _numbers_in(line: str, setup: Setup) -> list[float]:
+    """Return the numbers of a line, the first of which is that of a class. Raises ValueError."""
+    try:
+        values = [float(cell) for cell in line.split()]
+    except ValueError:
+        shown = printable(line.strip()[:60])
+        raise ValueError(f"it has something else than numbers ({shown})") from None
+    if not all(math.isfinite(value) and abs(value) < BEYOND for value in values):
+        raise ValueError("a number is not finite, or beyond any image")
+    most = math.inf if setup.names is None else len(setup.names)
+    if not values[0].is_integer() or not 0 <= values[0] < most:
+        known = f"; the classes are 0 to {most - 1}" if setup.names is not None else ""
+        raise ValueError(f"{line.split()[0]} is not the number of a class{known}")
+    return values
+
+
 def _places(
-    values: list[float], number: int, setup: Setup
-) -> tuple[list[float], list[float], list[list[float]]]:
-    """Return the box (x, y, width, height), the polygon and the keypoints of a line, whose class
-    has been taken off."""
-    count, task = len(values), setup.task
+    values: list[float], setup: Setup, shown: str
+) -> tuple[list[float], list[list[float]], list[list[float]]]:
+    """Return the box (x, y, width, height), the polygon, if any, and the keypoints of a line, whose
+    class has been taken off. Raises ValueError, InputError.
+
+    A corner of a turned box may lie far outside of the image: for these the box around it counts,
+    as for Ultralytics.
+    """
+    count, task, takes = len(values), setup.task, ""
+    number, each = setup.points or (0, 0)
     if task == "pose":
-        points, each = setup.points or (0, 0)
-        if count != 4 + points * each:
-            wanted = (
-                f"{5 + points * each} numbers (a class, a box and {points} keypoints of {each})"
+        if count != 4 + number * each:
+            takes = (
+                f"task pose takes {5 + number * each} numbers (a class, a box and {number} "
+                f"keypoints of {each})"
             )
-            raise ValueError(f"line {number}: {count + 1} numbers, and task pose takes {wanted}")
-        return _box(values), [], _points(values[4:], each)
-    if task == "obb":
+    elif task == "obb":
         if count != 8:
-            raise ValueError(
-                f"line {number}: {count + 1} numbers, and task obb takes 9 (a class and four "
-                "corners)"
-            )
-        return _around(values), values, []
-    if count == 4:
-        return _box(values), [], []
-    if task == "detect" or count % 2 or count < 6:
-        takes = (
-            "5 (a class and a box)"
-            if task == "detect"
-            else "5 (a box), or an odd number from 7 on (a polygon)"
-        )
-        pose = f"; {NO_SHAPE}" if count > 4 and setup.points is None else ""
-        raise ValueError(f"line {number}: {count + 1} numbers, and it takes {takes}{pose}")
+            takes = "task obb takes 9 (a class and four corners)"
+    elif task == "detect" and count != 4:
+        takes = "it takes 5 (a class and a box)"
+    elif count != 4 and (count % 2 or count < 6):
+        takes = "it takes 5 (a box), or an odd number from 7 on (a polygon)"
+    if takes:
+        pose = f"; {NO_SHAPE}" if takes.startswith("it") and count > 4 and not setup.points else ""
+        raise ValueError(f"{count + 1} numbers, and {takes}{pose}")
     if count == 8 and task is None:
-        raise NineNumbersError(
-            f"line {number}: nine numbers may be a polygon of four points or a turned box; say "
-            "which they are:"
-            " --yolo-task segment or --yolo-task obb"
+        raise InputError(
+            f"{shown}: nine numbers may be a polygon of four points or a turned box; say "
+            "which they are: --yolo-task segment or --yolo-task obb"
         )
-    return _around(values), values, []
+    points = []
+    if task == "pose" or count == 4:
+        x, y, width, height = values[:4]
+        bbox, polygon = [x - width / 2, y - height / 2, width, height], []
+        for place in range(4, count, each or 1):
+            x, y, *seen = values[place : place + each]
+            seen = seen or [2.0 if x or y else 0.0]  # one of two numbers is there unless both are 0
+            points.append([x, y, *seen] if seen[0] > 0 else [0.0, 0.0, 0.0])
+    else:
+        xs, ys, polygon = values[::2], values[1::2], [values]
+        bbox = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+    x, y, width, height = bbox
+    whole = not polygon or task == "obb"
+    places = [x + width / 2, y + height / 2] if whole else values
+    places = places + [place for point in points if point[2] > 0 for place in point[:2]]
+    odd = stray_share(places, [width, height] if whole else [])
+    if odd is not None:
+        # Points that are read as a polygon may be a box with keypoints, whose v is 2.
+        pose = f"; {NO_SHAPE}" if polygon and task is None and count > 8 else ""
+        raise ValueError(
+            f"{odd:g} is not a share of the image's size, 0 to 1, as all numbers of YOLO are{pose}"
+        )
+    return bbox, polygon, points
 
 
 NO_SHAPE = "if it has keypoints, give a data.yaml that says kpt_shape"
 """What to do about a line of keypoints that was read as something else."""
 
 
-def _check_shares(
-    values: list[float],
-    bbox: list[float],
-    polygon: list[float],
-    points: list[list[float]],
-    number: int,
-    setup: Setup,
-) -> None:
-    """Raise ValueError if the places of a line cannot be shares of the image's size. `values` are
-    those after the class.
-
-    A corner of a turned box may lie far outside of the image: for these the box around it counts,
-    as for Ultralytics.
-    """
-    x, y, width, height = bbox
-    whole = not polygon or setup.task == "obb"
-    places = [x + width / 2, y + height / 2] if whole else polygon
-    places = places + [place for point in points if point[2] > 0 for place in point[:2]]
-    odd = stray_share(places, [width, height] if whole else [])
-    if odd is not None:
-        # Points that are read as a polygon may be a box with keypoints, whose v is 2.
-        pose = f"; {NO_SHAPE}" if polygon and setup.task is None and len(values) > 8 else ""
-        raise ValueError(
-            f"line {number}: {odd:g} is not a share of the image's size, 0 to 1, as all numbers of "
-            f"YOLO are{pose}"
-        )
-
-
 def stray_share(places: Sequence[float], lengths: Sequence[float]) -> float | None:
     """Return the first place or length that cannot be a share of the image's size, None if all
     can."""
-    odd = next((place for place in places if not -OVERSHOOT <= place <= 1 + OVERSHOOT), None)
-    return (
-        odd
-        if odd is not None
-        else next((length for length in lengths if not 0 <= length <= 1 + OVERSHOOT), None)
-    )
-
-
-def _box(values: list[float]) -> list[float]:
-    x, y, width, height = values[:4]
-    return [x - width / 2, y - height / 2, width, height]
-
-
-def _around(values: list[float]) -> list[float]:
-    x, y = values[::2], values[1::2]
-    return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
-
-
-def _points(values: list[float], each: int) -> list[list[float]]:
-    """Return keypoints as x, y and v. One of two numbers is there unless both are 0."""
-    points = [values[place : place + each] for place in range(0, len(values), each)]
-    shown = [point if each == 3 else [*point, 2.0 if any(point) else 0.0] for point in points]
-    return [point if point[2] > 0 else [0.0, 0.0, 0.0] for point in shown]
+    odd = [place for place in places if not -OVERSHOOT <= place <= 1 + OVERSHOOT]
+    odd += [length for length in lengths if not 0 <= length <= 1 + OVERSHOOT]
+    return odd[0] if odd else None
 
 
 # --- what is known beside the lines ---
-
-
-def _of_folder(folder: str, rule: AnnotationRule) -> Setup:
-    if rule.task == "pose":
-        raise UsageError(
-            "--yolo-task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml"
-        )
-    return Setup((folder,), None, rule.task)
-
-
-def _bytes_of(file: str) -> bytes:
-    with reading(file):
-        return read_small(file)
 
 
 def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
@@ -358,7 +286,9 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         raise InstallError(
             f"a data.yaml is read by PyYAML: pip install {to_install('yolo')}"
         ) from None
-    shown, data = printable(file), _bytes_of(file)
+    shown = printable(file)
+    with reading(file):
+        data = read_small(file)
     digest.add(name_of(file), data)
     try:
         # All values are the texts that they are: a class may be called no, or 012. Only << is more.
@@ -390,7 +320,12 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         )
     if task == "pose" and points is None:
         raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
-    point_names = _point_names(said.get("kpt_names"), points) if points else None
+    given = said.get("kpt_names")
+    if isinstance(given, dict):  # by class: those of the only or first one
+        given = next(iter(given.values()), None)
+    point_names = tuple(map(str, given if isinstance(given, list) else ()))
+    if points and not len(set(point_names)) == len(point_names) == points[0]:
+        point_names = tuple(map(str, range(points[0])))
     folders, missing, places = _folders_of(said, file, shown)
     return Setup(
         tuple(folders),
@@ -398,7 +333,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         task,
         points,
         flip,
-        point_names,
+        point_names if points else None,
         tuple(missing),
         ToldSplits(shown, places),
     )
@@ -461,20 +396,6 @@ def _shape_of(
     return (points, each[0]), tuple(numbers) or None
 
 
-def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
-    """Return the names of the keypoints: those of the only or first class that has some, else their
-    numbers."""
-    if isinstance(given, dict) and given:
-        given = next(iter(given.values()))
-    if (
-        isinstance(given, list)
-        and len(given) == points[0]
-        and len({str(name) for name in given}) == len(given)
-    ):
-        return tuple(str(name) for name in given)
-    return tuple(str(number) for number in range(points[0]))
-
-
 def _folders_of(
     said: dict[str, Any], file: str, shown: str
 ) -> tuple[list[str], list[str], dict[str, list[Place]]]:
@@ -482,49 +403,42 @@ def _folders_of(
     those that are missing; and where the images of each split are."""
     base = above = parent_of(file)
     if isinstance(said.get("path"), str):
-        base = next(
-            (
-                place
-                for place in (join(base, said["path"]), normal(said["path"]))
-                if is_folder(place)
-            ),
-            base,
-        )
-    folders: list[str] = []
-    tried: list[str] = []
-    absent: list[str] = []
+        base = next(filter(is_folder, (join(base, said["path"]), normal(said["path"]))), base)
+
+    def places_of(place: str) -> list[str]:
+        # Roboflow writes ../train/images for what is right beside the file
+        return [join(base, place), join(above, place), join(above, place.removeprefix("../"))]
+
+    folders, tried, missing = list[str](), list[str](), list[str]()
     places: dict[str, list[Place]] = {}
-    others = [
-        name
-        for name, value in said.items()
-        if name not in (*SPLITS, *KEYS) and _is_folder(base, above, value)
-    ]
-    for split in (*SPLITS, *others):
+    for split in (*SPLITS, *(name for name in said if name not in (*SPLITS, *KEYS))):
         given = said.get(split)
-        for place in given if isinstance(given, list) else [given] if given else []:
+        if split not in SPLITS:  # that of a split with a name of its own is a folder
+            is_split = isinstance(given, str) and any(map(is_folder, places_of(given)))
+            given = given if is_split else None
+        for place in map(str, given if isinstance(given, list) else [given] if given else []):
+            tried.append(place)
             images = next(
-                (
-                    each
-                    for each in _places_of(base, above, str(place))
-                    if (exists(each) or is_folder(each))
-                ),
-                None,
+                (each for each in places_of(place) if exists(each) or is_folder(each)), None
             )
-            tried.append(str(place))
             if images is None:
-                absent.append(f"{place} (not there)")
+                missing.append(f"{place} (not there)")
                 continue
             if split != "minival":  # a part of val
                 places.setdefault(split, []).append(images)
-            found = [images] if is_folder(images) else _folders_in_list(images, base)
-            folders += [_labels_of(folder) for folder in found]
-    missing = absent + [folder for folder in dict.fromkeys(folders) if not is_folder(folder)]
-    folders = [folder for folder in dict.fromkeys(folders) if is_folder(folder)]
+            found = [images]
+            if not is_folder(images):  # a text file that lists images
+                with reading(images):
+                    lines = read_small(images).decode("utf-8", "replace").splitlines()
+                found = [parent_of(join(base, line.strip())) for line in lines if line.strip()]
+            folders += map(_labels_of, dict.fromkeys(found))
+    folders = list(dict.fromkeys(folders))
+    missing += [folder for folder in folders if not is_folder(folder)]
+    folders = list(filter(is_folder, folders))
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
         raise InputError(
-            f"{shown}: no folder of labels was found by its train, val and test{named}; give "
-            "--labels yolo:FOLDER"
+            f"{shown}: no folder of labels was found by its train, val and test{named}"
         )
     outer = [
         folder
@@ -534,31 +448,6 @@ def _folders_of(
     return outer, missing, places
 
 
-def _is_folder(base: str, above: str, value: Any) -> bool:
-    """Return whether a value names a folder of images: that of a split with a name of its own."""
-    return isinstance(value, str) and any(
-        is_folder(place) for place in _places_of(base, above, value)
-    )
-
-
-def _places_of(base: str, above: str, place: str) -> list[str]:
-    """Return where a folder of images may be. Roboflow writes ../train/images for what is right
-    beside the file."""
-    return [join(base, place), join(above, place), join(above, place.removeprefix("../"))]
-
-
-def _folders_in_list(file: str, base: str) -> list[str]:
-    """Return the folders of the images that a text file lists."""
-    lines = _bytes_of(file).decode("utf-8", "replace").splitlines()
-    return list(
-        dict.fromkeys(parent_of(join(base, line.strip())) for line in lines if line.strip())
-    )
-
-
 def _labels_of(images: str) -> str:
-    parts = images.split("/")
-    for place in range(len(parts) - 1, -1, -1):
-        if parts[place] == "images":
-            parts[place] = "labels"
-            break
-    return "/".join(parts)
+    above, there, below = f"/{images}/".rpartition("/images/")
+    return f"{above}/labels/{below}"[1:-1] if there else images

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, BinaryIO
 
 from shardctl.errors import InstallError, Rejection
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
-from shardctl.sources.files import copy_of_begin, exists, local_copy, present_copy
+from shardctl.sources.files import BEGIN_BYTES, begin_of, exists, local_copy, present_copy
 from shardctl.sources.format_table import (
     CONTAINER_SUFFIXES,
     INPUT_FORMATS,
@@ -46,6 +47,7 @@ from shardctl.sources.formats.base import (
     is_json,
 )
 from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.files import ordinary
 from shardctl.system.locations import follow, is_stored, parent_of, split_bucket
 
 SHUFFLED_UNIT_BYTES = 128 << 10
@@ -99,7 +101,7 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
         found = made()
     else:
         carrier = "Framed" if row.family is Family.CONTAINER else "OneByOne"
-        found = import_attribute(f"framed:{carrier}")(made, row.has_features)
+        found = import_attribute(f"framed:{carrier}")(made, row.of_tfds)
     return found
 
 
@@ -115,36 +117,42 @@ def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes:
 
 
 def _imported(row: InputFormat, reader: str) -> Any:
-    try:
-        for module in row.needs.modules if row.needs is not None else ():
-            import_module(module)
-    except ImportError:
-        raise InstallError(row.needs.message if row.needs is not None else "") from None
+    if row.needs is not None:
+        try:
+            for module in row.needs.modules:
+                import_module(module)
+        except ImportError:
+            raise InstallError(row.needs.message) from None
     return import_attribute(reader)
+
+
+def _function(suffix: str, kind: str) -> Callable[[str], Any] | None:
+    """Return what the format of files with this ending names as `kind`, None where it has none."""
+    names = (getattr(row, kind) for row in INPUT_FORMATS if suffix in row.endings)
+    name = next(filter(None, names), None)
+    return None if name is None else import_attribute(name)
 
 
 def check_file(suffix: str, path: str) -> None:
     """Compare a file with what is known of it as a whole, beside its records. Raises Rejection,
     OSError."""
-    for row in INPUT_FORMATS:
-        if row.check and suffix in row.endings:
-            import_attribute(row.check)(path)
+    if (check := _function(suffix, "check")) is not None:
+        check(path)
 
 
 def companions_of(suffix: str, path: str) -> Iterator[str]:
     """Yield the files that the format of a file reads beside it: see InputFormat.companions."""
     plain, _, last = suffix.rpartition(".")
     ending = plain if plain and f".{last}" in COMPRESSED else suffix
-    row = next((row for row in INPUT_FORMATS if row.companions and ending in row.endings), None)
-    return iter(()) if row is None else import_attribute(row.companions)(path)
+    found = _function(ending, "companions")
+    return iter(()) if found is None else found(path)
 
 
 def note_on(suffix: str, path: str) -> tuple[str, str] | None:
     """Return what should be known of a file, a short stable name and a sentence; None if nothing.
     Raises OSError, Rejection."""
-    row = next((row for row in INPUT_FORMATS if row.note and suffix in row.endings), None)
-    note: tuple[str, str] | None = import_attribute(row.note)(path) if row is not None else None
-    return note
+    note = _function(suffix, "note")
+    return None if note is None else note(path)
 
 
 def import_attribute(name: str) -> Any:
@@ -217,8 +225,7 @@ def _ending_by_content(opened: str) -> str:
         if is_stored(opened):
             if (copy := present_copy(opened)) is not None:
                 return _ending_by_content(copy)
-            with copy_of_begin(opened) as begin:
-                return _ending_by_content(begin)
+            return _ending_in(io.BytesIO(begin_of(opened, BEGIN_BYTES)))
         status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     except OSError:
         return ""
@@ -227,13 +234,18 @@ def _ending_by_content(opened: str) -> str:
 
 @lru_cache(4096)
 def _sniffed(opened: str, *_version: int) -> str:
+    try:
+        return _ending_in(open(opened, "rb", buffering=0, opener=ordinary))
+    except OSError:
+        return ""
+
+
+def _ending_in(file: BinaryIO) -> str:
     # it imports compressions, which few files need
-    from shardctl.sources.formats.content import open_content
+    from shardctl.sources.formats.content import content_of
 
     try:
-        with closing(
-            open_content(opened, lambda begin: bool(_known_by_function(begin)))
-        ) as content:
+        with closing(content_of(file, lambda begin: bool(_known_by_function(begin)))) as content:
             start = content.at(0, SNIFFED_BYTES)
             compressed = content.compression is not None
     except (OSError, Rejection):

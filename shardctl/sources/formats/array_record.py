@@ -6,17 +6,18 @@ The package compares the checksums of what it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
 
 from array_record.python import array_record_module
 
 from shardctl.errors import Rejection, first_line
+from shardctl.sources.files import changed
 from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
-from shardctl.sources.formats.found_values import Record
+from shardctl.sources.formats.found_values import Entries, Entry
 from shardctl.sources.formats.tfrecord import example_parser
 from shardctl.system.text import printable
 
@@ -34,9 +35,9 @@ _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Examples]:
-    """Open a file for the block. Raises OSError, Rejection; InstallError if what reads an Example
-    is missing."""
+def opened(path: str) -> Iterator[Entries]:
+    """Open a file for the block, cut into units of about 1 MiB. Raises OSError, Rejection;
+    InstallError if what reads an Example is missing."""
     check_magic(path, MAGIC, 0, "an ArrayRecord file", "not-array-record")
     try:
         reader = array_record_module.ArrayRecordReader(path, _OPTIONS)
@@ -44,38 +45,27 @@ def opened(path: str) -> Iterator[Examples]:
             reader.close()  # which says why
     except (RuntimeError, ValueError) as error:
         raise _damaged("the file", error) from None
+    parse, count = example_parser(), int(reader.num_records())
+    size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml
+    each = max(1, min(count, UNIT_BYTES * count // max(1, size)))
+
+    def records(first: int, digest: Digest | None) -> Iterator[Entry]:
+        for number in range(first, count + 1):
+            try:
+                data: bytes = reader.read([number - 1])[0]
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise _damaged(f"record {number}", error) from None
+            if digest is not None:
+                digest.update(data)
+            yield len(data), partial(parse, data)
+        raise changed()
+
     try:
-        yield Examples(reader, example_parser())
+        yield Entries([*range(0, count, each), count], records)
     finally:
         with suppress(RuntimeError):  # what was wrong has been said
             reader.close()
 
 
-class Examples:
-    """The records of an open file."""
-
-    def __init__(self, reader: Any, parse: Callable[[bytes], Record]) -> None:
-        self._reader, self._parse = reader, parse
-        self.count = int(reader.num_records())
-
-    def edges(self, size: int) -> list[int]:
-        """Return units of about 1 MiB."""
-        each = max(1, min(self.count, UNIT_BYTES * self.count // max(1, size)))
-        return [*range(0, self.count, each), self.count]
-
-    def records(
-        self, first: int, digest: Digest | None
-    ) -> Iterator[tuple[int, Callable[[], Record]]]:
-        """Yield the records from a number on."""
-        for number in range(first, self.count + 1):
-            try:
-                data: bytes = self._reader.read([number - 1])[0]
-            except (RuntimeError, ValueError, IndexError) as error:
-                raise _damaged(f"record {number}", error) from None
-            if digest is not None:
-                digest.update(data)
-            yield len(data), partial(self._parse, data)
-
-
 def _damaged(what: str, error: Exception) -> Rejection:
-    return damaged(what, ValueError(printable(first_line(error).partition(";")[0])))
+    return damaged(what, printable(first_line(error).partition(";")[0]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -50,7 +50,7 @@ def opened(path: str) -> _File:
         raise not_a_file("Arrow", error) from error
 
 
-def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _small(batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
     """Yield the rows in batches that are not too large. Raises ArrowInvalid if an array is
     damaged."""
     for batch in batches:
@@ -109,10 +109,10 @@ class _File(Rows):
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""
-        key = (self.path, *self.version, unit.offset, unit.size, *names)
+        key = (self.path, *self.version, unit.offset, unit.size, tuple(names))
         yield from rows_of(key, lambda: _small(self._read(unit, names)), unit.skip, unit.records)
 
-    def _read(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, unit: Unit, names: list[str]) -> Generator[pa.RecordBatch]:
         """Yield the record batches of a unit; with all columns where none is named."""
         fields = [self._own.get_field_index(name) for name in names]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)

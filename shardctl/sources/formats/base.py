@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from shardctl.errors import Rejection
 from shardctl.images.defaults import MAX_PIXELS
@@ -192,12 +196,8 @@ class Unit(NamedTuple):
     records: int
 
 
-class Digest(Protocol):
-    """What hashes the bytes that records are made of (xxhash.xxh3_64)."""
-
-    def update(self, data: Any, /) -> None:
-        """Add these bytes."""
-        ...
+Digest = xxhash.xxh3_64
+"""What hashes the bytes that records are made of."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,21 @@ class Head(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+class TextPart(NamedTuple):
+    """Some whole records of a text file, the last one of a file with or without its line end.
+
+    `first` is the number of the first of them, `columns` are those of the head. Records of CSV
+    beyond `most` are another unit's. `named` says of a reject, by its number, what is wrong in the
+    terms of the file.
+    """
+
+    data: bytes
+    first: int = 1
+    columns: tuple[str, ...] = ()
+    most: int | None = None
+    named: Callable[[int, Rejection], Rejection] | None = None
+
+
 class TextFormat(ABC):
     """A format whose records are text in UTF-8, one after the other, each ended by a line end:
     lines, JSON lines, CSV. What is not said otherwise is that of lines.
@@ -286,22 +301,14 @@ class TextFormat(ABC):
         return count_lines(data)
 
     @abstractmethod
-    def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
-        """Return the types of the fields of these records, of which the first has the number
-        `first`."""
+    def types_of(self, part: TextPart, reading: Reading) -> Types:
+        """Return the types of the fields of these records."""
 
     @abstractmethod
     def parse(
-        self,
-        data: bytes,
-        first: int,
-        head: Head,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
+        self, part: TextPart, reading: Reading, schema: pa.Schema, choose: Choose | None
     ) -> Parsed:
-        """Read these records, of which the first has the number `first`, into the columns of
-        `schema`. Raises Misfit."""
+        """Read these records into the columns of `schema`. Raises Misfit."""
 
 
 _STEP_BYTES = 1 << 18
@@ -381,6 +388,73 @@ class Format(ABC):
         that saves time. `digest` is given the bytes that all records of the unit (wanted or not)
         are made of. Raises Misfit, OSError; Rejection if nothing of the unit can be read.
         """
+
+
+class TextFile(Format):
+    """Files of a text format, however their text is had: a subclass takes it apart."""
+
+    def __init__(self, text: TextFormat) -> None:
+        self.text = text
+        self.types_can_be_sampled = text.types_can_be_sampled
+
+    @abstractmethod
+    def parts(
+        self, path: str, unit: Unit, reading: Reading, digest: Digest | None
+    ) -> Generator[TextPart]:
+        """Yield the records of a unit, some at a time. Raises OSError, Rejection."""
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records, found part by part."""
+        parts = self.parts(path, unit, reading, None)
+        found = [self.text.types_of(part, reading) for part in parts]
+        return reduce(Types.join, found or [Types.of_schema(pa.schema([]), reading.label)])
+
+    def read(
+        self,
+        path: str,
+        unit: Unit,
+        reading: Reading,
+        schema: pa.Schema,
+        choose: Choose | None,
+        digest: Digest,
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit, part by part."""
+        with closing(self.parts(path, unit, reading, digest)) as parts:
+            for part in parts:
+                parsed = self.text.parse(part, reading, schema, choose)
+                named = part.named
+                if named is not None:
+                    rejects = [(number, named(number, why)) for number, why in parsed.rejects]
+                    parsed = replace(parsed, rejects=rejects)
+                yield parsed
+
+
+_kept: dict[tuple[int, bool], Any] = {}
+"""The files that this process read last, from their beginning on, such as compressed ones. A forked
+process must not share them, so that they have the number of theirs."""
+
+
+def take_kept(key: tuple[Any, ...], skip: int) -> Any:
+    """Return the file of this key, if it was kept and has not passed more records than `skip`;
+    another one is closed.
+
+    Two files are the same, and read in the same way, if their `key` is equal. Its last item are the
+    fields that are wanted: as keys of records, a single field, are read ahead of the records, there
+    are two files at most.
+    """
+    kept = _kept.pop((os.getpid(), len(key[-1]) == 1), None)
+    if kept is None or (kept.key == key and kept.passed <= skip):
+        return kept
+    kept.close()
+    return None
+
+
+def keep_open(file: Any) -> None:
+    """Keep a file open where it is, after `passed` records, for the unit that follows in it."""
+    place = os.getpid(), len(file.key[-1]) == 1
+    if (other := _kept.pop(place, None)) is not None:
+        other.close()
+    _kept[place] = file
 
 
 def plain_fault(fault: Rejection | None) -> tuple[str, str, str] | None:

@@ -4,8 +4,7 @@ change, nothing unchecked."""
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,14 @@ from shardctl.sources.formats.base import (
     Misfit,
     Numbers,
     Parsed,
-    Reading,
     is_given,
     is_json,
     json_texts,
+    keep_open,
+    take_kept,
 )
 from shardctl.sources.formats.found_values import too_large
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import with_parts, without_nulls
 from shardctl.system.files import ordinary
 from shardctl.system.text import first_repeated, printable
 
@@ -90,43 +90,13 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
         return pa.list_(
             pa.struct([("key", plain_type(type_.key_type)), ("value", plain_type(type_.item_type))])
         )
-    if pa.types.is_struct(type_):
-        return pa.struct([(f.name, plain_type(f.type)) for f in type_])
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(plain_type(type_.value_type), type_.list_size)
-    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
-        return pa.large_list(plain_type(type_.value_type))
-    if pa.types.is_list(type_) or pa.types.is_list_view(type_):
-        return pa.list_(plain_type(type_.value_type))
-    return type_
+    return with_parts(type_, plain_type)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Return the columns with plain types. Raises Rejection if two have the same name."""
     check_names(schema.names)
     return pa.schema([(f.name, plain_type(f.type)) for f in schema], schema.metadata)
-
-
-def types_of(
-    schema: pa.Schema, reading: Reading, read: Callable[[pa.Schema], Iterator[Parsed]]
-) -> Types:
-    """Return the types and the names of classes that a file says its columns have, in `schema`.
-
-    `read` gives the values of columns: of labels that are text, and of those that are to be looked
-    at.
-    """
-    label = reading.label
-    only = pa.schema(
-        [
-            f
-            for f in schema
-            if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))
-        ]
-    )
-    found = Types.of_schema(schema, label, only.names)
-    for part in read(only) if len(only) else ():
-        found = found.join(Types.of(part.batch, label))
-    return found.with_classes(class_names(schema.metadata))
 
 
 HUGGING_FACE = b"huggingface"
@@ -172,9 +142,7 @@ def _named(path: str, feature: Any) -> Iterator[tuple[str, Any]]:
 def not_a_file(kind: str, error: Exception) -> Rejection:
     """Return why a file is rejected that is none of its kind (Parquet, Arrow), given what went
     wrong. Raises `error` itself if it is the disk's."""
-    if isinstance(error, OSError) and error.errno:
-        raise error
-    reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+    reason = _reason(error)
     if "crypted" in reason:
         return Rejection(
             "read",
@@ -189,10 +157,6 @@ def not_a_file(kind: str, error: Exception) -> Rejection:
     )
 
 
-class _OtherKindError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
-    """Values of this type are none of the other type, whatever they are."""
-
-
 def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return an array with another type and the same values. Raises Misfit if a value would
     change."""
@@ -200,8 +164,6 @@ def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array
     try:
         return _fitted(array, type_)
-    except _OtherKindError as error:
-        raise ColumnMisfit(f"values of type {array.type} do not fit {type_} ({error})") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Misfit(
             f"values of type {array.type} do not fit {type_} ({str(error).splitlines()[0]})"
@@ -223,9 +185,11 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if type_ in text and own not in text:
         return _as_json(array).cast(type_)
     if pa.types.is_boolean(own) != pa.types.is_boolean(type_):
-        raise _OtherKindError("a boolean is not a number")
+        raise ColumnMisfit(f"values of type {own} do not fit {type_} (a boolean is not a number)")
     if (own in text) != (type_ in text):
-        raise _OtherKindError("text is not read as something else")
+        raise ColumnMisfit(
+            f"values of type {own} do not fit {type_} (text is not read as something else)"
+        )
     cast = array.cast(type_)
     widened = (
         pa.types.is_floating(own)
@@ -379,12 +343,12 @@ def _as_json(array: pa.Array) -> pa.Array:
 
 
 class _Continued:
-    """The batches of a part of a file, read up to `row`; `rest` is what is left of the last
-    batch."""
+    """The batches of a part of a file, of which `passed` rows were read; `rest` is what is left of
+    the last batch."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self.batches = batches
-        self.row = 0
+    def __init__(self, key: tuple[Any, ...], batches: Generator[pa.RecordBatch]) -> None:
+        self.key, self.batches, self.close = key, batches, batches.close
+        self.passed = 0
         self.rest: pa.RecordBatch | None = None
 
 
@@ -399,28 +363,21 @@ def version_of(path: str) -> Version:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-_continued: dict[Any, _Continued] = {}
-"""The last part that was not read to its end by this process: its next unit goes on there and
-decodes nothing again."""
-
-
 def rows_of(
     key: tuple[Any, ...],
-    open_batches: Callable[[], Iterator[pa.RecordBatch]],
+    open_batches: Callable[[], Generator[pa.RecordBatch]],
     skip: int,
     count: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows `skip` to `skip + count` of a part of a file.
+    """Yield rows `skip` to `skip + count` of a part of a file. Where it is not read to its end, the
+    next unit goes on there and decodes nothing again.
 
-    `key` names the part; it must hold what changes when the file does (`version_of`).
+    `key` names the part; it must hold what changes when the file does (`version_of`), and ends with
+    the names of the columns.
     """
-    key = (os.getpid(), *key)
-    current = _continued.pop(key, None)
-    _continued.clear()  # one file is open at a time
-    if current is None or current.row > skip:
-        current = _Continued(open_batches())
+    current = take_kept(key, skip) or _Continued(key, open_batches())
     end = skip + count
-    while current.row < end:
+    while current.passed < end:
         batch = current.rest if current.rest is not None else next(current.batches, None)
         if batch is None:
             raise Rejection(
@@ -428,12 +385,12 @@ def rows_of(
                 "changed",
                 "the file has fewer rows than it says; make it again",
             )
-        first, stop = max(0, skip - current.row), min(len(batch), end - current.row)
+        first, stop = max(0, skip - current.passed), min(len(batch), end - current.passed)
         current.rest = batch.slice(stop) if stop < len(batch) else None
-        current.row += stop
+        current.passed += stop
         if first < stop:
             yield batch.slice(first, stop - first)
-    _continued[key] = current
+    keep_open(current)
 
 
 def parsed(
@@ -629,16 +586,17 @@ def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
             offset, size = offset + len(part), size - len(part)
 
 
-def damaged(what: str, error: Exception) -> Rejection:
-    """Return the rejection of what cannot be read. Raises `error` itself if it is the disk's."""
+def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         raise error
-    reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
-    return Rejection(
-        "read",
-        "damaged",
-        f"{what} cannot be read ({reason}); it is damaged, get it again",
-    )
+    return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+
+
+def damaged(what: str, error: Exception | str) -> Rejection:
+    """Return the rejection of what cannot be read. Raises `error` itself if it is the disk's."""
+    reason = error if isinstance(error, str) else _reason(error)
+    message = f"{what} cannot be read ({reason}); it is damaged, get it again"
+    return Rejection("read", "damaged", message)
 
 
 FAULTS = (

@@ -9,11 +9,10 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
 
@@ -35,31 +34,25 @@ class Truncated(Exception):
     """The compressed file ends before its data does."""
 
 
-class _Gzip:
-    """zlib with the methods of bz2 and lzma."""
+class _Zlib:
+    """zlib, or isal, with the methods of bz2 and lzma."""
 
-    def __init__(self, module: ModuleType, wbits: int = 31) -> None:
-        self._inflate: Any = module.decompressobj(wbits=wbits)
+    def __init__(self, module: Any, wbits: int) -> None:
+        self._inflate = module.decompressobj(wbits=wbits)
         self.needs_input = True
 
-    @property
-    def eof(self) -> bool:
-        return bool(self._inflate.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._inflate.unused_data)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inflate, name)  # eof, unused_data
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        tail = self._inflate.unconsumed_tail
+        tail = self.unconsumed_tail
         chunk: bytes = self._inflate.decompress(tail + data if tail else data, max_length)
         # a full chunk: more may be ready
-        self.needs_input = not self._inflate.unconsumed_tail and len(chunk) < max_length
+        self.needs_input = not self.unconsumed_tail and len(chunk) < max_length
         return chunk
 
 
-@dataclass(frozen=True)
-class Compression:
+class Compression(NamedTuple):
     """A way to compress files: its name, the bytes that such a file begins with, and how one is
     read."""
 
@@ -67,8 +60,9 @@ class Compression:
     magic: bytes
     chunks: Callable[[BinaryIO, Compression], Iterator[bytes]]
 
-    def refused(self, error: Exception) -> Rejection:
-        """Return what the library means."""
+    def refused(self, error: object = "") -> Rejection:
+        """Return what the library means. Of damaged data nothing is used: how far it could be read
+        would differ with the version of the library."""
         if "memory" in str(error).lower():
             return Rejection(
                 "read",
@@ -81,11 +75,6 @@ class Compression:
                 "needs-dictionary",
                 "it needs a dictionary; decompress it first, with zstd -d -D DICTIONARY",
             )
-        return self.damaged()
-
-    def damaged(self) -> Rejection:
-        """Return why nothing of a file is used. How far it could be read would differ with the
-        version of the library."""
         return Rejection(
             "read",
             "damaged",
@@ -144,17 +133,13 @@ def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     Raises Truncated after the last bytes that can be had of a file that ends early, Rejection
     (stage `read`) if it is damaged or something else, OSError.
     """
-    way = _ZLIB_WAY if compression == _ZLIB else COMPRESSIONS[compression]
+    way = _ZLIB if compression == _ZLIB.name else COMPRESSIONS[compression]
     start = file.read(len(way.magic))
     file.seek(0)
     if not start:
         raise Rejection("read", "empty", f"the file is empty, not a {way.name} file; make it again")
     if not _may_begin(start, way):
-        raise Rejection(
-            "read",
-            "wrong-format",
-            f"it is not a {way.name} file; rename it",
-        )
+        raise Rejection("read", "wrong-format", f"it is not a {way.name} file; rename it")
     return way.chunks(file, way)
 
 
@@ -170,10 +155,7 @@ def _is_zstd(start: bytes) -> bool:
 
 
 def _members(
-    new: Callable[[], Any],
-    faults: tuple[type[Exception], ...],
-    file: BinaryIO,
-    way: Compression,
+    new: Callable[[], Any], fault: type[Exception], file: BinaryIO, way: Compression
 ) -> Iterator[bytes]:
     """Decompress members one after the other; zeros between and after them are padding."""
     decompressor = new()
@@ -181,7 +163,7 @@ def _members(
     while True:
         try:
             chunk = decompressor.decompress(data, CHUNK_BYTES)
-        except faults as error:
+        except fault as error:
             raise way.refused(error) from None
         if chunk:
             yield chunk
@@ -213,7 +195,7 @@ def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
     return data
 
 
-def _gzip(file: BinaryIO, way: Compression) -> Iterator[bytes]:
+def _inflated(wbits: int, file: BinaryIO, way: Compression) -> Iterator[bytes]:
     """Decompress with isal where it is installed, and give what zlib gives.
 
     Of a file that is cut, zlib can decode a byte or so more. That must not depend on what is
@@ -222,28 +204,18 @@ def _gzip(file: BinaryIO, way: Compression) -> Iterator[bytes]:
     given = 0
     if isal_zlib:
         try:
-            for chunk in _members(lambda: _Gzip(isal_zlib), (isal_zlib.error,), file, way):
+            for chunk in _members(partial(_Zlib, isal_zlib, wbits), isal_zlib.error, file, way):
                 given += len(chunk)
                 yield chunk
             return
         except Truncated:
             file.seek(0)
     passed = 0
-    for chunk in _members(lambda: _Gzip(zlib), (zlib.error,), file, way):
+    for chunk in _members(partial(_Zlib, zlib, wbits), zlib.error, file, way):
         rest = chunk[max(0, given - passed) :]
         passed += len(chunk)
         if rest:
             yield rest
-
-
-def _bzip2(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    # not the OSError of reading: see _members
-    return _members(bz2.BZ2Decompressor, (OSError,), file, way)
-
-
-def _xz(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    new = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES)
-    return _members(new, (lzma.LZMAError,), file, way)
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -279,7 +251,7 @@ def _walk_frames(file: BinaryIO, way: Compression) -> None:
         file.seek(at)
         head = file.read(8)
         if not _is_zstd(head[:4]):
-            raise way.damaged()
+            raise way.refused()
         if len(head) < 8:
             raise Truncated
         at = (
@@ -311,19 +283,28 @@ def _end_of_frame(file: BinaryIO, at: int, flags: int) -> int:
 
 
 COMPRESSIONS = {
-    "gz": Compression("gzip", b"\x1f\x8b", _gzip),
-    "bz2": Compression("bzip2", _BZIP2_MAGIC, _bzip2),
-    "xz": Compression("xz", b"\xfd7zXZ\0", _xz),
+    "gz": Compression("gzip", b"\x1f\x8b", partial(_inflated, 31)),
+    # OSError, but not that of reading
+    "bz2": Compression("bzip2", _BZIP2_MAGIC, partial(_members, bz2.BZ2Decompressor, OSError)),
+    "xz": Compression(
+        "xz",
+        b"\xfd7zXZ\0",
+        partial(
+            _members,
+            partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES),
+            lzma.LZMAError,
+        ),
+    ),
     "zst": Compression("zstd", _ZSTD_MAGIC, _zstd),
 }
 """The endings of names, and what they stand for."""
+
+_ZLIB = Compression("zlib", b"\x78", partial(_inflated, 15))
 
 
 BUFFER_BYTES = 16 << 10
 """What is read of a plain file at once where less is asked for: several small records, and little
 beside a header."""
-
-_ZLIB = "zlib"
 
 
 class Content:
@@ -339,7 +320,7 @@ class Content:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._buffer, self._start = b"", 0
-        self._size = os.fstat(file.fileno()).st_size
+        self._size = file.seek(0, os.SEEK_END)
 
     def at(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset` on, fewer where the content ends: small parts from a
@@ -358,10 +339,10 @@ class Content:
             return b""
         size = min(size, self._size - offset)
         parts = []
-        # at most 2 GiB at once
-        while size and (data := os.pread(self._file.fileno(), size, offset)):
+        self._file.seek(offset)
+        while size and (data := self._file.read(size)):  # at most 2 GiB at once
             parts.append(data)
-            offset, size = offset + len(data), size - len(data)
+            size -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def reaches(self, offset: int) -> bool:
@@ -422,20 +403,25 @@ class StreamedContent(Content):
 
 
 HEAD_BYTES = 16
-"""The first bytes of a file, by which `open_content` tells how it is compressed."""
+"""The first bytes of a file, by which `content_of` tells how it is compressed."""
 
 
 def open_content(path: str, is_plain: Callable[[bytes], bool]) -> Content:
-    """Open a file; how it is compressed, its first bytes say. Raises OSError, Rejection.
+    """Open a file. Raises OSError, Rejection."""
+    return content_of(open(path, "rb", buffering=0, opener=ordinary), is_plain)
+
+
+def content_of(file: BinaryIO, is_plain: Callable[[bytes], bool]) -> Content:
+    """Return the content of an open file, which it closes; how it is compressed, its first bytes
+    say. Raises OSError, Rejection.
 
     `is_plain` tells of the first HEAD_BYTES that look like those of a compressed file whether they
     are no such thing.
     """
-    file = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
     try:
         start = file.read(HEAD_BYTES)
         file.seek(0)
-        name = compression_of(start) or (_ZLIB if _is_zlib(start) else None)
+        name = compression_of(start) or (_ZLIB.name if _is_zlib(start) else None)
         if name is None or is_plain(start):
             return Content(file)
         return StreamedContent(file, name, decompressed(file, name))
@@ -453,13 +439,6 @@ def _is_zlib(start: bytes) -> bool:
         and not start[1] & 0x20
         and int.from_bytes(start[:2], "big") % 31 == 0
     )
-
-
-def _inflated(file: BinaryIO, way: Compression) -> Iterator[bytes]:
-    return _members(lambda: _Gzip(zlib, 15), (zlib.error,), file, way)
-
-
-_ZLIB_WAY = Compression(_ZLIB, b"\x78", _inflated)
 
 
 isal_zlib: ModuleType | None

@@ -8,8 +8,10 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -27,14 +29,15 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     TextFormat,
+    TextPart,
     is_json,
     json_texts,
     refuse_wide,
 )
-from shardctl.sources.formats.columns import check_columns
+from shardctl.sources.formats.columns import check_columns, check_names
 from shardctl.sources.formats.lines import chosen_lines, is_utf8
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in, without_nulls
-from shardctl.system.text import first_repeated, printable
+from shardctl.system.text import printable
 
 HEAD_BYTES = UNIT_BYTES
 """The longest header that is read: a longer one is a quote that is not closed, or no CSV."""
@@ -113,22 +116,9 @@ def counted_quotes(
     return np.array(counted, np.int64)
 
 
-@dataclass(frozen=True)
-class _Records:
-    """The places after the end of each record; `opened` is the place of a quote that is never
-    closed, or -1.
-
-    `done` says that the last record has its line end.
-    """
-
-    ends: Numbers
-    opened: int
-    done: bool
-
-
-def find_records(data: bytes, delimiter: str) -> _Records:
-    """Find the records of text that begins with one. The line of a quote that is never closed is a
-    record, and more follow."""
+def find_records(data: bytes, delimiter: str) -> tuple[Numbers, int]:
+    """Return the places after the end of each record of text that begins with one, and that of a
+    quote that is never closed, or -1. The line of such a quote is a record, and more follow."""
     found, opened, start = [], -1, 0
     array = np.frombuffer(data, np.uint8)
     while True:
@@ -145,10 +135,8 @@ def find_records(data: bytes, delimiter: str) -> _Records:
         start = opened + int(lines[0])
         found.append(np.array([start]))
     all_ends = np.concatenate(found)
-    last = int(all_ends[-1]) if len(all_ends) else 0
-    if last < len(data):
-        return _Records(np.append(all_ends, len(data)), opened, done=False)
-    return _Records(all_ends, opened, done=True)
+    is_done = (all_ends[-1] if len(all_ends) else 0) == len(data)
+    return all_ends if is_done else np.append(all_ends, len(data)), opened
 
 
 def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, int]:
@@ -177,8 +165,7 @@ def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, i
 class Delimited(TextFormat):
     """Rows of cells with a delimiter (one ASCII character) between them: CSV, TSV.
 
-    `delimiter` is used unless the recipe has one. `complete` and `count` do not know the recipe:
-    `of(reading)` gives the format that goes by it.
+    `delimiter` is used unless the recipe has one: `of(reading)` gives the format that goes by it.
     """
 
     delimiter: str = ","
@@ -203,7 +190,16 @@ class Delimited(TextFormat):
                 )
             mark = said.end()
         if reading.columns:
-            _refuse_header(data[mark:HEAD_BYTES], reading.columns, self.delimiter)
+            first: list[str] = []
+            with suppress(csv.Error):  # what is wrong with the row is said where it is read
+                text = data[mark:HEAD_BYTES].lstrip(b"\r\n").decode(errors="replace")
+                first = _first_row(text, self.delimiter)
+            if tuple(first) == reading.columns:
+                raise Rejection(
+                    "read",
+                    "header",
+                    "its first row has the names that --columns gives; leave out --columns, so that it is the header (above data, write a row of names)",
+                )
             return Head(mark, reading.columns)
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
         rest = data[start : start + HEAD_BYTES]
@@ -236,70 +232,60 @@ class Delimited(TextFormat):
 
     def count(self, data: bytes) -> int:
         """Return how many records `data` has; blank lines count."""
-        return len(find_records(data, self.delimiter).ends)
+        return len(find_records(data, self.delimiter)[0])
 
-    def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
-        """Return the types of the columns of these records, of which the first has the number
-        `first`."""
-        rows = self._rows(data, np.arange(0), first, head, reading)
-        return Types.of_cells(rows.batch, reading.label)
+    def types_of(self, part: TextPart, reading: Reading) -> Types:
+        """Return the types of the columns of these records."""
+        return Types.of_cells(self._rows(part, reading, None).batch, reading.label)
 
     def parse(
-        self,
-        data: bytes,
-        first: int,
-        head: Head,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
+        self, part: TextPart, reading: Reading, schema: pa.Schema, choose: Choose | None
     ) -> Parsed:
-        """Read these records, of which the first has the number `first`, into the columns of
-        `schema`.
+        """Read these records into the columns of `schema`.
 
         A column that the file does not have is null. Raises Misfit: a cell that does not fit its
         column, or a column that `schema` does not have.
         """
-        numbers = np.arange(0)
+        numbers = None
         if choose is not None:
-            ends = find_records(data, self.delimiter).ends
-            numbers = np.arange(first, first + len(ends))
+            ends = find_records(part.data, self.delimiter)[0]
+            numbers = part.first + np.arange(len(ends))
             wanted = choose(numbers)
-            data, numbers = chosen_lines(data, ends, wanted)[0], numbers[wanted]
-        rows = self._rows(data, numbers, first, head, reading)
+            data, numbers = chosen_lines(part.data, ends, wanted)[0], numbers[wanted]
+            part = part._replace(data=data)
+        rows = self._rows(part, reading, numbers)
+        if part.most is not None:  # those from here on are another unit's
+            end = part.first + part.most
+            own = int(np.searchsorted(rows.numbers, end))
+            rejects = [reject for reject in rows.rejects if reject[0] < end]
+            rows = Parsed(rows.numbers[:own], rows.batch.slice(0, own), rejects)
         return replace(rows, batch=_typed(rows.batch, rows.numbers, schema))
 
-    def _rows(
-        self, data: bytes, numbers: Numbers, first: int, head: Head, reading: Reading
-    ) -> Parsed:
-        """Read records as strings. `numbers` has the number of each; if it is empty, they go on
-        from `first`."""
-        data, rejects = _without_bad_text(data, self.delimiter)
-        rows = _parse_rows(data, self.delimiter, head.columns, reading.null_values)
+    def _rows(self, part: TextPart, reading: Reading, numbers: Numbers | None) -> Parsed:
+        """Read records as strings. `numbers` has the number of each; without, they go on from that
+        of the part."""
+        data, rejects = _without_bad_text(part.data, self.delimiter)
+        rows = _parse_rows(data, self.delimiter, part.columns, reading)
         if _may_be_unclosed(data, rows):
             cleaned, unclosed = _without_unclosed(data, self.delimiter)
             if unclosed:
                 data, rejects = cleaned, [*rejects, *unclosed]
-                rows = _parse_rows(data, self.delimiter, head.columns, reading.null_values)
+                rows = _parse_rows(data, self.delimiter, part.columns, reading)
         keep = _rows_with_content(data, self.delimiter, rows)
-        named = "--columns names" if reading.columns else "the header has"
         blank = {index for index, _ in rejects}
-        rejects += [
-            (index, _wrong_columns(actual, head.columns, named))
-            for index, actual in rows.wrong
-            if index not in blank
-        ]
+        rejects += [reject for reject in rows.rejects if reject[0] not in blank]
         if (headers := _are_headers(rows.batch)) is not None:
-            rejects += [(index, _REPEATED) for index in rows.indices[headers].tolist()]
+            rejects += [(index, _REPEATED) for index in rows.numbers[headers].tolist()]
             keep = ~headers if keep is None else keep & ~headers
-        places = rows.indices[keep] if keep is not None else rows.indices
-        batch = rows.batch.filter(pa.array(keep)) if keep is not None else rows.batch
-        if not len(numbers):
-            return Parsed(
-                places + first, batch, sorted((first + index, why) for index, why in rejects)
-            )
-        return Parsed(
-            numbers[places], batch, sorted((int(numbers[index]), why) for index, why in rejects)
-        )
+        places, batch = rows.numbers, rows.batch
+        if keep is not None:
+            places, batch = places[keep], batch.filter(pa.array(keep))
+        if numbers is None:
+            rejects = [(part.first + index, why) for index, why in rejects]
+        else:
+            rejects = [(int(numbers[index]), why) for index, why in rejects]
+        rejects.sort(key=itemgetter(0))
+        return Parsed(part.first + places if numbers is None else numbers[places], batch, rejects)
 
 
 def tab_delimited() -> Delimited:
@@ -307,24 +293,8 @@ def tab_delimited() -> Delimited:
     return Delimited("\t")
 
 
-def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> None:
-    """Raise Rejection if the first row has the names that were given for the columns: it is a
-    header, and no record."""
-    try:
-        rows = csv.reader(
-            io.StringIO(data.lstrip(b"\r\n").decode(errors="replace"), newline=""),
-            delimiter=delimiter,
-        )
-        first = next(rows, [])
-    except csv.Error:  # what is wrong with the row is said where it is read
-        return
-    if tuple(first) == columns:
-        message = "its first row has the names that --columns gives; leave out --columns, so that it is the header"
-        raise Rejection(
-            "read",
-            "header",
-            f"{message} (above data, write a row of names)",
-        )
+def _first_row(text: str, delimiter: str) -> list[str]:
+    return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
 
 
 RECODE = "give --encoding, or recode the file"
@@ -333,7 +303,7 @@ RECODE = "give --encoding, or recode the file"
 def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     """Return the names of the columns in a header. Raises Rejection."""
     try:
-        names = next(csv.reader(io.StringIO(line.decode(), newline=""), delimiter=delimiter), [])
+        names = _first_row(line.decode(), delimiter)
     except UnicodeDecodeError as error:
         raise Rejection(
             "read", "not-utf8", f"the header is not UTF-8 at byte {error.start}; {RECODE}"
@@ -344,20 +314,13 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
         ) from None
     if len(names) > 1 and not names[0]:
         names[0] = UNNAMED
-    nameless = next((place for place, name in enumerate(names, 1) if not name), None)
-    if nameless is not None:
+    if "" in names:
         raise Rejection(
             "read",
             "nameless-column",
-            f"column {nameless} has no name in the header; write one there",
+            f"column {names.index('') + 1} has no name in the header; write one there",
         )
-    twice = first_repeated(names)
-    if twice is not None:
-        raise Rejection(
-            "read",
-            "repeated-column",
-            f"two columns have the name {printable(twice)}; rename one",
-        )
+    check_names(names)
     return tuple(names)
 
 
@@ -370,7 +333,7 @@ def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
     if data.isascii() or is_utf8(data):
         return data, []
     parts, rejects, start = [], [], 0
-    for index, end in enumerate(find_records(data, delimiter).ends.tolist()):
+    for index, end in enumerate(find_records(data, delimiter)[0].tolist()):
         record = data[start:end]
         try:
             record.decode()
@@ -394,14 +357,13 @@ def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
 def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
     """Return the data with a blank line in place of the one whose quote is never closed, and that
     record by its index."""
-    records = find_records(data, delimiter)
-    if records.opened < 0:
+    ends, opened = find_records(data, delimiter)
+    if opened < 0:
         return data, []
-    index = int(np.searchsorted(records.ends, records.opened, side="right"))
-    start = int(records.ends[index - 1]) if index else 0
-    return data[:start] + b"\n" + data[int(records.ends[index]) :], [
-        (index, unclosed(records.opened - start))
-    ]
+    index = int(np.searchsorted(ends, opened, side="right"))
+    start = int(ends[index - 1]) if index else 0
+    rejects = [(index, unclosed(opened - start))]
+    return data[:start] + b"\n" + data[int(ends[index]) :], rejects
 
 
 def unclosed(place: int) -> Rejection:
@@ -443,72 +405,51 @@ def _wrong_columns(actual: int, names: Sequence[str], named: str) -> Rejection:
     return Rejection("decode", "wrong-columns", message)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows as strings, with the index of each among all records; `wrong` are records with too few
-    or many columns.
-
-    Of these, the index and how many columns there are.
-    """
-
-    batch: pa.RecordBatch
-    indices: Numbers
-    wrong: list[tuple[int, int]]
-
-
-def _parse_rows(data: bytes, delimiter: str, columns: Sequence[str], nulls: Sequence[str]) -> _Rows:
-    """Read the rows of valid UTF-8, cells that are one of `nulls` as null. A blank line is a row of
-    empty cells."""
+def _parse_rows(data: bytes, delimiter: str, columns: Sequence[str], reading: Reading) -> Parsed:
+    """Read the rows of valid UTF-8 as strings, by their index among all records. A blank line is a
+    row of empty cells."""
     from pyarrow import csv as arrow_csv  # 20 ms to import
 
-    wrong: list[tuple[int, int]] = []
+    wrong: _Rejects = []
+    named = "--columns names" if reading.columns else "the header has"
 
     def skip(row: Any) -> str:
-        wrong.append((row.number - 1, row.actual_columns))
+        wrong.append((row.number - 1, _wrong_columns(row.actual_columns, columns, named)))
         return "skip"
 
     schema = pa.schema([(name, pa.string()) for name in columns])
-    if not data:
-        return _Rows(pa.RecordBatch.from_pylist([], schema), np.arange(0), [])
+    batch, rows = pa.RecordBatch.from_pylist([], schema), 0
     # pyarrow would take it away, but the file's own mark is not in records
     marked = data.startswith(codecs.BOM_UTF8)
-    table = arrow_csv.read_csv(
-        pa.BufferReader(b"\n" + data if marked else data),
-        # Without threads, or rows have no number. All data is one block.
-        read_options=arrow_csv.ReadOptions(
-            use_threads=False, column_names=columns, block_size=len(data) + 2
-        ),
-        parse_options=arrow_csv.ParseOptions(
-            delimiter=delimiter,
-            newlines_in_values=True,
-            ignore_empty_lines=False,
-            invalid_row_handler=skip,
-        ),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types=schema,
-            null_values=list(nulls),
-            strings_can_be_null=bool(nulls),
-            check_utf8=False,
-        ),
-    )
-    batch = (
-        table.combine_chunks().to_batches()[0]
-        if len(table)
-        else pa.RecordBatch.from_pylist([], schema)
-    )
-    indices = np.arange(len(table) + len(wrong))
-    if wrong:
-        kept = np.ones(len(indices), bool)
-        kept[[index for index, _ in wrong]] = False
-        indices = indices[kept]
-    if marked:
-        return _Rows(
-            batch.slice(1), indices[1:] - 1, [(index - 1, actual) for index, actual in wrong]
+    if data:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(b"\n" + data if marked else data),
+            # Without threads, or rows have no number. All data is one block.
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, column_names=columns, block_size=len(data) + 2
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=delimiter,
+                newlines_in_values=True,
+                ignore_empty_lines=False,
+                invalid_row_handler=skip,
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=schema,
+                null_values=list(reading.null_values),
+                strings_can_be_null=bool(reading.null_values),
+                check_utf8=False,
+            ),
         )
-    return _Rows(batch, indices, wrong)
+        rows = len(table) + len(wrong)
+        batch = table.combine_chunks().to_batches()[0] if len(table) else batch
+    indices = np.delete(np.arange(rows), [index for index, _ in wrong])
+    if not marked:
+        return Parsed(indices, batch, wrong)
+    return Parsed(indices[1:] - 1, batch.slice(1), [(index - 1, why) for index, why in wrong])
 
 
-def _may_be_unclosed(data: bytes, rows: _Rows) -> bool:
+def _may_be_unclosed(data: bytes, rows: Parsed) -> bool:
     """Return whether the last row may have a quote that is never closed: pyarrow takes it as closed
     at the end.
 
@@ -518,12 +459,12 @@ def _may_be_unclosed(data: bytes, rows: _Rows) -> bool:
         return False
     if not data.endswith((b"\n", b"\r")) or not len(rows.batch):
         return True
-    if rows.wrong and rows.wrong[-1][0] > rows.indices[-1]:
+    if rows.rejects and rows.rejects[-1][0] > rows.numbers[-1]:
         return True
     return (rows.batch.columns[-1][-1].as_py() or "").endswith(("\n", "\r"))
 
 
-def _rows_with_content(data: bytes, delimiter: str, rows: _Rows) -> npt.NDArray[np.bool_] | None:
+def _rows_with_content(data: bytes, delimiter: str, rows: Parsed) -> npt.NDArray[np.bool_] | None:
     """Return which rows are no blank lines, None for all. Rows of nothing but empty cells are
     compared with the data."""
     empty = np.ones(len(rows.batch), bool)
@@ -533,8 +474,7 @@ def _rows_with_content(data: bytes, delimiter: str, rows: _Rows) -> npt.NDArray[
             empty &= np.asarray(column.is_valid())
         if not empty.any():
             return None
-    ends = find_records(data, delimiter).ends
-    starts = np.append(0, ends[:-1])[rows.indices]
+    starts = np.append(0, find_records(data, delimiter)[0][:-1])[rows.numbers]
     first = np.frombuffer(data, np.uint8)[np.minimum(starts, len(data) - 1)]
     blank = empty & ((first == NEWLINE) | (first == _RETURN))
     return ~blank if blank.any() else None
@@ -624,6 +564,3 @@ def _first_that_fails(values: pa.Array, type_: pa.DataType) -> int | None:
         except pa.ArrowNotImplementedError:
             return None
     return start
-
-
-# --- files that can be sought ---

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats.base import BOMS, DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
+from shardctl.sources.values import is_utf8
 from shardctl.system.packages import to_install
 from shardctl.system.text import did_you_mean, printable
 
@@ -158,14 +159,9 @@ def undecoded(encoding: str, position: int | None, where: str = "") -> Rejection
     )
 
 
-class _Found(threading.local):
-    """Where the decoder of this thread found bytes that it could not decode, in the bytes that it
-    was working on."""
-
-    starts: list[int]
-
-
-_FOUND = _Found()
+_FOUND = threading.local()
+"""Where the decoder of this thread found bytes that it could not decode (`starts`), in the bytes
+that it was working on."""
 
 
 def _mark(error: UnicodeError) -> tuple[str, int]:
@@ -230,7 +226,7 @@ def detect(data: bytes, whole: bool = True) -> str:
     found = marked_encoding(data)
     if found:
         return found
-    if _is_utf8(data, final=whole):
+    if is_utf8(data, whole):
         return "utf-8"
     if not whole:
         data = data[: data.rfind(b"\n") + 1] or data  # half a character at the end fits no encoding
@@ -250,14 +246,6 @@ def marked_encoding(data: bytes) -> str | None:
     there are none of these."""
     marked = next((own for mark, own in BOMS if data.startswith(mark)), None)
     return marked or _by_zeros(data) or unmarked_wide(data) or _by_escapes(data)
-
-
-def _is_utf8(data: bytes, final: bool) -> bool:
-    try:
-        codecs.utf_8_decode(data, "strict", final)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _by_escapes(data: bytes) -> str | None:
@@ -288,7 +276,7 @@ def doubtful_lines(data: bytes) -> bytes:
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):
-        if not line.isascii() and (lines or not _is_utf8(line, final=True)):
+        if not line.isascii() and (lines or not is_utf8(line)):
             lines.append(_up_to(line, SAMPLE_BYTES))
             size += len(lines[-1])
             if size >= SAMPLE_BYTES:

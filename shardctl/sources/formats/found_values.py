@@ -6,10 +6,9 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
     CHOSEN,
     RECORD_BYTES,
+    Digest,
     Misfit,
     Parsed,
     Reading,
@@ -31,7 +31,7 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.formats.content import Content
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import without_nulls
 from shardctl.sources.values import Feature
 from shardctl.system.text import format_bytes, printable
 
@@ -106,11 +106,16 @@ def _column(
     string for null. Raises Misfit."""
     values = [record.get(f.name) for _, record in records]
     kinds = set(map(type, values))
+    own = [value.value if type(value) is JsonForm else value for value in values]
     if is_json(f):
-        own = (value.value if type(value) is JsonForm else value for value in values)
         return json_texts(own, _plain_or_text)
     if JsonForm in kinds:
-        return _from_json(values, f)
+        try:
+            return from_json(own, f.type)
+        except (ValueError, TypeError) as error:
+            raise Misfit(
+                f"the field {printable(f.name)} is not as shardctl.json describes it ({error})"
+            ) from None
     is_plain = kinds <= {_PLAIN.get(f.type), type(None)}
     faults = (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
 
@@ -131,17 +136,6 @@ def _column(
                 )
                 raise Misfit(f"record {number}: the field {printable(f.name)} {reason}") from None
         raise
-
-
-def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
-    try:
-        return from_json(
-            [value.value if type(value) is JsonForm else value for value in values], f.type
-        )
-    except (ValueError, TypeError) as error:
-        raise Misfit(
-            f"the field {printable(f.name)} is not as shardctl.json describes it ({error})"
-        ) from None
 
 
 def fitted_value(value: Any, type_: pa.DataType) -> Any:
@@ -172,10 +166,13 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
         parts = {f.name: fitted_value(value.get(f.name), f.type) for f in type_}
         return parts if type_.num_fields else "{}"
     if kind is str and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
-        return _from_text(value, type_)
-    if not _is_of(value, type_):
-        raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
-    return float(value) if pa.types.is_floating(type_) else value
+        # a date, a time, a decimal: no types of JSON, but a given schema may name them
+        if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or type_ == pa.bool_()):
+            with suppress(pa.ArrowException):
+                return pa.scalar(value).cast(type_)
+    elif _is_of(value, type_):
+        return float(value) if pa.types.is_floating(type_) else value
+    raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
 
 
 def _is_of(value: Any, type_: pa.DataType) -> bool:
@@ -187,18 +184,6 @@ def _is_of(value: Any, type_: pa.DataType) -> bool:
         limits = np.iinfo(str(type_)) if pa.types.is_integer(type_) else None
         return limits is not None and int(limits.min) <= value <= int(limits.max)
     return isinstance(value, float) and bool(pa.types.is_floating(type_))
-
-
-def _from_text(value: str, type_: pa.DataType) -> Any:
-    """Return a string as a date, a time, a decimal or bytes, which no types of JSON are but a given
-    schema may name."""
-    numeric = pa.types.is_integer(type_) or pa.types.is_floating(type_)
-    try:
-        if not numeric and not pa.types.is_boolean(type_):
-            return pa.scalar(value).cast(type_)
-    except pa.ArrowException:
-        pass
-    raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
 
 
 def _shown(value: Any) -> str:
@@ -284,6 +269,22 @@ def _nested(value: Any) -> Any:
     return list(value) if value.ndim == 2 else [_nested(part) for part in value]
 
 
+Entry = tuple[int, Callable[[], Record]]
+"""The size of a record, and what gives its fields or raises Rejection."""
+
+
+class Entries(NamedTuple):
+    """The records of an open file that a package gives one by one.
+
+    `edges` are the numbers of records, from 0, at which units begin, and how many there are.
+    `records` yields those from a number on, counted from 1, and gives what they are made of to a
+    digest. Raises Rejection, also where there are no more.
+    """
+
+    edges: Sequence[int]
+    records: Callable[[int, Digest | None], Iterator[Entry]]
+
+
 class Frame(NamedTuple):
     """Where a record begins and ends in the content of its file, and why it is rejected, if it is.
 
@@ -330,6 +331,11 @@ class Container(ABC):
         read."""
         return 0
 
+    def broken(self, offset: int, end: int, error: str, message: str) -> Frame:
+        """Return what is left of a file that cannot be read from a place on."""
+        fault = self.content.fault or Rejection("read", error, message)
+        return Frame(offset, end, fault, last=True)
+
     @abstractmethod
     def frame(self, offset: int) -> Frame | None:
         """Return the record that begins at `offset`, None at the end of the file."""
@@ -338,30 +344,6 @@ class Container(ABC):
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of the record that `frame` gave last, all its bytes given. Raises
         Rejection."""
-
-
-def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
-    """Return the types of the fields of records: those that are declared, and of others those of
-    their values.
-
-    Records are looked at part by part, as far as they can be read. Strings of the field of labels
-    name classes.
-    """
-    label = reading.label
-    looked = {
-        *reading.looked,
-        *(f.name for f in declared.types if f.name == label and pa.types.is_string(f.type)),
-    }
-    found = [Types.of_schema(declared.types, label, looked).with_classes(declared.classes)]
-    known = {f.name for f in declared.types} - looked
-    with suppress(Rejection):
-        for records in parts:
-            others = [
-                {name: value for name, value in record.items() if name not in known}
-                for record in records
-            ]
-            found.append(Types.of_values(others, label))
-    return reduce(Types.join, found if len(declared.types) else found[1:] or found)
 
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:

@@ -4,11 +4,13 @@ TFRecord, MDS, RecordIO."""
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,62 +28,65 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     Unit,
+    keep_open,
     plain_fault,
+    take_kept,
 )
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, version_of
 from shardctl.sources.formats.content import open_content
 from shardctl.sources.formats.export_reader import ExportDecoder
 from shardctl.sources.formats.found_values import (
     NOTHING_DECLARED,
     Container,
     Declared,
+    Entries,
+    Entry,
     Frame,
     Record,
     parsed_records,
     too_large,
-    types_beside,
 )
-from shardctl.sources.formats.sequential import KeptOpen, with_count
+from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
 
 
-class Framed(Format):
-    """Reads the records of a container. A plain file is cut between any of them; a compressed one
-    is read in one go."""
+class RecordFile(Format):
+    """A file of records that are taken from it one after the other."""
 
-    def __init__(
-        self, form: type[Container], has_features: bool = False, unit_bytes: int = UNIT_BYTES
-    ) -> None:
-        self._form, self._has_features, self._unit_bytes = form, has_features, unit_bytes
+    def __init__(self, has_features: bool) -> None:
+        self._has_features = has_features
 
-    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return the units, [offset, size, records, (stage, error, message) of the reject or None];
-        folders named as splits."""
-        with closing(_Opened(self._form, self._has_features, path, reading)) as opened:
-            cuts = _Cuts(size, self._unit_bytes, opened.is_compressed)
-            for frame in opened.frames():
-                cuts.add(frame)
-            opened.pass_rest()
-            return {
-                "cuts": cuts.finish(opened.container.content.fault),
-                "folders": sorted(cuts.folders),
-            }
-
-    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the units."""
-        return super().join([scan["cuts"] for scan in scans], size)
+    @abstractmethod
+    def entries(
+        self, path: str, unit: Unit, reading: Reading, digest: Digest | None
+    ) -> AbstractContextManager[tuple[Iterator[Entry], Decoder | None, Declared]]:
+        """Open a file for the block: the records of a unit, what makes those of a dataset of them,
+        and what is known of their fields. They raise Rejection, also where there are fewer."""
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records, found part by part, as far as they
-        can be read."""
-        with closing(_Opened(self._form, self._has_features, path, reading)) as opened:
-            declared = opened.declared
-        parts = self._parts(path, unit, reading, None, None)
-        return types_beside(
-            declared, reading, ([record for _, record in part.records] for part in parts)
-        )
+        """Return the types of the fields of a unit's records: those that are declared, and of others
+        those of their values, found part by part, as far as they can be read.
+
+        Strings of the field of labels name classes.
+        """
+        with self.entries(path, unit, reading, None) as (entries, decoder, declared):
+            label, types = reading.label, declared.types
+            looked = {
+                *reading.looked,
+                *(f.name for f in types if f.name == label and pa.types.is_string(f.type)),
+            }
+            found = [Types.of_schema(types, label, looked).with_classes(declared.classes)]
+            known = {f.name for f in types} - looked
+            with suppress(Rejection):
+                for records, _ in _parts(entries, decoder, unit, None):
+                    others = [
+                        {name: value for name, value in record.items() if name not in known}
+                        for _, record in records
+                    ]
+                    found.append(Types.of_values(others, label))
+            return reduce(Types.join, found if len(types) else found[1:] or found)
 
     def read(
         self,
@@ -93,185 +98,153 @@ class Framed(Format):
         digest: Digest,
     ) -> Iterator[Parsed]:
         """Yield the records of a unit. The digest is of all their bytes."""
-        for part in self._parts(path, unit, reading, choose, digest):
-            yield parsed_records(part.records, part.rejects, schema)
+        with self.entries(path, unit, reading, digest) as (entries, decoder, _):
+            for records, rejects in _parts(entries, decoder, unit, choose):
+                yield parsed_records(records, rejects, schema)
 
-    def _parts(
-        self, path: str, unit: Unit, reading: Reading, choose: Choose | None, digest: Digest | None
-    ) -> Iterator[_Part]:
-        """Yield the records of a unit, some at a time."""
-        kept = _KEPT.take(_key(self._form, path, reading), unit)
-        opened = kept or _Opened(self._form, self._has_features, path, reading, unit.offset)
+
+def _parts(
+    entries: Iterator[Entry], decoder: Decoder | None, unit: Unit, choose: Choose | None
+) -> Iterator[tuple[list[tuple[int, Record]], list[tuple[int, Rejection]]]]:
+    """Yield the records of a unit, some at a time, each with its number, and those that are
+    rejected."""
+    numbers = np.arange(unit.first, unit.first + unit.records)
+    wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
+    records, rejects, size, passed = [], [], 0, 0
+    stated = zip(numbers.tolist(), wanted.tolist(), entries, strict=False)
+    try:
+        for number, is_wanted, (length, fields) in stated:
+            if is_wanted:
+                try:
+                    record = fields()
+                    records.append((number, decoder.decoded(record) if decoder else record))
+                except Rejection as rejection:
+                    rejects.append((number, rejection))
+            size, passed = size + length, passed + 1
+            if size >= BATCH_BYTES or passed >= BATCH_ROWS:
+                yield records, rejects
+                records, rejects, size, passed = [], [], 0, 0
+    except Rejection:  # there are no more
+        yield records, rejects
+        raise
+    yield records, rejects
+
+
+class Framed(RecordFile):
+    """Reads the records of a container. A plain file is cut between any of them; a compressed one
+    is read in one go."""
+
+    def __init__(
+        self, form: type[Container], has_features: bool = False, unit_bytes: int = UNIT_BYTES
+    ) -> None:
+        super().__init__(has_features)
+        self._form, self._unit_bytes = form, unit_bytes
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return the units, [offset, size, records, (stage, error, message) of the reject or None];
+        folders named as splits."""
+        decoder = _decoder_beside(path, self._has_features)
+        with closing(_Opened(self._form, decoder, path, reading)) as opened:
+            cuts, folders = _cut(opened, size, self._unit_bytes)
+        return {"cuts": cuts, "folders": sorted(folders)}
+
+    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
+        """Return the units."""
+        return super().join([scan["cuts"] for scan in scans], size)
+
+    @contextmanager
+    def entries(
+        self, path: str, unit: Unit, reading: Reading, digest: Digest | None
+    ) -> Iterator[tuple[Iterator[Entry], Decoder | None, Declared]]:
+        """Open a file for the block, where the last unit of a compressed one ended."""
+        decoder = _decoder_beside(path, self._has_features)
+        key = (self._form.__name__, path, *version_of(path), reading, reading.only)
+        opened = take_kept(key, unit.skip) or _Opened(
+            self._form, decoder, path, reading, key, unit.offset
+        )
         try:
-            opened.pass_records(unit.skip)
-            first, left = unit.first, unit.records
-            while left:
-                part = opened.take(first, left, choose, digest)
-                if not part.passed:
-                    raise opened.container.content.fault or changed()
-                first, left = first + part.passed, left - part.passed
-                yield part
+            declared = (decoder or opened.container).declared
+            yield opened.entries(unit.skip, digest), decoder, declared
         except BaseException:
             opened.close()
             raise
         if opened.is_compressed:
-            _KEPT.keep(opened)
+            keep_open(opened)
         else:
             opened.close()
 
 
-class Entries(Protocol):
-    """The records of an open file that a package gives one by one; `count` is how many there
-    are."""
+class OneByOne(RecordFile):
+    """Reads the records of a file that a package gives one by one. What it costs to read one is not
+    known, and taken for the same."""
 
-    count: int
-
-    def edges(self, size: int) -> list[int]:
-        """Return at which records the units of a file of `size` bytes begin, from 0, and the
-        end."""
-
-    def records(
-        self, first: int, digest: Digest | None
-    ) -> Iterator[tuple[int, Callable[[], Record]]]:
-        """Yield the size of each record from number `first` on, counted from 1, and what gives its
-        fields, or raises Rejection. Raises Rejection."""
-        ...
-
-
-Opener = Callable[[str], AbstractContextManager[Entries]]
-"""Opens a file of such a format for a block. Raises OSError, Rejection."""
-
-
-class OneByOne(Format):
-    """Reads the records of such a format. What it costs to read one is not known, and taken for the
-    same."""
-
-    def __init__(self, opened: Opener, has_features: bool) -> None:
-        self._opened, self._has_features = opened, has_features
+    def __init__(
+        self, opened: Callable[[str], AbstractContextManager[Entries]], has_features: bool
+    ) -> None:
+        super().__init__(has_features)
+        self._opened = opened
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
-        with self._opened(path) as entries:
-            edges, count = entries.edges(size) if entries.count else [], entries.count
-        places = [edge * size // count for edge in edges]
+        with self._opened(path) as (edges, _):
+            pass
+        places = [edge * size // max(1, edges[-1]) for edge in edges]
         return [
             [start, end - start, after - first]
             for (start, end), (first, after) in zip(pairwise(places), pairwise(edges), strict=True)
         ]
 
-    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records, part by part."""
+    @contextmanager
+    def entries(
+        self, path: str, unit: Unit, reading: Reading, digest: Digest | None
+    ) -> Iterator[tuple[Iterator[Entry], Decoder | None, Declared]]:
+        """Open a file for the block. The digest is of what the package gives."""
         decoder = _decoder_beside(path, self._has_features)
-        parts = self._parts(path, unit, None, None)
-        records = ([record for _, record in part.records] for part in parts)
-        return types_beside(decoder.declared if decoder else NOTHING_DECLARED, reading, records)
-
-    def read(
-        self,
-        path: str,
-        unit: Unit,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
-        digest: Digest,
-    ) -> Iterator[Parsed]:
-        """Yield the records of a unit. The digest is of what the package gives."""
-        for part in self._parts(path, unit, choose, digest):
-            yield parsed_records(part.records, part.rejects, schema)
-
-    def _parts(
-        self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None
-    ) -> Iterator[_Part]:
-        """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be
-        read."""
-        decoder = _decoder_beside(path, self._has_features)
-        with self._opened(path) as entries:
-            end = min(unit.first - 1 + unit.records, entries.count)
-            if end < unit.first <= unit.first - 1 + unit.records:
-                raise changed()
-            numbers = np.arange(unit.first, end + 1)
-            wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
-            part, size = _Part([], [], 0), 0
-            entry = entries.records(unit.first, digest)
-            for number, is_wanted, (length, fields) in zip(
-                numbers.tolist(), wanted.tolist(), entry, strict=False
-            ):
-                size += length
-                if is_wanted:
-                    try:
-                        if length > RECORD_BYTES:
-                            raise too_large(length)
-                        record = fields()
-                        part.records.append(
-                            (number, decoder.decoded(record) if decoder else record)
-                        )
-                    except Rejection as rejection:
-                        part.rejects.append((number, rejection))
-                if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
-                    yield part
-                    part, size = _Part([], [], 0), 0
-            yield part
+        with self._opened(path) as (_, records):
+            declared = decoder.declared if decoder else NOTHING_DECLARED
+            found = (
+                (size, partial(_refused, too_large(size)) if size > RECORD_BYTES else fields)
+                for size, fields in records(unit.first, digest)
+            )
+            yield found, decoder, declared
 
 
-class _Cuts:
-    """The units of a file, as they are found."""
+def _cut(opened: _Opened, size: int, unit_bytes: int) -> tuple[list[list[Any]], set[str]]:
+    """Return the units of a file, and the folders of its records that are named as splits. Raises
+    Rejection if no record can be read.
 
-    def __init__(self, size: int, unit_bytes: int, is_compressed: bool) -> None:
-        self._size, self._unit_bytes, self._is_compressed = size, unit_bytes, is_compressed
-        self._cuts: list[list[Any]] = []
-        self._start = self._end = self._records = 0
-        self._kept = 0  # records before what cannot be read
-        self.folders: set[str] = set()
-
-    def add(self, frame: Frame) -> None:
-        """Add a record. In a compressed file those that are rejected are found again when it is
-        read."""
-        self._kept += not frame.last
-        self.folders.update(split_parts(frame.folder))
-        alone = frame.last or (frame.fault is not None and not self._is_compressed)
-        if alone or (self._end - self._start >= self._unit_bytes and not self._is_compressed):
-            self._finish_unit()
-        if alone:
-            self._cuts.append([frame.offset, frame.end - frame.offset, 1, plain_fault(frame.fault)])
-            return
-        if not self._records:
-            self._start = frame.offset
-        self._records += 1
-        self._end = frame.end
-
-    def _finish_unit(self) -> None:
-        if self._records:
-            start, end = (0, self._size) if self._is_compressed else (self._start, self._end)
-            self._cuts.append([start, end - start, self._records, None])
-        self._start = self._end = self._records = 0
-
-    def finish(self, fault: Rejection | None) -> list[list[Any]]:
-        """Return the units. Raises Rejection if there is none because of the fault."""
-        self._finish_unit()
-        if fault is None:
-            return self._cuts
-        counted = with_count(fault, self._kept) if fault.error == "truncated" else fault
-        if not self._cuts:
+    In a compressed file those that are rejected are found again when it is read.
+    """
+    cuts, folders, kept, is_whole = list[list[Any]](), set[str](), 0, opened.is_compressed
+    while (frame := opened.next_frame()) is not None:
+        kept += not frame.last  # records before what cannot be read
+        folders.update(split_parts(frame.folder))
+        length, fault = frame.end - frame.offset, plain_fault(frame.fault)
+        if frame.last or (fault and not is_whole):
+            cuts.append([frame.offset, length, 1, fault])
+            if frame.last:
+                break
+        elif cuts and not cuts[-1][3] and (is_whole or cuts[-1][1] < unit_bytes):
+            cuts[-1][1] = size if is_whole else frame.end - cuts[-1][0]
+            cuts[-1][2] += 1
+        else:
+            cuts.append([0, size, 1, None] if is_whole else [frame.offset, length, 1, None])
+    content = opened.container.content
+    if is_whole:  # to its end, where the checksum is of what was read
+        content.release(sys.maxsize)
+    if (why := content.fault) is not None:
+        counted = with_count(why, kept) if why.error == "truncated" else why
+        if not cuts:
             raise counted
-        if self._cuts[-1][3] is None:
-            return [*self._cuts, [self._size, 0, 1, plain_fault(counted)]]
-        if self._cuts[-1][3] == plain_fault(fault):
-            self._cuts[-1][3] = plain_fault(counted)
-        return self._cuts
+        if cuts[-1][3] is None:
+            cuts.append([size, 0, 1, plain_fault(counted)])
+        elif cuts[-1][3] == plain_fault(why):
+            cuts[-1][3] = plain_fault(counted)
+    return cuts, folders
 
 
-class Decoder(Protocol):
-    """What a file beside one says of its records: shardctl.json of an export, features.json of
-    TFDS."""
-
-    @property
-    def declared(self) -> Declared:
-        """The types of the fields, and the names of classes."""
-        ...
-
-    def decoded(self, record: Record) -> Record:
-        """Return the fields that a record stands for. Raises Rejection."""
-        ...
+Decoder = ExportDecoder | Features
+"""What a file beside one says of its records: shardctl.json of an export, features.json of TFDS."""
 
 
 def _decoder_beside(path: str, has_features: bool) -> Decoder | None:
@@ -281,34 +254,23 @@ def _decoder_beside(path: str, has_features: bool) -> Decoder | None:
     return Features.beside(Path(path).with_name(FEATURES)) if has_features else None
 
 
-class _Part(NamedTuple):
-    """Records that were read, each with its number, those that were rejected, and how many were
-    passed in all."""
-
-    records: list[tuple[int, Record]]
-    rejects: list[tuple[int, Rejection]]
-    passed: int
-
-
 class _Opened:
     """An open file, and where the next record of it begins; `passed` records are before that."""
 
     def __init__(
         self,
         form: type[Container],
-        has_features: bool,
+        decoder: Decoder | None,
         path: str,
         reading: Reading,
+        key: tuple[Any, ...] = (),
         start: int = 0,
     ) -> None:
-        self.key = _key(form, path, reading)
+        self.key, self.passed, self._ended = key, 0, False
         content = open_content(path, form.is_plain)
-        self.is_compressed = content.compression is not None
-        self.passed = 0
-        self._ended = False
+        self.is_compressed, self.close = content.compression is not None, content.close
         try:
-            self._decoder = _decoder_beside(path, has_features)
-            all_fields = isinstance(self._decoder, ExportDecoder)
+            all_fields = isinstance(decoder, ExportDecoder)
             self.container = form(content, path, Reading() if all_fields else reading)
             begin = self.container.begin()
         except BaseException:
@@ -316,90 +278,39 @@ class _Opened:
             raise
         self.offset = begin if self.is_compressed else max(begin, start)
 
-    @property
-    def declared(self) -> Declared:
-        """What the file itself, or one beside it, says of the fields of its records."""
-        return (self._decoder or self.container).declared
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield the records from here on."""
-        while (frame := self.next_frame()) is not None:
-            yield frame
-            if frame.last:
-                return
-
-    def pass_rest(self) -> None:
-        """Read a compressed file to its end, where the checksum is of what was read. Raises
-        Rejection if it is damaged."""
-        if self.is_compressed:
-            self.container.content.release(sys.maxsize)
-
     def next_frame(self) -> Frame | None:
-        """Return the next record, and pass it."""
-        frame = self._frame()
-        if frame is not None:
-            self.offset = frame.end
-            self.passed += 1
-        return frame
-
-    def _frame(self) -> Frame | None:
-        """Return the record at the present place. The end is not looked for twice: a compressed
-        file has released it."""
+        """Return the next record, and pass it. The end is not looked for twice: a compressed file
+        has released it."""
         if self._ended:
             return None
         self.container.content.release(self.offset)
         frame = self.container.frame(self.offset)
-        self._ended = frame is None
-        return frame
-
-    def pass_records(self, until: int) -> None:
-        """Pass over records until so many have been passed. Raises Rejection if there are fewer."""
-        while self.passed < until:
-            if self.next_frame() is None:
-                raise self.container.content.fault or changed()
-
-    def take(self, first: int, most: int, choose: Choose | None, digest: Digest | None) -> _Part:
-        """Read the next records, of which the first has the number `first`: about BATCH_BYTES of
-        them, `most` at most."""
-        records: list[tuple[int, Record]] = []
-        rejects: list[tuple[int, Rejection]] = []
-        most = min(most, BATCH_ROWS)
-        wanted = None if choose is None else choose(np.arange(first, first + most))
-        passed = size = 0
-        while passed < most and size < BATCH_BYTES:
-            frame = self._frame()
-            if frame is None:
-                break
-            number, is_wanted = first + passed, wanted is None or bool(wanted[passed])
-            if frame.fault is not None:
-                rejects += [(number, frame.fault)] if is_wanted else []
-            elif is_wanted or digest is not None:
-                data = self.container.content.at(frame.offset, frame.end - frame.offset)
-                if len(data) < frame.end - frame.offset:
-                    raise self.container.content.fault or changed()
-                size += len(data)
-                if digest is not None:
-                    digest.update(data)
-                if is_wanted:
-                    try:
-                        record = self.container.fields(frame, data)
-                        decoder = self._decoder
-                        records.append((number, decoder.decoded(record) if decoder else record))
-                    except Rejection as rejection:
-                        rejects.append((number, rejection))
+        if frame is None:
+            self._ended = True
+        else:
             self.offset = frame.end
             self.passed += 1
-            passed += 1
-        return _Part(records, rejects, passed)
+        return frame
 
-    def close(self) -> None:
-        """Close the file."""
-        self.container.content.close()
+    def entries(self, skip: int, digest: Digest | None) -> Iterator[Entry]:
+        """Yield the records behind the first `skip` ones. Raises Rejection where there are no
+        more."""
+        content = self.container.content
+        while (frame := self.next_frame()) is not None:
+            if self.passed <= skip:
+                continue
+            size = 0 if frame.fault else frame.end - frame.offset
+            data = content.at(frame.offset, size) if size else b""
+            if len(data) < size:
+                break
+            if digest is not None:
+                digest.update(data)
+            if frame.fault is not None:
+                yield 0, partial(_refused, frame.fault)
+            else:
+                yield size, partial(self.container.fields, frame, data)
+        raise content.fault or changed()
 
 
-_KEPT: KeptOpen[_Opened] = KeptOpen()
-"""The compressed file that was read last."""
-
-
-def _key(form: type[Container], path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
-    return form.__name__, path, version_of(path), reading
+def _refused(fault: Rejection) -> Record:
+    raise fault

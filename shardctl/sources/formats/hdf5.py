@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
+from shardctl.format.arrays import leaf_of
 from shardctl.sources.formats.base import Digest, Unit, check_magic
 from shardctl.sources.formats.columns import HUGGING_FACE
 from shardctl.sources.formats.numbered import (
@@ -29,6 +30,7 @@ from shardctl.sources.formats.numbered import (
     column,
     column_type,
     cuts_of,
+    nested,
     row_bytes,
     runs_of,
 )
@@ -149,19 +151,10 @@ class DataSets(Rows):
 
     def _column(self, name: str, first: int, count: int) -> pa.Array:
         found, values = self._sets[name], self._values(name, first, count)
-        if values.dtype.kind == "O":
-            return _nested(
-                pa.array([_text(value) for value in values.reshape(-1)], pa.binary()).view(
-                    pa.string()
-                ),
-                values.shape,
-            )
-        if h5py.check_string_dtype(found.dtype) is not None and _is_text(
-            self.schema.field(name).type
-        ):
-            return _nested(
-                pa.array(values.reshape(-1).tolist(), pa.binary()).view(pa.string()), values.shape
-            )
+        is_text = h5py.check_string_dtype(found.dtype) is not None
+        if is_text and pa.types.is_string(leaf_of(self.schema.field(name).type)[0]):
+            texts = list(map(_text, values.reshape(-1).tolist()))
+            return nested(pa.array(texts, pa.binary()).view(pa.string()), values.shape)
         return column(values)
 
     def _values(self, name: str, first: int, count: int) -> Array:
@@ -212,18 +205,6 @@ def _give(values: Array, digest: Digest) -> None:
 
 def _text(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    while pa.types.is_fixed_size_list(type_):
-        type_ = type_.value_type
-    return bool(pa.types.is_string(type_))
-
-
-def _nested(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    for length in reversed(shape[1:]):
-        values = pa.FixedSizeListArray.from_arrays(values, length)
-    return values
 
 
 _TEXT_BYTES = 64

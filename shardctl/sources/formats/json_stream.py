@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from functools import reduce
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +17,12 @@ from shardctl.sources.formats.base import (
     JUDGED_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
-    Choose,
     Cut,
     Digest,
-    Format,
-    Head,
     Numbers,
-    Parsed,
     Reading,
+    TextFile,
+    TextPart,
     Unit,
     plain_fault,
     refuse_wide,
@@ -48,7 +46,7 @@ _Element = tuple[bytes, Rejection | None]
 size."""
 
 
-class JsonDocument(Format):
+class JsonDocument(TextFile):
     """Files of JSON. The elements of an array are its records; an object outside of arrays is one
     record.
 
@@ -60,8 +58,6 @@ class JsonDocument(Format):
     scanned in one go.
     """
 
-    types_can_be_sampled = False
-
     def __init__(
         self,
         unit_bytes: int = UNIT_BYTES,
@@ -69,6 +65,8 @@ class JsonDocument(Format):
         block_bytes: int = BUFFER_BYTES,
         part_bytes: int = PART_BYTES,
     ) -> None:
+        super().__init__(JsonLines())
+        self.types_can_be_sampled = False
         self._unit = unit_bytes
         self._longest = record_bytes
         self._block = block_bytes
@@ -104,50 +102,32 @@ class JsonDocument(Format):
             return record.fault
         return too_large(size, self._longest)
 
-    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records; what cannot be read is left out."""
-        parts = self._parts(path, unit, reading, None)
-        return reduce(
-            Types.join,
-            (JsonLines().types_of(lines, first, Head(0), reading) for first, lines, _ in parts),
-        )
-
-    def read(
-        self,
-        path: str,
-        unit: Unit,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
-        digest: Digest,
-    ) -> Iterator[Parsed]:
-        """Yield the records of a unit in parts. The digest is of all bytes of the unit's range; of
-        a stream, of the text of its records."""
-        for first, lines, faults in self._parts(path, unit, reading, digest):
-            parsed = JsonLines().parse(lines, first, Head(0), reading, schema, choose)
-            rejects = [
-                (number, faults.get(number) or of_record(error)) for number, error in parsed.rejects
-            ]
-            yield Parsed(parsed.numbers, parsed.batch, rejects)
-
-    def _parts(
+    def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
-    ) -> Iterator[tuple[int, bytes, dict[int, Rejection]]]:
-        """Yield (number of the first record, records as lines, those that are rejected and why), at
-        least one part."""
+    ) -> Generator[TextPart]:
+        """Yield the records of a unit as lines, at least one part. The digest is of all bytes of
+        the unit's range; of a stream, of the text of its records."""
         lines: list[bytes] = []
         faults: dict[int, Rejection] = {}
         first, size = unit.first, 0
+
+        def named(number: int, why: Rejection) -> Rejection:
+            """Return what is wrong with a line as what is wrong with a record."""
+            message = why.message.replace("a line of JSON", "JSON").replace("line", "record")
+            return faults.get(number) or Rejection(why.stage, why.error, message)
+
         for element, fault in self._elements(path, unit, reading, digest):
             if fault:
                 faults[first + len(lines)] = fault
-            lines.append(b"," if fault else as_line(element))
+            # nothing between two commas is no blank line, but a broken record
+            text = b"" if fault else element.strip(_SPACE).translate(_NO_LINE_END)
+            lines.append(text or b",")
             size += len(lines[-1])
             if size >= self._part:
-                yield first, b"\n".join(lines), faults
-                first, lines, faults, size = first + len(lines), [], {}, 0
+                yield TextPart(b"\n".join(lines), first, named=named)
+                first, lines, size = first + len(lines), [], 0
         if lines or first == unit.first:
-            yield first, b"\n".join(lines), faults
+            yield TextPart(b"\n".join(lines), first, named=named)
 
     def _elements(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
@@ -174,8 +154,7 @@ class JsonStream(JsonDocument):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Read a file to its end; `cuts` are the units. Raises Rejection if no record of it can be
         read."""
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
-            text = TextStream(file, path, reading, self._block)
+        with closing(TextStream(path, reading, self._block)) as text:
             records = sum(1 for _ in self._found(text))
         fault = text.fault
         if fault and fault.error == "truncated":
@@ -201,8 +180,7 @@ class JsonStream(JsonDocument):
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
     ) -> Iterator[_Element]:
         left = unit.records
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
-            text = TextStream(file, path, reading, self._block)
+        with closing(TextStream(path, reading, self._block)) as text:
             for place, (data, fault) in enumerate(self._found(text)):
                 if place < unit.skip:
                     continue
@@ -224,7 +202,7 @@ class JsonStream(JsonDocument):
             nonlocal base
             first = True
             while not text.ended or first:
-                block = text.read()
+                block = text.more()
                 if first and block.startswith(BOM):
                     block = b" " * len(BOM) + block[len(BOM) :]
                 first = False
@@ -254,18 +232,6 @@ class JsonStream(JsonDocument):
             data = b"%d" % size if fault else bytes(held[:size])
             places = let_go(record.after - base)
             yield data, fault or (text.undecoded_at(places[0]) if places else None)
-
-
-def of_record(error: Rejection) -> Rejection:
-    """Return what is wrong with a line as what is wrong with a record."""
-    message = error.message.replace("a line of JSON", "JSON").replace("line", "record")
-    return Rejection(error.stage, error.error, message)
-
-
-def as_line(element: bytes) -> bytes:
-    """Return an element as a line of JSON. Nothing between two commas is no blank line, but a
-    broken record."""
-    return element.strip(_SPACE).translate(_NO_LINE_END) or b","
 
 
 # --- where records begin and end ---

@@ -106,7 +106,7 @@ def _named_faults(what: str) -> Iterator[None]:
             and type(error).__name__ != "PanicException"
         ):
             raise
-        raise damaged(what, ValueError(str(error).partition("\n")[0][:200])) from None
+        raise damaged(what, str(error).partition("\n")[0][:200]) from None
 
 
 def _version_of(manifest: Path) -> int:

@@ -4,10 +4,9 @@ time."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from functools import reduce
-from itertools import accumulate
-from typing import Any, BinaryIO
+from abc import abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +18,17 @@ from shardctl.sources.formats.base import (
     PIECE_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
-    Choose,
     Cut,
     Digest,
-    Format,
-    Head,
     Numbers,
-    Parsed,
     Reading,
+    TextFile,
     TextFormat,
+    TextPart,
     Unit,
     count_byte,
     count_lines,
 )
-from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes
 
@@ -48,153 +44,143 @@ HEAD_BYTES = 1 << 16
 
 _NEWLINE = 10
 
+Ends = Sequence[Any]
+"""The first and the last place in a cell behind a record, and how many there are; or where a record
+begins and ends that is rejected, 1, and why."""
 
-class LineFile(Format):
-    """A seekable UTF-8 file of a text format whose records end at every `\\n`, as a `Format`.
 
-    A grid of cells of `unit_bytes` lies over the file. A unit begins after the first line end of a
-    cell and goes to the first line end of a later one: where a file is cut depends on nothing but
-    the file. So a unit is about `unit_bytes` long, and longer where a line is. A line of more than
-    `record_bytes` is a unit of its own, which is rejected.
+class GridFile(TextFile):
+    """A seekable UTF-8 file of a text format, over which lies a grid of cells of `unit_bytes`.
+
+    A unit begins after the first end of a record in a cell and goes to the first one in a later
+    cell: where a file is cut depends on nothing but the file. So a unit is about `unit_bytes` long,
+    and longer where a record is. A record of more than `record_bytes` is a unit of its own, which
+    is rejected.
     """
 
     def __init__(
         self,
-        text_format: TextFormat,
+        text: TextFormat,
         unit_bytes: int = UNIT_BYTES,
         piece_bytes: int = PIECE_BYTES,
         record_bytes: int = RECORD_BYTES,
         part_bytes: int = PART_BYTES,
     ) -> None:
-        self._format = text_format
-        self.types_can_be_sampled = text_format.types_can_be_sampled
-        self._cell = unit_bytes
-        self._piece = max(1, piece_bytes // unit_bytes) * unit_bytes
-        self._part = part_bytes
-        self._longest = max(record_bytes, unit_bytes)  # lines within a cell are not measured
+        super().__init__(text)
+        self.cell = unit_bytes
+        self.piece = max(1, piece_bytes // unit_bytes) * unit_bytes
+        self.part = part_bytes
+        self.longest = max(record_bytes, unit_bytes)  # records within a cell are not measured
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
         """Return ranges of whole cells."""
-        return [(offset, min(self._piece, size - offset)) for offset in range(0, size, self._piece)]
+        return [(offset, min(self.piece, size - offset)) for offset in range(0, size, self.piece)]
+
+    @abstractmethod
+    def too_large(self, size: int) -> Rejection:
+        """Return why a record of so many bytes is rejected."""
+
+    def cuts(self, ends: Iterable[Ends], head: int, size: int, begun: bool) -> Iterator[Cut]:
+        """Yield the units of a file whose records begin at `head`, given where they end.
+
+        The first cell needs no border: what is before its first end belongs to the unit that is
+        behind it, unless the unit has begun (`begun`) in another cell.
+        """
+        start, last, records = head, head, 0
+        for first, end, count, *fault in ends:
+            if fault:
+                if records:
+                    yield Cut(start, first - start, records)
+                yield Cut(first, end - first, 1, *fault)
+                start, last, records, begun = end, end, 0, False
+                continue
+            if first - last > self.longest:
+                if records:
+                    yield Cut(start, last - start, records)
+                yield Cut(last, first - last, 1, self.too_large(first - last))
+                start, records = first, count - 1
+            elif begun:
+                yield Cut(start, first - start, records + 1)
+                start, records = first, count - 1
+            else:
+                records += count
+            last, begun = end, True
+        rest = size - last  # a last record without a line end
+        if rest > self.longest:
+            if records:
+                yield Cut(start, last - start, records)
+            yield Cut(last, rest, 1, self.too_large(rest))
+        elif records or rest > 0:
+            yield Cut(start, size - start, records + (rest > 0))
+
+
+class LineFile(GridFile):
+    """Such a file whose records end at every line feed."""
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return of every cell its first and last newline, as offsets in the file (-1: none), and
-        how many it has.
-
-        Line ends before the first record are not counted. The first piece also says where that
-        record begins.
-        """
+        """Return the ends of the lines in every cell that has some. Line ends before the first
+        record are not counted; the first piece says where that record begins."""
+        found = []
         with open(path, "rb", buffering=0, opener=ordinary) as file:
-            head = self._head(file, reading).size if offset == 0 else 0
-            first, last, counts = self._newlines(file, offset, size, head)
-            ended = size > 0 and read_range(file.fileno(), offset + size - 1, 1) == b"\n"
-        return {"head": head, "first": first, "last": last, "counts": counts, "ended": ended}
-
-    def _newlines(
-        self, file: BinaryIO, offset: int, size: int, head: int
-    ) -> tuple[list[int], list[int], list[int]]:
-        buffer = bytearray(max(1, BUFFER_BYTES // self._cell) * self._cell)
-        first, last, counts = [], [], []
-        for start in range(offset, offset + size, len(buffer)):
-            length = min(len(buffer), offset + size - start)
-            fill(file.fileno(), start, memoryview(buffer)[:length])
-            for place in range(0, length, self._cell):
-                end = min(place + self._cell, length)
-                begin = min(max(place, head - start), end)
-                # A MiB takes 0.18 ms with its read. An array of bools, searched from both ends,
-                # took 0.49 ms (2026-11-27).
-                counts.append(count_byte(memoryview(buffer)[begin:end], _NEWLINE))
-                first.append(
-                    start + found if (found := buffer.find(b"\n", begin, end)) >= 0 else -1
-                )
-                last.append(
-                    start + found if (found := buffer.rfind(b"\n", begin, end)) >= 0 else -1
-                )
-        return first, last, counts
+            head = 0
+            if offset == 0:
+                head = self.text.head(os.pread(file.fileno(), HEAD_BYTES, 0), reading).size
+            buffer = bytearray(max(1, BUFFER_BYTES // self.cell) * self.cell)
+            for start in range(offset, offset + size, len(buffer)):
+                length = min(len(buffer), offset + size - start)
+                fill(file.fileno(), start, memoryview(buffer)[:length])
+                for place in range(0, length, self.cell):
+                    end = min(place + self.cell, length)
+                    begin = min(max(place, head - start), end)
+                    # A MiB takes 0.18 ms with its read. An array of bools, searched from both ends,
+                    # took 0.49 ms (2026-11-27).
+                    if count := count_byte(memoryview(buffer)[begin:end], _NEWLINE):
+                        ends = buffer.find(b"\n", begin, end), buffer.rfind(b"\n", begin, end)
+                        found.append([*(start + each + 1 for each in ends), count])
+        return {"head": head, "ends": found}
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units. None if what comes before the first record is longer than a piece, so
         that it was not seen."""
-        head = scans[0]["head"] if scans else 0
-        if head > self._piece and len(scans) > 1:
-            return None
-        if head >= size:
+        if not scans or (head := scans[0]["head"]) >= size:
             return []
-        first, last, counts = (
-            [end for scan in scans for end in scan[name]] for name in ("first", "last", "counts")
-        )
-        before = [0, *accumulate(counts)]
-        # The cell of the first record needs no border: what is before its first line end belongs to
-        # the same unit.
-        starting = head // self._cell
-        borders = [
-            (cell, end + 1) for cell, end in enumerate(first) if end >= 0 and cell > starting
-        ]
-        cells = [starting, *(cell for cell, _ in borders)]
-        starts = [head, *(start for _, start in borders)]
-        done = [0, *(before[cell] + 1 for cell, _ in borders)]  # records before each start
-        ends = [*starts[1:], size]
-        total = before[-1] + (not scans[-1]["ended"])
-        cuts: list[Cut] = []
-        for cell, start, end, records in zip(
-            cells, starts, ends, np.diff([*done, total]).tolist(), strict=True
-        ):
-            if start < end:
-                cuts += self._cuts(start, max(start, last[cell] + 1), end, records)
-        return cuts
+        if head > self.piece and len(scans) > 1:
+            return None
+        ends = [each for scan in scans for each in scan["ends"]]
+        begun = bool(ends) and (ends[0][0] - 1) // self.cell > head // self.cell
+        return list(self.cuts(ends, head, size, begun))
 
-    def _cuts(self, start: int, longest: int, end: int, records: int) -> list[Cut]:
-        """Return a unit as it is, or its last line, which begins at `longest`, apart from the
-        others if it is too long."""
-        if end - longest <= self._longest:
-            return [Cut(start, end - start, records)]
-        limit = format_bytes(self._longest)
-        message = f"a line of {end - longest} bytes, and at most {limit} are read as one record; divide it"
-        fault = Cut(longest, end - longest, 1, Rejection("read", "too-large", message))
-        return [Cut(start, longest - start, records - 1), fault] if longest > start else [fault]
+    def too_large(self, size: int) -> Rejection:
+        """Return why a line is rejected."""
+        limit = format_bytes(self.longest)
+        message = f"a line of {size} bytes, and at most {limit} are read as one record; divide it"
+        return Rejection("read", "too-large", message)
 
-    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types of the fields of a unit's records; what cannot be read is left out."""
-        head, data = self._wanted(path, unit, reading, None)
-        parts = _parts(data, unit.first, self._part)
-        return reduce(
-            Types.join, (self._format.types_of(part, first, head, reading) for first, part in parts)
-        )
-
-    def read(
-        self,
-        path: str,
-        unit: Unit,
-        reading: Reading,
-        schema: Any,
-        choose: Choose | None,
-        digest: Digest,
-    ) -> Iterator[Parsed]:
-        """Yield the records of a unit in parts. The digest is of all bytes of the unit's range."""
-        head, data = self._wanted(path, unit, reading, digest)
-        for first, part in _parts(data, unit.first, self._part):
-            yield self._format.parse(part, first, head, reading, schema, choose)
-
-    def _wanted(
+    def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
-    ) -> tuple[Head, bytes]:
-        """Return the bytes of the records of a unit without those that it passes over."""
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
-            head = self._head(file, reading)
-            data = read_range(file.fileno(), unit.offset, unit.size)
+    ) -> Generator[TextPart]:
+        """Yield the records of a unit in parts of at most so many bytes, or one line; at least one
+        part. The digest is of all bytes of the unit's range."""
+        data = range_of(path, unit)
         if digest is not None:
             digest.update(data)
-        if not unit.skip and count_lines(data) == unit.records:
-            return head, data
-        ends = line_ends(data)
-        if len(ends) < unit.skip + unit.records:
-            raise changed()
-        start = int(ends[unit.skip - 1]) if unit.skip else 0
-        end = int(ends[unit.skip + unit.records - 1]) if unit.records else start
-        return head, data[start:end]
-
-    def _head(self, file: BinaryIO, reading: Reading) -> Head:
-        return self._format.head(os.pread(file.fileno(), HEAD_BYTES, 0), reading)
+        if unit.skip or count_lines(data) != unit.records:
+            ends = np.append(0, line_ends(data))
+            if len(ends) <= unit.skip + unit.records:
+                raise changed()
+            data = data[ends[unit.skip] : ends[unit.skip + unit.records]]
+        first, start, end = unit.first, 0, -1
+        while end < len(data):
+            end = len(data)
+            if start + self.part < end:
+                end = (
+                    data.rfind(b"\n", start, start + self.part) + 1
+                    or data.find(b"\n", start + self.part) + 1
+                    or end
+                )
+            yield TextPart(data[start:end], first)
+            first += data.count(b"\n", start, end)
+            start = end
 
 
 def line_ends(data: bytes) -> Numbers:
@@ -231,26 +217,6 @@ def chosen_lines(
         for first, after in zip(steps[::2], steps[1::2], strict=True)
     ]
     return b"".join(runs), np.cumsum((ends - starts)[wanted])
-
-
-def _parts(data: bytes, first: int, most: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of the first line, lines) of parts of `data` of at most so many bytes, or one
-    line; at least one part."""
-    if len(data) <= most:
-        yield first, data
-        return
-    start = 0
-    while start < len(data):
-        end = len(data)
-        if start + most < end:
-            end = (
-                data.rfind(b"\n", start, start + most) + 1
-                or data.find(b"\n", start + most) + 1
-                or end
-            )
-        yield first, data[start:end]
-        first += data.count(b"\n", start, end)
-        start = end
 
 
 def range_of(path: str, unit: Unit) -> bytes:

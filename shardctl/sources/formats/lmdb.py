@@ -9,7 +9,7 @@ worker ends then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -21,7 +21,7 @@ from shardctl.errors import Rejection
 from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
-from shardctl.sources.formats.found_values import Record
+from shardctl.sources.formats.found_values import Entries, Entry, Record
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
 
@@ -40,9 +40,9 @@ LOOKED_AT = 64
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Pairs]:
-    """Open a file for the block. Nothing is written, not even a lock. Raises OSError,
-    Rejection."""
+def opened(path: str) -> Iterator[Entries]:
+    """Open a file for the block, cut into units of 1 MiB or more, few of them. Nothing is written,
+    not even a lock. Raises OSError, Rejection."""
     check_magic(path, MAGIC, MAGIC_AT, "an LMDB file", "not-lmdb")
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml
     try:
@@ -58,15 +58,15 @@ def opened(path: str) -> Iterator[Pairs]:
                 said = int(transaction.stat()["entries"])
                 # values of one key may lie side by side, without a header for each
                 if said > size:
-                    raise damaged(
-                        "the file",
-                        ValueError(f"it says that it has {said:,} entries, more than fit into it"),
-                    )
+                    why = f"it says that it has {said:,} entries, more than fit into it"
+                    raise damaged("the file", why)
                 _refuse_databases(environment, transaction)
-                yield Pairs(transaction)
+                units = max(1, min(said, MOST_UNITS, size // UNIT_BYTES))
+                edges = [said * unit // units for unit in range(units + 1)]
+                yield Entries(edges, partial(_records, transaction))
     except lmdb.Error as error:
         # LMDB names the path, which may be that of a copy of an object.
-        raise damaged("the file", ValueError(str(error).removeprefix(f"{path}: "))) from None
+        raise damaged("the file", str(error).removeprefix(f"{path}: ")) from None
 
 
 def _environment(path: str) -> Any:
@@ -99,39 +99,19 @@ def _refuse_databases(environment: Any, transaction: Any) -> None:
             )
 
 
-class Pairs:
-    """The keys and values of an open file, and their `count`."""
-
-    def __init__(self, transaction: Any) -> None:
-        self._transaction = transaction
-        self.count = int(transaction.stat()["entries"])
-        start = next((bytes(value[:SNIFF_BYTES]) for _, value in transaction.cursor()), b"")
-        self._name = "image" if is_image(start) else "value"
-
-    def edges(self, size: int) -> list[int]:
-        """Return units of 1 MiB or more, few of them."""
-        units = max(1, min(self.count, MOST_UNITS, size // UNIT_BYTES))
-        return [self.count * unit // units for unit in range(units + 1)]
-
-    def records(
-        self, first: int, digest: Digest | None
-    ) -> Iterator[tuple[int, Callable[[], Record]]]:
-        """Yield the records from a number on."""
-        cursor = self._transaction.cursor()
-        keys = islice(cursor.iternext(keys=True, values=False), first - 1, None)
-        for number in range(first, self.count + 1):
-            key = next(keys, None)
-            if key is None:
-                raise damaged(
-                    f"entry {number}",
-                    ValueError("it is not there, and the file says that it has more"),
-                )
-            values = {"key": key, self._name: cursor.value()}
-            if digest is not None:
-                for name, value in values.items():
-                    digest.update(b"%d %d\n%b" % (len(name), len(value), name.encode()))
-                    digest.update(value)
-            yield sum(map(len, values.values())), partial(_fields, values)
+def _records(transaction: Any, number: int, digest: Digest | None) -> Iterator[Entry]:
+    """Yield the records from a number on."""
+    start = next((bytes(value[:SNIFF_BYTES]) for _, value in transaction.cursor()), b"")
+    cursor, value_name = transaction.cursor(), "image" if is_image(start) else "value"
+    for key in islice(cursor.iternext(keys=True, values=False), number - 1, None):
+        values = {"key": key, value_name: cursor.value()}
+        if digest is not None:
+            for name, value in values.items():
+                digest.update(b"%d %d\n%b" % (len(name), len(value), name.encode()))
+                digest.update(value)
+        yield sum(map(len, values.values())), partial(_fields, values)
+        number += 1
+    raise damaged(f"entry {number}", "it is not there, and the file says that it has more")
 
 
 def _fields(values: dict[str, Any]) -> Record:

@@ -11,12 +11,11 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +36,7 @@ from shardctl.sources.formats.found_values import (
     whole_array,
 )
 from shardctl.sources.jsonl import parse_value
+from shardctl.sources.values import WHOLE
 from shardctl.sources.walk import FoundFile
 from shardctl.system.files import ordinary
 from shardctl.system.locations import beside, name_of
@@ -49,13 +49,8 @@ MOST_CONFIG = 1 << 20
 """The largest description of columns that is read."""
 
 _NUMBERS = {
-    **{
-        name: np.dtype(name).newbyteorder("<")
-        for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64")
-    },
-    **{name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "uint32", "uint64")},
-    "int": np.dtype("<i8"),
-}
+    name: np.dtype(name).newbyteorder("<") for name in (*WHOLE, "float16", "float32", "float64")
+} | {"int": np.dtype("<i8")}
 _ARRAY_TYPES = {
     8: "uint8",
     9: "int8",
@@ -73,21 +68,17 @@ _SHAPE_TYPES = ("<u1", "<u2", "<u4", "<u8")
 _BYTES = ("bytes", "jpeg", "png")
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column: its encoding, its size if that is fixed, and what makes a value of its bytes.
+class _Column(NamedTuple):
+    """A column: its size if that is fixed, and what makes a value of its bytes, None where it is
+    not wanted.
 
     `type` is None where values say their own types.
     """
 
     name: str
     size: int | None
-    decode: Callable[[bytes], Any]
+    decode: Callable[[bytes], Any] | None
     type: pa.DataType | None
-
-
-class _NotReadError(Exception):
-    """Values of this encoding are not read."""
 
 
 class MdsShard(Container):
@@ -110,15 +101,8 @@ class MdsShard(Container):
     @property
     def declared(self) -> Declared:
         """The types of the columns that have one."""
-        types = {
-            column.name: column.type
-            for column in self._columns
-            if column.type is not None and self._is_wanted(column)
-        }
-        return Declared(pa.schema(list(types.items())), {})
-
-    def _is_wanted(self, column: _Column) -> bool:
-        return not self._only or column.name in self._only
+        types = [(each.name, each.type) for each in self._columns if each.type is not None]
+        return Declared(pa.schema(types), {})
 
     def begin(self) -> int:
         """Read where the samples are, and which columns they have. Raises Rejection if that cannot
@@ -141,11 +125,14 @@ class MdsShard(Container):
                 "not-mds",
                 "it is no MDS shard, or damaged; get it again",
             )
-        self._columns = self._read_columns(
-            self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
-        )
+        config = self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
+        self._columns = self._read_columns(config)
         self._first, self._ends = int(places[0]), places[1:]
-        self._compare_with_index(samples, int(places[-1]))
+        size = int(places[-1])
+        listed = listed_in(str(self._path.with_name(INDEX))).get(self._path.name)
+        if listed is not None and listed[:2] != (samples, size):
+            message = f"{INDEX} says {listed[0]} samples in {listed[1]} bytes, and it has {samples} in {size}"
+            raise Rejection("read", "not-as-listed", f"{message}; get both again")
         return self._first
 
     def _read_columns(self, config: bytes) -> list[_Column]:
@@ -157,7 +144,7 @@ class MdsShard(Container):
                 columns["column_sizes"],
                 strict=True,
             )
-            found = [self._column(name, encoding, size) for name, encoding, size in rows]
+            found = [_column(*row, self._only) for row in rows]
             if len({column.name for column in found}) < len(found):
                 raise ValueError("two columns have one name")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -166,30 +153,7 @@ class MdsShard(Container):
                 "bad-columns",
                 f"its columns cannot be read ({printable(str(error))}); it is damaged, get it again",
             ) from None
-        except _NotReadError as error:
-            raise Rejection(
-                "read",
-                "unsupported",
-                f"{printable(str(error))}, or leave the column out (--fields)",
-            ) from None
         return found
-
-    def _column(self, name: Any, encoding: Any, size: Any) -> _Column:
-        if (
-            self._only
-            and name not in self._only
-            and isinstance(name, str)
-            and (size is None or type(size) is int)
-        ):
-            return _Column(name, size, _passed_over, pa.null())
-        return _column(name, encoding, size)
-
-    def _compare_with_index(self, samples: int, size: int) -> None:
-        """Raise Rejection if index.json says something else of this shard."""
-        facts = listed_in(str(self._path.with_name(INDEX))).get(self._path.name)
-        if facts is not None and (facts.samples, facts.size) != (samples, size):
-            message = f"{INDEX} says {facts.samples} samples in {facts.size} bytes, and it has {samples} in {size}"
-            raise Rejection("read", "not-as-listed", f"{message}; get both again")
 
     def frame(self, offset: int) -> Frame | None:
         """Return the sample that begins at `offset`."""
@@ -201,15 +165,8 @@ class MdsShard(Container):
             self.content.release(end)
             return Frame(offset, end, too_large(end - offset))
         if not self.content.reaches(end):
-            return Frame(
-                offset,
-                end,
-                self.content.fault
-                or Rejection(
-                    "read", "truncated", "the shard ends within this sample; get the whole file"
-                ),
-                last=True,
-            )
+            message = "the shard ends within this sample; get the whole file"
+            return self.broken(offset, end, "truncated", message)
         return Frame(offset, end)
 
     def fields(self, frame: Frame, data: bytes) -> Record:
@@ -226,7 +183,7 @@ class MdsShard(Container):
                     "bad-sample",
                     "the sizes of its values do not fit into the sample; get the shard again",
                 )
-            if not self._is_wanted(column):
+            if column.decode is None:
                 at += size
                 continue
             try:
@@ -254,18 +211,16 @@ class MdsShard(Container):
         return record
 
 
-def _passed_over(_data: bytes) -> None:
-    """Stand for what reads a column that is not wanted."""
-
-
-def _column(name: Any, encoding: Any, size: Any) -> _Column:
-    """Return a column. Raises ValueError, TypeError for one that is not read."""
+def _column(name: Any, encoding: Any, size: Any, only: Collection[str]) -> _Column:
+    """Return a column. Raises ValueError, TypeError; Rejection for one that is not read."""
     if (
         not isinstance(name, str)
         or not isinstance(encoding, str)
         or not (size is None or (type(size) is int and size >= 0))
     ):
         raise TypeError("a name, an encoding and a size are needed")
+    if only and name not in only:
+        return _Column(name, size, None, None)
     dtype = _NUMBERS.get(encoding)
     if dtype is not None:
         if size != dtype.itemsize:
@@ -285,13 +240,10 @@ def _column(name: Any, encoding: Any, size: Any) -> _Column:
         return _Column(name, size, decode, type_)
     if encoding == "ndarray" or encoding.startswith("ndarray:"):
         return _Column(name, size, _array_decoder(encoding), None)
+    why = f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray"
     if encoding == "pkl":
-        raise _NotReadError(
-            f"{name} holds pickles, which can run any code; write it as json or ndarray"
-        )
-    raise _NotReadError(
-        f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray"
-    )
+        why = f"{name} holds pickles, which can run any code; write it as json or ndarray"
+    raise Rejection("read", "unsupported", f"{printable(why)}, or leave the column out (--fields)")
 
 
 def _listed_parts(data: bytes, head: int) -> list[bytes]:
@@ -369,45 +321,27 @@ _COPY = re.compile(r"^(.*\.mds)\.(zstd|zst|gz|bz2|br|snappy)$")
 _SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
 
 
-@dataclass(frozen=True)
-class Listed:
-    """What index.json says of a file of a shard: its samples, its size without compression, the
-    hashes (hex) of the file."""
-
-    samples: int
-    size: int
-    hashes: tuple[tuple[str, str], ...] = ()
+Listed = tuple[int, int, dict[str, str]]
+"""What index.json says of a file of a shard: its samples, its size without compression, the hashes
+(hex) of the file by their names."""
 
 
 def check_hashes(path: str) -> None:
     """Compare a shard with the hashes that index.json has of it. Raises Rejection if one differs,
     OSError."""
-    listed = listed_in(beside(path, INDEX)).get(name_of(path))
-    hashes = (
-        {name: _HASHES[name]() for name, _ in listed.hashes if name in _HASHES}
-        if listed is not None
-        else {}
-    )
-    if listed is None or not hashes:
+    *_, listed = listed_in(beside(path, INDEX)).get(name_of(path), (0, 0, {}))
+    hashes = {name: _HASHES[name]() for name in sorted(listed) if name in _HASHES}
+    if not hashes:
         return
     with open(path, "rb", buffering=0, opener=ordinary) as file:
         while chunk := file.read(HASHED_BYTES):
             for each in hashes.values():
                 each.update(chunk)
-    wrong = next(
-        (
-            name
-            for name, value in listed.hashes
-            if name in hashes and hashes[name].hexdigest() != value
-        ),
-        None,
-    )
-    if wrong is not None:
-        raise Rejection(
-            "read",
-            "wrong-hash",
-            f"its {wrong} is not the one that {INDEX} has; get it again",
-        )
+    for name, each in hashes.items():
+        if each.hexdigest() != listed[name]:
+            raise Rejection(
+                "read", "wrong-hash", f"its {name} is not the one that {INDEX} has; get it again"
+            )
 
 
 def listed_in(index: str) -> dict[str, Listed]:
@@ -427,11 +361,9 @@ def _listed(index: str, _version: Version) -> dict[str, Listed]:
             samples, size = int(shard["samples"]), int(shard["raw_data"]["bytes"])
             for part in ("raw_data", "zip_data"):
                 if shard.get(part):
-                    hashes = sorted(
-                        (str(name), str(value))
-                        for name, value in (shard[part].get("hashes") or {}).items()
-                    )
-                    found[str(shard[part]["basename"])] = Listed(samples, size, tuple(hashes))
+                    hashes = shard[part].get("hashes") or {}
+                    said = {str(name): str(value) for name, value in hashes.items()}
+                    found[str(shard[part]["basename"])] = samples, size, said
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found

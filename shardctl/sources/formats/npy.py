@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import ast
 import errno
+import math
 import os
 import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import IO, BinaryIO, cast
+from dataclasses import dataclass, replace
+from typing import IO, BinaryIO, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -70,27 +71,9 @@ _HEADER_FAULTS = (
 """What Python and numpy raise for headers that are none."""
 
 
-@dataclass(frozen=True)
-class Header:
-    """What an .npy file says of its array. `size` is that of the header, where the elements
-    begin."""
-
-    size: int
-    shape: tuple[int, ...]
-    dtype: DType
-    fortran: bool
-
-    @property
-    def bytes(self) -> int:
-        """The size of all elements."""
-        size = self.dtype.itemsize
-        for length in self.shape:
-            size *= length
-        return size
-
-
-def read_header(file: BinaryIO, what: str) -> Header:
-    """Read what stands before the elements of an array. Raises OSError, Rejection."""
+def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
+    """Read what stands before the elements of an array, `what` or `array` in messages. Raises
+    OSError, Rejection."""
     start = file.read(8)
     if len(start) < 8 or not start.startswith(MAGIC):
         raise Rejection(
@@ -113,7 +96,8 @@ def read_header(file: BinaryIO, what: str) -> Header:
         raise _bad_header(
             what, str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         ) from None
-    return Header(8 + len(length) + count, shape, dtype, fortran and len(shape) > 1)
+    start_of_data = 8 + len(length) + count
+    return Stored(array or what, shape, dtype, fortran and len(shape) > 1, start_of_data)
 
 
 def _bad_header(what: str, reason: str) -> Rejection:
@@ -145,21 +129,23 @@ class Stored:
     """An array that lies in a file as it is: its elements begin at `start`. `name` is that of its
     column, `what` is it."""
 
-    name: str
     what: str
-    header: Header
+    shape: tuple[int, ...]
+    dtype: DType
+    fortran: bool
     start: int
+    name: str = COLUMN
 
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return self.header.shape[0]
+        return self.shape[0]
 
     @property
     def row_bytes(self) -> int:
         """The size of a row. Raises Rejection if the array is no column."""
-        size = row_bytes(self.header.dtype, self.header.shape, self.what)
-        if self.header.fortran and size > MOST_STRIDES * self.header.dtype.itemsize:
+        size = row_bytes(self.dtype, self.shape, self.what)
+        if self.fortran and size > MOST_STRIDES * self.dtype.itemsize:
             message = (
                 f"{self.what} is in the order of Fortran, a row of {size} bytes in very many places"
             )
@@ -168,13 +154,25 @@ class Stored:
             )
         return size
 
+    def check_size(self, size: int) -> None:
+        """Raise Rejection if the elements do not take so many bytes."""
+        own = math.prod(self.shape) * self.dtype.itemsize
+        if own == size:
+            return
+        wanted = f"{own:,} bytes" if own < 2**63 else "more bytes than any file has"
+        raise Rejection(
+            "read",
+            "truncated" if size < own else "wrong-size",
+            f"{self.what} is to have {wanted} by its header, and has {size:,}; save it again",
+        )
+
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield where these rows lie, (offset, size): in one place, or in the order of Fortran in
         one for each element."""
-        if not self.header.fortran:
+        if not self.fortran:
             yield self.start + first * self.row_bytes, count * self.row_bytes
             return
-        item = self.header.dtype.itemsize
+        item = self.dtype.itemsize
         for place in range(self.row_bytes // item):
             yield self.start + (place * self.rows + first) * item, count * item
 
@@ -189,55 +187,47 @@ class Stored:
 
     def shaped(self, data: bytes | bytearray, count: int) -> Array:
         """Return rows from their bytes, in the order in which they are stored."""
-        inner, dtype = self.header.shape[1:], self.header.dtype
-        flat = np.frombuffer(data, dtype)
-        return flat.reshape((count, *inner), order="F" if self.header.fortran else "C")
+        order: Literal["F", "C"] = "F" if self.fortran else "C"
+        return np.frombuffer(data, self.dtype).reshape((count, *self.shape[1:]), order=order)
 
 
-def schema_of(arrays: list[Stored]) -> pa.Schema:
-    """Return the columns of arrays: each is one, or one for each of its fields if it is alone and
-    structured.
-
-    Raises Rejection.
-    """
-    fields = [
-        (name, column_type(dtype, shape, each.what))
-        for each in arrays
-        for name, dtype, shape in _columns(each, len(arrays))
-    ]
-    check_names([name for name, _ in fields])
-    return pa.schema(fields)
+def _columns(array: Stored, arrays: int) -> dict[str, tuple[DType, tuple[int, ...]]]:
+    """Return the columns of an array among so many, the type and the shape of their values: it is
+    one, or one for each of its fields if it is alone and structured."""
+    if arrays == 1 and array.dtype.names and len(array.shape) == 1:
+        return {name: (field_type(array.dtype, name), ()) for name in array.dtype.names}
+    return {array.name: (array.dtype, array.shape[1:])}
 
 
-def _columns(array: Stored, arrays: int) -> list[tuple[str, DType, tuple[int, ...]]]:
-    header = array.header
-    if has_fields(array, arrays):
-        return [(name, field_type(header.dtype, name), ()) for name in header.dtype.names or ()]
-    return [(array.name, header.dtype, header.shape[1:])]
+class ArrayRows(Rows):
+    """Arrays of equal length that lie in an open file, or in an archive, as they are."""
 
+    def __init__(
+        self, file: BinaryIO, path: str, arrays: list[Stored], archive: zipfile.ZipFile | None
+    ) -> None:
+        fields = [
+            (name, column_type(dtype, shape, each.what))
+            for each in arrays
+            for name, (dtype, shape) in _columns(each, len(arrays)).items()
+        ]
+        check_names([name for name, _ in fields])
+        self.schema = pa.schema(fields)
+        self._file, self._path, self._arrays, self._archive = file, path, arrays, archive
 
-def has_fields(array: Stored, arrays: int) -> bool:
-    """Return whether the fields of an array are columns of their own."""
-    return arrays == 1 and bool(array.header.dtype.names) and len(array.header.shape) == 1
-
-
-def columns_of(array: Stored, rows: Array, arrays: int, names: list[str]) -> dict[str, pa.Array]:
-    """Return those of the columns of some rows of an array that have these names."""
-    if has_fields(array, arrays):
-        return {name: column(rows[name]) for name in rows.dtype.names or () if name in names}
-    return {array.name: column(rows)} if array.name in names else {}
-
-
-class StoredRows(Rows):
-    """Arrays of equal length that lie in an open file as they are."""
-
-    def __init__(self, file: BinaryIO, path: str, arrays: list[Stored]) -> None:
-        self.schema = schema_of(arrays)
-        self._file, self._path, self._arrays = file, path, arrays
-        self._row_bytes = sum(each.row_bytes for each in arrays)
+    @property
+    def _row_bytes(self) -> int:
+        return sum(each.row_bytes for each in self._arrays)
 
     def cuts(self) -> list[tuple[int, int, int]]:
-        """Return runs of rows of about 1 MiB."""
+        """Return runs of rows of about 1 MiB. Raises Rejection if a checksum is wrong."""
+        if self._archive is not None:
+            try:  # zipfile compares a checksum at the end of a member
+                for member in self._archive.infolist():
+                    with self._archive.open(member) as file:
+                        while file.read(_CHUNK):
+                            pass
+            except _FAULTS as error:
+                raise _damaged(error) from None
         return cuts_of(self._arrays[0].rows, self._row_bytes, self._arrays[0].start)
 
     def hash(self, unit: Unit, digest: Digest) -> None:
@@ -249,42 +239,84 @@ class StoredRows(Rows):
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit."""
         for first, count in runs_of(unit, self._row_bytes):
-            columns: dict[str, pa.Array] = {}
-            for array in self._arrays:
-                rows = array.read(self._file.fileno(), first, count)
-                columns |= columns_of(array, rows, len(self._arrays), names)
-            yield batch_of(columns, count)
+            rows = (array.read(self._file.fileno(), first, count) for array in self._arrays)
+            yield self._batch(self._arrays, rows, names, count)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
+    def _batch(
+        self, arrays: list[Stored], rows: Iterable[Array], names: list[str], count: int
+    ) -> pa.RecordBatch:
+        """Return the columns of these names, given rows of arrays."""
+        columns: dict[str, pa.Array] = {}
+        for array, values in zip(arrays, rows, strict=True):
+            own = _columns(array, len(self._arrays))
+            whole = array.name in own
+            columns |= {
+                name: column(values if whole else values[name]) for name in own if name in names
+            }
+        return batch_of(columns, count)
 
-def npy_rows(path: str) -> StoredRows:
+
+class InflatedRows(ArrayRows):
+    """The rows of arrays of which some are compressed: they are read from the first one on."""
+
+    def cuts(self) -> list[tuple[int, int, int]]:
+        """Return all rows as one unit. Raises Rejection if a checksum is wrong."""
+        size = os.fstat(self._file.fileno()).st_size
+        return [(0, size, self._arrays[0].rows)] if super().cuts() else []
+
+    def hash(self, unit: Unit, digest: Digest) -> None:
+        """Give the bytes of the file to a digest."""
+        hash_range(self._path, 0, os.fstat(self._file.fileno()).st_size, digest)
+
+    def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a unit, going on where the last one ended."""
+        key = (self._path, *version_of(self._path), tuple(names))
+        yield from rows_of(key, lambda: self._inflated(names), unit.first - 1, unit.records)
+
+    def _inflated(self, names: list[str]) -> Generator[pa.RecordBatch]:
+        """Yield all rows. The file is opened anew: it stays open from one unit to the next."""
+        whole, arrays = Unit(0, 0, 0, 1, self._arrays[0].rows), self._arrays
+        wanted = [each for each in arrays if _columns(each, len(arrays)).keys() & set(names)]
+        with ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(self._path))
+            files = [stack.enter_context(archive.open(f"{each.name}.npy")) for each in wanted]
+            for file, array in zip(files, wanted, strict=True):
+                _exactly(file, array.start)
+            for _, count in runs_of(whole, self._row_bytes):
+                rows = (
+                    array.shaped(_exactly(file, count * array.row_bytes), count)
+                    for file, array in zip(files, wanted, strict=True)
+                )
+                yield self._batch(wanted, rows, names, count)
+
+
+def _exactly(file: IO[bytes], size: int) -> bytes:
+    """Return the next bytes. Raises ValueError if there are fewer."""
+    parts = []
+    while size and (data := file.read(size)):
+        parts.append(data)
+        size -= len(data)
+    if size:
+        raise ValueError("a compressed array ends early")
+    return b"".join(parts)
+
+
+def npy_rows(path: str) -> ArrayRows:
     """Return the rows of an array. Raises OSError; Rejection if the file has more or less than
     the header says."""
     file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
     try:
-        header = read_header(file, "it")
-        array = Stored(COLUMN, "the array", header, header.size)
-        row_bytes(header.dtype, header.shape, array.what)
-        check_size(array.what, header, os.fstat(file.fileno()).st_size - header.size)
-        return StoredRows(file, path, [array])
+        array = read_header(file, "it", "the array")
+        row_bytes(array.dtype, array.shape, array.what)
+        array.check_size(os.fstat(file.fileno()).st_size - array.start)
+        return ArrayRows(file, path, [array], None)
     except BaseException:
         file.close()
         raise
-
-
-def check_size(what: str, header: Header, size: int) -> None:
-    """Raise Rejection if the elements of an array do not take so many bytes."""
-    if header.bytes == size:
-        return
-    wanted = f"{header.bytes:,} bytes" if header.bytes < 2**63 else "more bytes than any file has"
-    raise Rejection(
-        "read",
-        "truncated" if size < header.bytes else "wrong-size",
-        f"{what} is to have {wanted} by its header, and has {size:,}; save it again",
-    )
 
 
 _HEAD = struct.Struct("<4s5H3I2H")
@@ -307,26 +339,22 @@ know."""
 _CHUNK = 1 << 20
 
 
-def npz_rows(path: str) -> NpzRows | InflatedRows:
+def npz_rows(path: str) -> ArrayRows:
     """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of
     records."""
     file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
     try:
         return _rows(file, path)
-    except _FAULTS as error:
+    except BaseException as error:
         file.close()
-        raise _damaged(error) from None
-    except OSError as error:
-        file.close()
-        if error.errno not in (None, errno.EINVAL):  # a place before the beginning
+        # no number, or that of a place before the beginning
+        is_content = isinstance(error, OSError) and error.errno in (None, errno.EINVAL)
+        if not isinstance(error, _FAULTS) and not is_content:
             raise
         raise _damaged(error) from None
-    except BaseException:
-        file.close()
-        raise
 
 
-def _damaged(error: Exception) -> Rejection:
+def _damaged(error: BaseException) -> Rejection:
     reason = printable(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
     return Rejection(
         "read",
@@ -335,24 +363,21 @@ def _damaged(error: Exception) -> Rejection:
     )
 
 
-def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
+def _rows(file: BinaryIO, path: str) -> ArrayRows:
     archive = zipfile.ZipFile(file)
     members = [each for each in archive.infolist() if not is_of_system(each.filename)]
     if not members:
         raise Rejection("read", "empty", "the archive has no arrays; save it again")
-    headers = [_header(archive, each) for each in members]
-    stored = [_is_stored(each) for each in members]
-    starts = [
-        _start(file, each) if plain else 0 for each, plain in zip(members, stored, strict=True)
-    ]
-    arrays = [
-        Stored(each.filename.removesuffix(".npy"), _what(each), header, start + header.size)
-        for each, header, start in zip(members, headers, starts, strict=True)
-    ]
+    arrays = [_array(archive, each) for each in members]
     _check_lengths(arrays)
-    if all(stored):
-        return NpzRows(file, path, arrays, archive)
-    turned = next((each.what for each in arrays if each.header.fortran), None)
+    if all(each.compress_type == zipfile.ZIP_STORED for each in members):
+        at = [_start(file, each) for each in members]
+        plain = [
+            replace(array, start=array.start + start)
+            for array, start in zip(arrays, at, strict=True)
+        ]
+        return ArrayRows(file, path, plain, archive)
+    turned = next((each.what for each in arrays if each.fortran), None)
     if turned is not None:
         raise Rejection(
             "read",
@@ -362,37 +387,29 @@ def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
     return InflatedRows(file, path, arrays, archive)
 
 
-def _what(member: zipfile.ZipInfo) -> str:
-    return f"the array {printable(member.filename.removesuffix('.npy'))}"
-
-
-def _is_stored(member: zipfile.ZipInfo) -> bool:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Stored:
+    """Return the array of a member, whose elements begin at `start` in it. Raises Rejection, and
+    what _FAULTS has."""
     if not member.filename.endswith(".npy"):
         raise Rejection(
             "read",
             "not-npy",
             f"its member {printable(member.filename)} is no .npy file; save it with numpy.savez",
         )
-    if member.flag_bits & 1 or member.compress_type not in (
-        zipfile.ZIP_STORED,
-        zipfile.ZIP_DEFLATED,
-    ):
+    name = member.filename.removesuffix(".npy")
+    what = f"the array {printable(name)}"
+    known = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    if member.flag_bits & 1 or member.compress_type not in known:
         raise Rejection(
             "read",
             "unknown-compression",
-            f"{_what(member)} is encrypted, or compressed in another way; use numpy.savez_compressed",
+            f"{what} is encrypted, or compressed in another way; use numpy.savez_compressed",
         )
-    return member.compress_type == zipfile.ZIP_STORED
-
-
-def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
-    """Return what a member says of its array. Raises Rejection, and what _FAULTS has."""
-    _is_stored(member)
     with archive.open(member) as file:
-        header = read_header(cast(BinaryIO, file), _what(member))
-    row_bytes(header.dtype, header.shape, _what(member))
-    check_size(_what(member), header, member.file_size - header.size)
-    return header
+        array = replace(read_header(cast(BinaryIO, file), what), name=name)
+    row_bytes(array.dtype, array.shape, what)
+    array.check_size(member.file_size - array.start)
+    return array
 
 
 def _start(file: BinaryIO, member: zipfile.ZipInfo) -> int:
@@ -426,94 +443,3 @@ def _check_lengths(arrays: list[Stored]) -> None:
             "several-lengths",
             f"{one.what} has {one.rows:,} rows and {other.what} {other.rows:,}; save them in files of their own",
         )
-
-
-class NpzRows(StoredRows):
-    """The rows of arrays that are not compressed."""
-
-    def __init__(
-        self, file: BinaryIO, path: str, arrays: list[Stored], archive: zipfile.ZipFile
-    ) -> None:
-        super().__init__(file, path, arrays)
-        self._archive = archive
-
-    def cuts(self) -> list[tuple[int, int, int]]:
-        """Return runs of rows of about 1 MiB. Raises Rejection if a checksum is wrong."""
-        _check_sums(self._archive)
-        return super().cuts()
-
-
-def _check_sums(archive: zipfile.ZipFile) -> None:
-    """Read all members to their ends, where zipfile compares checksums. Raises Rejection."""
-    try:
-        for member in archive.infolist():
-            with archive.open(member) as file:
-                while file.read(_CHUNK):
-                    pass
-    except _FAULTS as error:
-        raise _damaged(error) from None
-
-
-class InflatedRows(Rows):
-    """The rows of arrays of which some are compressed: they are read from the first one on."""
-
-    def __init__(
-        self, file: BinaryIO, path: str, arrays: list[Stored], archive: zipfile.ZipFile
-    ) -> None:
-        self.schema = schema_of(arrays)
-        self._file, self._path, self._arrays, self._archive = file, path, arrays, archive
-        self._size = os.fstat(file.fileno()).st_size
-
-    def cuts(self) -> list[tuple[int, int, int]]:
-        """Return all rows as one unit. Raises Rejection if a checksum is wrong."""
-        _check_sums(self._archive)
-        rows = self._arrays[0].rows
-        return [(0, self._size, rows)] if rows else []
-
-    def hash(self, unit: Unit, digest: Digest) -> None:
-        """Give the bytes of the file to a digest."""
-        hash_range(self._path, 0, self._size, digest)
-
-    def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a unit, going on where the last one ended."""
-        key = (self._path, *version_of(self._path), *names)
-        yield from rows_of(
-            key, lambda: _inflated(self._path, self._arrays, names), unit.first - 1, unit.records
-        )
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _inflated(path: str, arrays: list[Stored], names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield all rows. The file is opened anew: it stays open from one unit to the next."""
-    wanted = [each for each in arrays if set(columns_named(each, len(arrays))) & set(names)]
-    whole = Unit(0, 0, 0, 1, arrays[0].rows)
-    with ExitStack() as stack:
-        archive = stack.enter_context(zipfile.ZipFile(path))
-        files = [stack.enter_context(archive.open(f"{each.name}.npy")) for each in wanted]
-        for file, array in zip(files, wanted, strict=True):
-            _exactly(file, array.header.size)
-        for _, count in runs_of(whole, sum(each.row_bytes for each in arrays)):
-            columns: dict[str, pa.Array] = {}
-            for file, array in zip(files, wanted, strict=True):
-                rows = array.shaped(_exactly(file, count * array.row_bytes), count)
-                columns |= columns_of(array, rows, len(arrays), names)
-            yield batch_of({name: columns[name] for name in names}, count)
-
-
-def columns_named(array: Stored, arrays: int) -> list[str]:
-    """Return the names of the columns of an array among so many."""
-    return schema_of([array]).names if arrays == 1 else [array.name]
-
-
-def _exactly(file: IO[bytes], size: int) -> bytes:
-    """Return the next bytes. Raises ValueError if there are fewer."""
-    parts = []
-    while size and (data := file.read(size)):
-        parts.append(data)
-        size -= len(data)
-    if size:
-        raise ValueError("a compressed array ends early")
-    return b"".join(parts)

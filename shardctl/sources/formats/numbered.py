@@ -27,8 +27,8 @@ from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     check_columns,
+    class_names,
     parsed_batches,
-    types_of,
 )
 from shardctl.sources.jsonl import DEEPEST
 from shardctl.sources.types import Types
@@ -80,7 +80,18 @@ class Numbered(Format):
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""
         with closing(self._opened(path)) as rows:
-            return types_of(rows.schema, reading, lambda only: _read(rows, unit, only, None))
+            label = reading.label
+            only = pa.schema(
+                [
+                    f
+                    for f in rows.schema
+                    if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))
+                ]
+            )
+            found = Types.of_schema(rows.schema, label, only.names)
+            for part in _read(rows, unit, only, None) if len(only) else ():
+                found = found.join(Types.of(part.batch, label))
+            return found.with_classes(class_names(rows.schema.metadata))
 
     def read(
         self,
@@ -222,10 +233,7 @@ def column(array: Array) -> pa.Array:
     """Return the rows of an array of a type that `column_type` takes. Raises ArrowInvalid for a
     date that is too far away."""
     if array.ndim > 1:
-        values = column(array.reshape(-1))
-        for length in reversed(array.shape[1:]):
-            values = pa.FixedSizeListArray.from_arrays(values, length)
-        return values
+        return nested(column(array.reshape(-1)), array.shape)
     dtype = array.dtype
     if dtype.names:
         return pa.StructArray.from_arrays(
@@ -242,6 +250,13 @@ def column(array: Array) -> pa.Array:
     if dtype.kind in "mM":
         return _times(native, _element_type(dtype, ""))
     return pa.array(native)
+
+
+def nested(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """Return values as the rows of an array of this shape."""
+    for length in reversed(shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, length)
+    return values
 
 
 def _times(array: Array, type_: pa.DataType) -> pa.Array:

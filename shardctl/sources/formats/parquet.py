@@ -4,7 +4,7 @@ the other."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -69,7 +69,7 @@ class RowGroups(Rows):
             raise damaged(what, error) from error
         start = min(starts, default=0)
         if not 0 <= start <= end <= self._version[0] or facts.num_rows < 0:
-            raise damaged(what, ValueError("its bytes would be outside the file"))
+            raise damaged(what, "its bytes would be outside the file")
         return start, end - start, int(facts.num_rows)
 
     def hash(self, unit: Unit, digest: Digest) -> None:
@@ -81,10 +81,10 @@ class RowGroups(Rows):
         group = _groups(self._path, self._version).get((unit.offset, unit.size))
         if group is None:
             raise changed()
-        key = (self._path, *self._version, group, *names)
+        key = (self._path, *self._version, group, tuple(names))
         yield from rows_of(key, lambda: self._read(group, names), unit.skip, unit.records)
 
-    def _read(self, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, group: int, names: list[str]) -> Generator[pa.RecordBatch]:
         from pyarrow import parquet  # 30 ms to import
 
         facts = self._metadata.row_group(group)

@@ -11,7 +11,6 @@ import struct
 
 import numpy as np
 
-from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, not_this
 from shardctl.sources.formats.found_values import (
     Container,
@@ -50,25 +49,25 @@ class RecordIOFile(Container):
             if not head and at == offset and self.content.fault is None:
                 return None
             if len(head) < _HEAD.size:
-                return self._broken(offset, at, "truncated", "the file ends within a record")
+                return self._ended(offset, at, "truncated", "the file ends within a record")
             magic, packed = _HEAD.unpack(head)
             part, length = packed >> 29, packed & ((1 << 29) - 1)
             if magic != MAGIC or part not in wanted:
-                return self._broken(offset, at, "damaged", f"no record begins at byte {at}")
+                return self._ended(offset, at, "damaged", f"no record begins at byte {at}")
             at += _HEAD.size + -(-length // 4) * 4
             if at - offset > RECORD_BYTES:
                 self.content.release(at)
             if not self.content.reaches(at):
-                return self._broken(offset, at, "truncated", "the file ends within a record")
+                return self._ended(offset, at, "truncated", "the file ends within a record")
             if part in (_WHOLE, _LAST):
                 return Frame(
                     offset, at, too_large(at - offset) if at - offset > RECORD_BYTES else None
                 )
             wanted = (_MIDDLE, _LAST)
 
-    def _broken(self, offset: int, at: int, error: str, what: str) -> Frame:
-        fault = Rejection("read", error, f"{what}; what follows is not read, get the file again")
-        return Frame(offset, max(at, offset + 1), self.content.fault or fault, last=True)
+    def _ended(self, offset: int, at: int, error: str, what: str) -> Frame:
+        message = f"{what}; what follows is not read, get the file again"
+        return self.broken(offset, max(at, offset + 1), error, message)
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return an image with its label and its id; of a record that is none, its bytes."""

@@ -11,12 +11,12 @@ from shardctl.errors import Rejection
 from shardctl.sources.formats.base import (
     OTHER_ENCODING,
     Choose,
-    Head,
     Misfit,
     Numbers,
     Parsed,
     Reading,
     TextFormat,
+    TextPart,
 )
 from shardctl.sources.formats.lines import is_utf8
 from shardctl.sources.types import Types, without_nulls
@@ -36,23 +36,18 @@ class Lines(TextFormat):
 
     record = "line"
 
-    def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
+    def types_of(self, part: TextPart, reading: Reading) -> Types:
         """Return that of text."""
         return Types.of(pa.record_batch({"text": pa.array(["a"])}), reading.label)
 
     def parse(
-        self,
-        data: bytes,
-        first: int,
-        head: Head,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
+        self, part: TextPart, reading: Reading, schema: pa.Schema, choose: Choose | None
     ) -> Parsed:
         """Return the texts of the records; a CR before the last line feed is none of it."""
+        data = part.data
         starts, ends = self.places(data)
         raw = np.frombuffer(data, np.uint8)
-        numbers = np.arange(first, first + len(starts))
+        numbers = part.first + np.arange(len(starts))
         if b"\r" in data:
             before = np.maximum(ends - 1, 0)
             cut = (raw[before] == _CARRIAGE_RETURN) & (ends > starts) & (ends < len(data))

@@ -26,7 +26,7 @@ from shardctl.sources.files import read_small
 from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Declared, Record, whole_array
-from shardctl.sources.values import Feature
+from shardctl.sources.values import WHOLE, Feature
 from shardctl.system.locations import beside
 
 FEATURES = "features.json"
@@ -41,10 +41,7 @@ MOST_INFLATED = 256 << 20
 """The most bytes that one array may have."""
 
 _ARROW = {
-    **{
-        name: getattr(pa, name)()
-        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-    },
+    **WHOLE,
     "bool": pa.bool_(),
     "float16": pa.float16(),
     "float32": pa.float32(),
@@ -144,7 +141,11 @@ def _put(record: Record, path: list[str], value: Any) -> None:
 def _read(path: Path, _version: Version) -> Features:
     try:
         tree = json.loads(read_small(str(path), MOST_BYTES))
-        leaves = dict(_leaves(tree, "", 0, path.parent))
+        features = {
+            name: _leaf(feature, name, sequences, path.parent)
+            for name, sequences, feature in _features(tree)
+        }
+        leaves = {name: leaf for name, leaf in features.items() if leaf is not None}
         types = _schema(leaves)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
@@ -156,23 +157,23 @@ def _read(path: Path, _version: Version) -> Features:
     return Features(leaves, types)
 
 
-def _leaves(
-    tree: dict[str, Any], name: str, sequences: int, folder: Path
-) -> Iterator[tuple[str, _Leaf]]:
-    """Yield the leaves of a tree of features, each with its name."""
+def _features(
+    tree: dict[str, Any], name: str = "", sequences: int = 0
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Yield the features of a tree, each with its name and in how many sequences it is."""
     if "featuresDict" in tree:
         for part, feature in sorted(tree["featuresDict"]["features"].items()):
             if not part or "/" in part:
                 raise ValueError(f"a feature is called {part!r}")
-            yield from _leaves(feature, f"{name}/{part}" if name else part, sequences, folder)
+            yield from _features(feature, f"{name}/{part}" if name else part, sequences)
     elif "sequence" in tree:
         if sequences >= MOST_SEQUENCES:
             raise ValueError(
                 f"{name} has sequences inside of sequences deeper than {MOST_SEQUENCES}"
             )
-        yield from _leaves(tree["sequence"]["feature"], name, sequences + 1, folder)
-    elif (leaf := _leaf(tree, name, sequences, folder)) is not None:
-        yield name, leaf
+        yield from _features(tree["sequence"]["feature"], name, sequences + 1)
+    else:
+        yield name, sequences, tree
 
 
 def _leaf(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> _Leaf | None:
@@ -205,18 +206,11 @@ def companions(path: str) -> Iterator[str]:
     with contextlib.suppress(
         OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError
     ):
-        yield from _label_files(json.loads(read_small(beside(path, FEATURES), MOST_BYTES)), "")
-
-
-def _label_files(tree: dict[str, Any], name: str) -> Iterator[str]:
-    """Yield the files with the names of the classes of a tree of features."""
-    if "featuresDict" in tree:
-        for part, feature in tree["featuresDict"]["features"].items():
-            yield from _label_files(feature, f"{name}/{part}" if name else part)
-    elif "sequence" in tree:
-        yield from _label_files(tree["sequence"]["feature"], name)
-    elif "classLabel" in tree:
-        yield _label_file(name)
+        for name, _, feature in _features(
+            json.loads(read_small(beside(path, FEATURES), MOST_BYTES))
+        ):
+            if "classLabel" in feature:
+                yield _label_file(name)
 
 
 def _label_file(name: str) -> str:

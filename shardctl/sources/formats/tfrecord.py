@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -99,17 +99,8 @@ class TFRecords(Container):
         return Frame(offset, end, too_large(length) if length > RECORD_BYTES else None)
 
     def _ends_early(self, offset: int, end: int) -> Frame:
-        return Frame(
-            offset,
-            end,
-            self.content.fault
-            or Rejection(
-                "read",
-                "truncated",
-                f"it ends within the record at byte {offset}; get the whole file",
-            ),
-            last=True,
-        )
+        message = f"it ends within the record at byte {offset}; get the whole file"
+        return self.broken(offset, end, "truncated", message)
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the features of a record. Raises Rejection for a wrong checksum, and if it is no
@@ -124,65 +115,58 @@ class TFRecords(Container):
 _NOT_AN_EXAMPLE = "its data is not a tf.train.Example; write it as one"
 
 
+_MESSAGES = {
+    "BytesList": {"value": "bytes*"},
+    "FloatList": {"value": "float*"},
+    "Int64List": {"value": "int64*"},
+    "Feature": {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"},
+    "FeatureEntry": {"key": "string", "value": "Feature"},
+    "Features": {"feature": "FeatureEntry*"},
+    "FeatureList": {"feature": "Feature*"},
+    "FeatureListEntry": {"key": "string", "value": "FeatureList"},
+    "FeatureLists": {"feature_list": "FeatureListEntry*"},
+    "Example": {"features": "Features", "feature_lists": "FeatureLists"},
+}
+"""The fields of messages, numbered from 1, and their types; of those with a star there are several.
+Maps are written as entries (tensorflow/core/example/example.proto and feature.proto).
+
+A SequenceExample has its `context` where an Example has its `features`, field 1 of the same type,
+so that one class reads both.
+"""
+
+
 @cache
 def messages() -> Any:
-    """Return the message class that parses both. Raises InstallError.
-
-    A SequenceExample has its `context` where an Example has its `features`, field 1 of the same
-    type, so that one class reads both (tensorflow/core/example/example.proto and feature.proto).
-    """
+    """Return the message class that parses both. Raises InstallError."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
         raise InstallError(TFRECORD_NEEDS.message) from None
-    field = descriptor_pb2.FieldDescriptorProto
+    known = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="shardctl/example.proto", package="shardctl", syntax="proto3"
     )
-
-    def message(name: str, *fields: Any) -> Any:
-        made = file.message_type.add(name=name)
-        for number, (of_name, label, type_, type_name) in enumerate(fields, 1):
-            made.field.add(
-                name=of_name, number=number, label=label, type=type_, type_name=type_name
-            )
-        return made
-
-    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
-    message("BytesList", ("value", many, field.TYPE_BYTES, None))
-    message("FloatList", ("value", many, field.TYPE_FLOAT, None))
-    message("Int64List", ("value", many, field.TYPE_INT64, None))
-    kinds = (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List"))
-    feature = message(
-        "Feature", *((name, one, field.TYPE_MESSAGE, f".shardctl.{type_}") for name, type_ in kinds)
-    )
-    feature.oneof_decl.add(name="kind")
-    for part in feature.field:
-        part.oneof_index = 0
-    message("FeatureList", ("feature", many, field.TYPE_MESSAGE, ".shardctl.Feature"))
-    for name, of in (("Features", "Feature"), ("FeatureLists", "FeatureList")):
-        entry = f"{'Feature' if of == 'Feature' else 'FeatureList'}Entry"
-        inside = message(name, (_SNAKE[of], many, field.TYPE_MESSAGE, f".shardctl.{name}.{entry}"))
-        pair = inside.nested_type.add(name=entry)
-        pair.options.map_entry = True
-        pair.field.add(name="key", number=1, label=one, type=field.TYPE_STRING)
-        pair.field.add(
-            name="value", number=2, label=one, type=field.TYPE_MESSAGE, type_name=f".shardctl.{of}"
-        )
-    message(
-        "Example",
-        ("features", one, field.TYPE_MESSAGE, ".shardctl.Features"),
-        ("feature_lists", one, field.TYPE_MESSAGE, ".shardctl.FeatureLists"),
-    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        if name == "Feature":
+            message.oneof_decl.add(name="kind")
+        for number, (field, written) in enumerate(fields.items(), 1):
+            type_ = written.rstrip("*")
+            made = message.field.add(name=field, number=number)
+            made.label = known.LABEL_OPTIONAL if type_ == written else known.LABEL_REPEATED
+            if type_ in _MESSAGES:
+                made.type, made.type_name = known.TYPE_MESSAGE, f".shardctl.{type_}"
+            else:
+                made.type = known.Type.Value(f"TYPE_{type_.upper()}")
+            if name == "Feature":
+                made.oneof_index = 0
     # not the common one, in which TensorFlow may have its own
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shardctl.Example"))
 
 
-_NAME = itemgetter(0)
-
-_SNAKE = {"Feature": "feature", "FeatureList": "feature_list"}
+_KEY = attrgetter("key")
 
 
 @cache
@@ -203,20 +187,21 @@ def example_parser() -> Callable[[bytes], Record]:
             raise Rejection("decode", "not-an-example", _NOT_AN_EXAMPLE) from None
         if len(UnknownFieldSet(example)):
             raise Rejection("decode", "not-an-example", _NOT_AN_EXAMPLE)
-        # Sorted: the order of a map differs from process to process.
+        # Sorted: a map is written in any order. Of a name that is there twice, the last one counts.
         record: Record = {
-            name: _values(feature)
-            for name, feature in sorted(example.features.feature.items(), key=_NAME)
+            entry.key: _values(entry.value) for entry in sorted(example.features.feature, key=_KEY)
         }
-        for name, steps in sorted(example.feature_lists.feature_list.items(), key=_NAME):
-            if name in record:
-                raise Rejection(
-                    "decode",
-                    "repeated-field",
-                    f"it has {name!r} both in its context and in its lists; rename one",
-                )
-            record[name] = [_values(feature) for feature in steps.feature]
-        return record
+        lists: Record = {
+            entry.key: [_values(feature) for feature in entry.value.feature]
+            for entry in sorted(example.feature_lists.feature_list, key=_KEY)
+        }
+        if both := record.keys() & lists.keys():
+            raise Rejection(
+                "decode",
+                "repeated-field",
+                f"it has {min(both)!r} both in its context and in its lists; rename one",
+            )
+        return record | lists
 
     return parse
 

@@ -113,52 +113,34 @@ def value_of(field: str, data: bytes) -> Any:
     """Return the value of a member. Raises Rejection (stage `decode`) if it is not what its name
     says."""
     ending = field.rpartition(".")[2]
+    what = f"its member {printable(field)}"
     if ending in NUMBERS:
-        return _number(field, data)
-    if ending in TEXTS:
-        return _text(field, data)
-    if ending in JSONS:
-        return _json(field, data)
+        if not _WHOLE.fullmatch(data):
+            shown = printable(data[:40].decode("utf-8", "replace"))
+            raise Rejection(
+                "decode",
+                "not-a-number",
+                f"{what} must be a whole number, and is {shown}; fix it, or name it .txt",
+            )
+        return int(data)
     if ending in ARRAYS:
-        return array_in(data, f"its member {printable(field)}")
+        return array_in(data, what)
     if ending in PICKLES:
         raise Rejection(
             "decode",
             "pickle",
-            f"its member {printable(field)} is a pickle, which can run any code; use .json or .npy",
+            f"{what} is a pickle, which can run any code; use .json or .npy",
         )
-    return data
-
-
-def _number(field: str, data: bytes) -> int:
-    if not _WHOLE.fullmatch(data):
-        shown = printable(data[:40].decode("utf-8", "replace"))
-        raise Rejection(
-            "decode",
-            "not-a-number",
-            f"its member {printable(field)} must be a whole number, and is {shown}; fix it, or name it .txt",
-        )
-    return int(data)
-
-
-def _text(field: str, data: bytes) -> str:
     try:
-        return data.decode()
+        if ending in JSONS:
+            return parse_value(data)
+        return data.decode() if ending in TEXTS else data
     except UnicodeDecodeError as error:
         raise Rejection(
-            "decode",
-            "not-utf8",
-            f"its member {printable(field)} is not UTF-8 at byte {error.start}; recode it",
+            "decode", "not-utf8", f"{what} is not UTF-8 at byte {error.start}; recode it"
         ) from None
-
-
-def _json(field: str, data: bytes) -> Any:
-    try:
-        return parse_value(data)
     except Rejection as rejection:
-        raise Rejection(
-            rejection.stage, rejection.error, f"its member {printable(field)}: {rejection.message}"
-        ) from None
+        raise Rejection(rejection.stage, rejection.error, f"{what}: {rejection.message}") from None
 
 
 def array_in(data: bytes, what: str) -> Any:
@@ -167,15 +149,15 @@ def array_in(data: bytes, what: str) -> Any:
 
     Raises Rejection.
     """
-    from shardctl.sources.formats.npy import check_size, read_header
+    from shardctl.sources.formats.npy import read_header
 
     try:
         header = read_header(io.BytesIO(data), what)
-        check_size(what, header, len(data) - header.size)
+        header.check_size(len(data) - header.start)
         dtype = header.dtype
         if dtype.kind not in "iufb":
             raise Rejection("", "", f"{what} is an array of {dtype}; arrays of numbers are read")
-        array = np.frombuffer(data, dtype, offset=header.size)
+        array = np.frombuffer(data, dtype, offset=header.start)
         array = whole_array(array.reshape(header.shape, order="F" if header.fortran else "C"))
     except (Rejection, ValueError) as error:
         why = error.message if isinstance(error, Rejection) else f"{what} cannot be read ({error})"
@@ -222,6 +204,8 @@ _NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
 
 _META = re.compile(r"__[^/]*__($|/)")
 """Names of members that webdataset passes over."""
+
+_NO_UTF8 = re.compile(r"[\ud800-\udfff]")
 
 _END = b"\0" * BLOCK
 
@@ -308,7 +292,11 @@ class TarSamples(Container):
         # it may have been a member of this sample, which would lack a field silently
         if isinstance(following, Frame):
             return Frame(offset, following.end, following.fault, last=True)
-        return self._whole(offset, self._members[-1], fault)
+        last = self._members[-1]
+        if not self.content.reaches(last.next):  # also where only the zeros that fill it lack
+            message = "the tar ends within this sample; get the whole file"
+            return self.broken(offset, last.stop, "truncated", message)
+        return Frame(offset, last.next, fault, folder=_folder(last.key or ""))
 
     def _of_key(self, key: str, offset: int) -> _Member | None:
         """Return the member at `offset`, or after folders that are there, if it belongs to the
@@ -321,21 +309,6 @@ class TarSamples(Container):
         ):
             member = self._member(member.next)
         return member if isinstance(member, _Member) and member.key == key else None
-
-    def _whole(self, offset: int, last: _Member, fault: Rejection | None) -> Frame:
-        """Return a sample, and that nothing follows it if the file ends within it, or in the zeros
-        that fill its last block."""
-        if not self.content.reaches(last.next):
-            return Frame(
-                offset,
-                last.stop,
-                self.content.fault
-                or Rejection(
-                    "read", "truncated", "the tar ends within this sample; get the whole file"
-                ),
-                last=True,
-            )
-        return Frame(offset, last.next, fault, folder=_folder(last.key or ""))
 
     def _repeats(self, key: str) -> Rejection | None:
         """Return why a sample is rejected whose key another one had, whose members are not beside
@@ -362,32 +335,31 @@ class TarSamples(Container):
         can be read from here on."""
         names: dict[str, str] = {}
         at = offset
-        while True:
-            header = self.content.at(at, BLOCK)
-            # two blocks of zeros should be there, which some leave out
-            if at == offset and not header.strip(b"\0"):
-                if self.content.at(at, ZEROS_AHEAD).strip(b"\0"):
-                    return self._broken(offset, at, HOLE)
-                return None if self.content.fault is None else self._broken(offset, at, "")
-            if at - offset > MOST_HEADERS:
-                return self._broken(offset, at, "no end of headers")
-            try:
+        try:
+            while True:
+                header = self.content.at(at, BLOCK)
+                # two blocks of zeros should be there, which some leave out
+                if at == offset and not header.strip(b"\0"):
+                    if self.content.at(at, ZEROS_AHEAD).strip(b"\0"):
+                        raise ValueError(HOLE)
+                    return None if self.content.fault is None else self._broken(offset, at, "")
+                if at - offset > MOST_HEADERS:
+                    raise ValueError("no end of headers")
                 info = parse_header(header)
-            except ValueError as error:
-                return self._broken(offset, at, str(error))
-            if info.type not in _BEFORE_OTHERS:
-                try:
+                if info.type not in _BEFORE_OTHERS:
                     return _made(info, names, self._start_of_data(info, header, at))
-                except ValueError as error:
-                    return self._broken(offset, at, str(error))
-            if info.size > LONGEST_HEADER:
-                return self._broken(offset, at, f"a header of {info.size} bytes")
-            text = self.content.at(at + BLOCK, info.size)
-            try:
-                names |= _names_in(info.type, text)
-            except ValueError as error:
-                return self._broken(offset, at, str(error))
-            at = _next_block(at + BLOCK + info.size)
+                if info.size > LONGEST_HEADER:
+                    raise ValueError(f"a header of {info.size} bytes")
+                text = self.content.at(at + BLOCK, info.size)
+                if info.type in _PAX:
+                    names |= _pax(text)
+                # a global one is about all members, which have headers of their own
+                elif info.type != tarfile.XGLTYPE:
+                    is_name = info.type == tarfile.GNUTYPE_LONGNAME
+                    names["path" if is_name else "linkpath"] = _decoded(text.split(b"\0", 1)[0])
+                at = _next_block(at + BLOCK + info.size)
+        except ValueError as error:
+            return self._broken(offset, at, str(error))
 
     def _at_zeros(self, offset: int) -> Frame | None:
         """Return None where only zeros follow: the tar ends. A hole, or a second tar, must not end
@@ -419,17 +391,10 @@ class TarSamples(Container):
 
     def _broken(self, offset: int, at: int, why: str) -> Frame:
         """Return what is left of a tar from a header on that cannot be read."""
-        return Frame(
-            offset,
-            at + 1,
-            self.content.fault
-            or Rejection(
-                "read",
-                "damaged",
-                f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again",
-            ),
-            last=True,
+        message = (
+            f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again"
         )
+        return self.broken(offset, at + 1, "damaged", message)
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of a sample: its key, and a field for each member. Raises Rejection."""
@@ -541,7 +506,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
             "unsafe-name",
             f"its member has the name {shown}; names must be relative, without ..",
         )
-    if not _is_utf8(name):
+    if _NO_UTF8.search(name):
         return Rejection(
             "read",
             "name-not-utf8",
@@ -554,25 +519,6 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
             f"its member {shown} has no ending, which would name a field",
         )
     return None
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _names_in(type_: bytes, text: bytes) -> dict[str, str]:
-    """Return what a header says that stands before that of a member, by its name in pax. Raises
-    ValueError."""
-    if type_ == tarfile.XGLTYPE:
-        return {}  # it is about all members, which have headers of their own
-    if type_ in _PAX:
-        return _pax(text)
-    name = "path" if type_ == tarfile.GNUTYPE_LONGNAME else "linkpath"
-    return {name: text.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")}
 
 
 def _pax(text: bytes) -> dict[str, str]:
@@ -588,8 +534,6 @@ def _pax(text: bytes) -> dict[str, str]:
         if not equals:
             raise ValueError("a pax header that is none")
         if name in _PAX_NAMES or name.startswith(b"GNU.sparse"):
-            found[name.decode("utf-8", "surrogateescape")] = value.decode(
-                "utf-8", "surrogateescape"
-            )
+            found[_decoded(name)] = _decoded(value)
         at += int(length)
     return found

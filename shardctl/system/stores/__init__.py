@@ -16,9 +16,11 @@ from shardctl.system.text import printable
 
 
 def refuse_half_url(text: str) -> None:
-    """Raise UsageError for a URL of a store that lacks a slash after its scheme: it would be a path
+    """Raise UsageError for a URL of a store that lacks a colon or a slash after its scheme: it would be a path
     here."""
     scheme, colon, rest = text.partition(":")
+    if not colon:
+        scheme, colon, rest = text.partition("//")
     if colon and scheme in SCHEMES and not rest.startswith("//") and not os.path.lexists(text):
         raise UsageError(
             f"{printable(text)}: is not a URL, and would be a folder here; write "

@@ -49,12 +49,10 @@ class Runs:
         self._held, self._held_bytes = [], 0
         order = np.argsort(parts, kind="stable")
         ends = np.cumsum(np.bincount(parts, minlength=PARTS))
-        rows, first = rows[order], 0
-        for part, end in enumerate(ends.tolist()):
-            if end > first:
+        for part, of_part in enumerate(np.split(rows[order], ends[:-1])):
+            if len(of_part):
                 with open(self._path(part), "ab") as file:
-                    file.write(rows[first:end].tobytes())
-            first = end
+                    file.write(of_part.tobytes())
 
     def chunks(self, part: int) -> Iterator[Rows]:
         """Yield the rows of a part, some of them at a time, in the order in which they were added.
@@ -66,13 +64,10 @@ class Runs:
             while len(rows := np.fromfile(file, self.dtype, most)):
                 yield rows
 
-    def chunked(self, part: int) -> bool:
-        """Return whether a part is read in several chunks. Raises OSError."""
-        path = self._path(part)
-        return (
-            path.exists()
-            and path.stat().st_size > CHUNK_BYTES // self.dtype.itemsize * self.dtype.itemsize
-        )
+    def chunks_of(self, part: int) -> int:
+        """Return in how many chunks a part is read. Raises OSError."""
+        path, most = self._path(part), CHUNK_BYTES // self.dtype.itemsize * self.dtype.itemsize
+        return -(-path.stat().st_size // most) if path.exists() else 0
 
     def part(self, part: int) -> Rows:
         """Return all rows of a part. Raises OSError."""
@@ -114,28 +109,22 @@ def repeated(runs: Runs) -> Iterator[tuple[Rows, int]]:
     for part in range(PARTS):
         first = np.zeros(0, HASHED)
         # one line may be there a hundred million times: only its first place is kept in memory
-        if runs.chunked(part):
+        if runs.chunks_of(part) > 1:
             for chunk in runs.chunks(part):
                 joined = np.concatenate([first, chunk])
-                first = joined[np.unique(_firsts(joined))]
+                first = joined[np.unique(firsts(joined))]
         for chunk in runs.chunks(part):
-            yield _repeated_in(chunk, first)
+            joined = np.concatenate([first, chunk])
+            place = joined["place"]
+            kept = place[firsts(joined)]
+            again = np.flatnonzero(place[len(first) :] != kept[len(first) :]) + len(first)
+            dropped = np.zeros(len(again), DROPPED)
+            dropped["place"], dropped["kept"], dropped["similarity"] = place[again], kept[again], 1
+            yield dropped, int(joined["size"][again].sum())
         runs.remove(part)
 
 
-def _repeated_in(rows: Rows, before: Rows) -> tuple[Rows, int]:
-    """Return those of some rows that repeat others of them, or of those `before`, and the bytes of
-    them."""
-    joined = np.concatenate([before, rows])
-    place = joined["place"]
-    kept = place[_firsts(joined)]
-    again = np.flatnonzero(place[len(before) :] != kept[len(before) :]) + len(before)
-    dropped = np.zeros(len(again), DROPPED)
-    dropped["place"], dropped["kept"], dropped["similarity"] = place[again], kept[again], 1
-    return dropped, int(joined["size"][again].sum())
-
-
-def _firsts(rows: Rows) -> npt.NDArray[np.int64]:
+def firsts(rows: Rows) -> npt.NDArray[np.int64]:
     """Return for each row that of the same hash with the lowest place: numbers of rows, (n,)."""
     high, low, place = (np.ascontiguousarray(rows[name]) for name in ("high", "low", "place"))
     if not len(high):

@@ -52,11 +52,11 @@ def bands_of(threshold: float) -> tuple[int, int]:
 
     The more numbers, the fewer documents share a band by chance.
     """
-    sizes = range(1, PERMUTATIONS + 1)
-    enough = [
-        size for size in sizes if 1 - (1 - threshold**size) ** (PERMUTATIONS // size) >= RECALL
-    ]
-    size = max(enough, default=1)
+    size = max(
+        size
+        for size in range(1, PERMUTATIONS + 1)
+        if size == 1 or 1 - (1 - threshold**size) ** (PERMUTATIONS // size) >= RECALL
+    )
     return PERMUTATIONS // size, size
 
 
@@ -88,11 +88,7 @@ _OF_BYTES = _constants(256, 3)
 words."""
 
 _OF_BYTES[ord("A") : ord("Z") + 1] = _OF_BYTES[ord("a") : ord("z") + 1]
-_IS_WORD = np.zeros(256, bool)
-_IS_WORD[
-    [*range(ord("0"), ord("9") + 1), *range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1)]
-] = True
-_IS_WORD[128:] = True
+_IS_WORD = np.array([byte >= 128 or chr(byte).isalnum() for byte in range(256)])
 _IS_ALONE = np.zeros(256, bool)
 _IS_ALONE[0xE3:0xEA] = True
 """First bytes of U+3000 to U+9FFF: Chinese characters and kana, each of which is a word: there are
@@ -167,7 +163,9 @@ def _end_of_stretch(data: Bytes, begin: int) -> int:
     if end >= len(data):
         return len(data)
     half = data[end - _STRETCH // 2 : end + 1]
-    starts = np.flatnonzero(_word_starts(half) & (half & 0xC0 != 0x80))
+    word = _in_words(half)
+    begins = word & (np.append(False, ~word[:-1]) | _IS_ALONE[half])  # as far as they tell
+    starts = np.flatnonzero(begins & (half & 0xC0 != 0x80))
     if len(starts):
         return end - _STRETCH // 2 + int(starts[-1])
     while data[end] & 0xC0 == 0x80:  # not within a character
@@ -183,13 +181,6 @@ def _in_words(data: Bytes) -> npt.NDArray[np.bool_]:
         for place in range(size):
             word[np.minimum(marks + place, len(data) - 1)] = False
     return word
-
-
-def _word_starts(data: Bytes) -> npt.NDArray[np.bool_]:
-    """Return at which bytes a word begins, as far as they tell."""
-    word = _in_words(data)
-    starts: npt.NDArray[np.bool_] = word & (np.append(False, ~word[:-1]) | _IS_ALONE[data])
-    return starts
 
 
 def _words_of_stretch(data: Bytes, text_starts: Numbers) -> tuple[Numbers, Hashes]:
@@ -216,10 +207,8 @@ def signatures_of(shingles: Hashes, starts: Numbers) -> Signatures:
     product = np.empty(_TOGETHER, np.uint64)
     for begin in range(0, len(shingles), _TOGETHER):
         here = shingles[begin : begin + _TOGETHER]
-        first, end = (
-            np.searchsorted(starts, begin, side="right") - 1,
-            np.searchsorted(starts, begin + len(here)),
-        )
+        first = np.searchsorted(starts, begin, side="right") - 1
+        end = np.searchsorted(starts, begin + len(here))
         cuts = np.maximum(starts[first:end] - begin, 0)
         for number, multiplier in enumerate(_MULTIPLIERS):
             np.multiply(here, multiplier, out=product[: len(here)])
@@ -282,11 +271,10 @@ class Sketches:
         It is exact where both have fewer than SKETCH different ones, and else an estimate from the
         lowest of both.
         """
-        parts = [
-            self._similarities(some[begin : begin + PAIRS], others[begin : begin + PAIRS])
-            for begin in range(0, len(some), PAIRS)
-        ]
-        return np.concatenate([np.zeros(0), *parts])
+        cuts = range(PAIRS, len(some), PAIRS)
+        return np.concatenate(
+            list(map(self._similarities, np.split(some, cuts), np.split(others, cuts)))
+        )
 
     def _similarities(self, some: Numbers, others: Numbers) -> npt.NDArray[np.float64]:
         count = len(some)
@@ -299,9 +287,8 @@ class Sketches:
         twice = np.append(~begins[1:], False)[: len(keys)][begins]
         pair = (keys[begins] >> np.uint64(32)).astype(np.int64)
         place = np.arange(len(pair)) - np.searchsorted(pair, pair)
-        most = np.where(
-            (sizes.reshape(2, -1) >= SKETCH).any(axis=0), SKETCH, np.iinfo(np.int64).max
-        )
+        full = (sizes.reshape(2, -1) >= SKETCH).any(axis=0)
+        most = np.where(full, SKETCH, np.iinfo(np.int64).max)
         counted = place < most[pair]
         both = np.bincount(pair[counted & twice], minlength=count)
         return both / np.maximum(1, np.bincount(pair[counted], minlength=count))
@@ -363,17 +350,11 @@ def connect(runs: Runs, sketches: Sketches, components: Components, threshold: f
         order = np.lexsort((rows["rank"], rows["key"]))
         key, rank = rows["key"][order], rows["rank"][order]
         same = np.append(False, key[1:] == key[:-1])[: len(key)]
-        lowest = (
-            rank[np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))]
-            if len(key)
-            else rank
-        )
+        lowest = rank[np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))]
         candidates = np.flatnonzero(same)
         for begin in range(0, len(candidates), _TOGETHER):
-            one, other = (
-                lowest[candidates[begin : begin + _TOGETHER]],
-                rank[candidates[begin : begin + _TOGETHER]],
-            )
+            chosen = candidates[begin : begin + _TOGETHER]
+            one, other = lowest[chosen], rank[chosen]
             apart = components.roots(one) != components.roots(other)  # else it is known already
             one, other = one[apart], other[apart]
             alike = sketches.similarities(one, other) >= threshold
@@ -384,8 +365,8 @@ def dropped_by(components: Components, sketches: Sketches) -> Iterator[Rows]:
     """Yield the documents that are dropped, in order, as rows of DROPPED."""
     ranks = components.dropped()
     for begin in range(0, len(ranks), _TOGETHER):
-        rows = np.zeros(len(ranks[begin : begin + _TOGETHER]), DROPPED)
         here = ranks[begin : begin + _TOGETHER]
+        rows = np.zeros(len(here), DROPPED)
         kept = components.roots(here)
         rows["place"], rows["kept"] = here << PIECE_BITS, kept << PIECE_BITS
         rows["similarity"] = sketches.similarities(here, kept)

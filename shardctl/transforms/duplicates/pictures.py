@@ -18,10 +18,12 @@ import numpy.typing as npt
 
 from shardctl.errors import Rejection
 from shardctl.system.text import printable
+from shardctl.transforms.duplicates.exact import HASHED, firsts
 from shardctl.transforms.duplicates.rule import DuplicateRule
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.uint8]
 
 LEAF = 256
 """So many hashes are compared each with each."""
@@ -53,7 +55,7 @@ class Repeats:
 
     rule: DuplicateRule
     kept_for: Places
-    apart: npt.NDArray[np.uint8] | None
+    apart: Distances | None
     paths: Callable[[Places], list[str]]
 
     @property
@@ -65,14 +67,11 @@ class Repeats:
     def rejections(self, places: Places) -> list[Rejection | None]:
         """Return why files are dropped, None for those that are kept."""
         kept_for = self.kept_for[places]
-        dropped = kept_for != places
-        named = np.unique(kept_for[dropped])
+        named = np.unique(kept_for[kept_for != places])
         paths = dict(zip(named.tolist(), self.paths(named), strict=True)) if len(named) else {}
         return [
-            self._rejection(place, printable(paths[kept])) if is_dropped else None
-            for place, kept, is_dropped in zip(
-                places.tolist(), kept_for.tolist(), dropped.tolist(), strict=True
-            )
+            None if kept == place else self._rejection(place, printable(paths[kept]))
+            for place, kept in zip(places.tolist(), kept_for.tolist(), strict=True)
         ]
 
     def _rejection(self, place: int, path: str) -> Rejection:
@@ -90,13 +89,10 @@ def first_of_equal(digests: Hashes) -> Places:
 
     `digests` is (n, 2) uint64; the result is (n,) int64.
     """
-    first = np.arange(len(digests))
-    order = np.lexsort((first, digests[:, 1], digests[:, 0]))
-    ordered = digests[order]
-    begins = np.ones(len(order), bool)
-    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    first[order] = order[np.flatnonzero(begins)[np.cumsum(begins) - 1]] if len(order) else order
-    return first
+    rows = np.zeros(len(digests), HASHED)
+    rows["high"], rows["low"] = digests.T
+    rows["place"] = np.arange(len(digests))
+    return firsts(rows)
 
 
 def first_of_similar(hashes: Hashes, distance: int) -> Places:
@@ -112,38 +108,33 @@ def first_of_similar(hashes: Hashes, distance: int) -> Places:
     rank[order] = np.arange(len(order), dtype=np.int32)
     ranks, values, first = rank[value_of.reshape(-1)], values[order], first[order]
     del value_of, order, rank
-    return first[_Greedy(values, distance).settle()][ranks]
+    return first[_Greedy(values, distance).first][ranks]
 
 
-def distances(some: Hashes, others: Hashes) -> npt.NDArray[np.uint8]:
+def distances(some: Hashes, others: Hashes) -> Distances:
     """Return in how many bits hashes differ, pair by pair."""
     return _ones(some ^ others)
 
 
 class _Greedy:
     """Goes through different hashes in their order, and keeps each one that is not near one that it
-    has kept."""
+    has kept. `first` has for each hash the place of the first kept one that it is near, its own
+    where it is kept."""
 
     def __init__(self, hashes: Hashes, distance: int) -> None:
         self._hashes, self._distance = hashes, distance
-        self._first = np.arange(len(hashes))
-
-    def settle(self) -> Places:
-        """Return for each hash the place of the first kept one that it is near, its own where it is
-        kept."""
-        self._settle(np.arange(len(self._hashes)))
-        return self._first
+        self.first = np.arange(len(hashes))
+        self._settle(self.first.copy())
 
     def _settle(self, places: Places) -> Places:
         """Settle hashes that are near none that were kept before them, and return the places of
         those that are kept."""
         if len(places) <= LEAF:
             return self._settle_each(places)
-        kept: list[Places] = []
+        kept = np.zeros(0, np.int64)
         for part in np.array_split(places, _PARTS):
-            rest = self._without_near(part, np.concatenate(kept)) if kept else part
-            kept.append(self._settle(rest))
-        return np.concatenate(kept)
+            kept = np.append(kept, self._settle(self._without_near(part, kept)))
+        return kept
 
     def _settle_each(self, places: Places) -> Places:
         here = self._hashes[places]
@@ -153,18 +144,20 @@ class _Greedy:
             before = np.flatnonzero(near[:, later] & keep)
             if len(before):
                 keep[later] = False
-                self._first[places[later]] = places[before[0]]
+                self.first[places[later]] = places[before[0]]
         return places[keep]
 
     def _without_near(self, places: Places, kept: Places) -> Places:
         """Settle those of some hashes that are near a kept one, and return the others."""
-        hashes, others = self._hashes[places], self._hashes[kept]
-        near = _looked_up if _lookups_pay(len(places), len(kept), self._distance) else _compared
+        if not len(kept):
+            return places
+        pays = _lookups_pay(len(places), len(kept), self._distance)
+        near = _looked_up if pays else _compared
         first = np.full(len(places), len(kept))
-        for of, other in near(hashes, others, self._distance):
+        for of, other in near(self._hashes[places], self._hashes[kept], self._distance):
             np.minimum.at(first, of, other)
         alike = first < len(kept)
-        self._first[places[alike]] = kept[first[alike]]
+        self.first[places[alike]] = kept[first[alike]]
         return places[~alike]
 
 
@@ -193,7 +186,8 @@ def _looked_up(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[
     """
     masks = _masks(distance // _TABLES)
     for table in range(_TABLES):
-        of_hashes, of_others = _chunks(hashes, table), _chunks(others, table)
+        shift = np.uint64(table * _CHUNK)
+        of_hashes, of_others = ((each >> shift).astype(np.uint16) for each in (hashes, others))
         in_order = np.argsort(of_others, kind="stable")
         ordered = others[in_order]
         ends = np.cumsum(np.bincount(of_others, minlength=1 << _CHUNK))
@@ -229,11 +223,6 @@ def _near(
         begin, before = end, int(after[-1])
 
 
-def _chunks(hashes: Hashes, table: int) -> npt.NDArray[np.uint16]:
-    chunks: npt.NDArray[np.uint16] = (hashes >> np.uint64(table * _CHUNK)).astype(np.uint16)
-    return chunks
-
-
 @cache
 def _masks(radius: int) -> npt.NDArray[np.uint16]:
     """Return all numbers of 16 bits of which no more than `radius` are set."""
@@ -245,18 +234,13 @@ def _masks(radius: int) -> npt.NDArray[np.uint16]:
     return np.fromiter(numbers, np.uint16)
 
 
-def _ones(values: Hashes) -> npt.NDArray[np.uint8]:
+def _ones(values: Hashes) -> Distances:
     """Return how many bits of each number are set."""
     if hasattr(np, "bitwise_count"):
-        counted: npt.NDArray[np.uint8] = np.bitwise_count(values)
+        counted: Distances = np.bitwise_count(values)
         return counted
-    # numpy 1: sums of 2, of 4, of 8 bits
-    values = values - ((values >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    values = (values & np.uint64(0x3333333333333333)) + (
-        (values >> np.uint64(2)) & np.uint64(0x3333333333333333)
-    )
-    values = (values + (values >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    sums: npt.NDArray[np.uint8] = (
-        (values * np.uint64(0x0101010101010101)) >> np.uint64(56)
-    ).astype(np.uint8)
+    # numpy 1: of each byte, which a table has
+    of_bytes = np.array([number.bit_count() for number in range(256)], np.uint8)
+    parts = np.ascontiguousarray(values)[..., None].view(np.uint8)
+    sums: Distances = of_bytes[parts].sum(axis=-1, dtype=np.uint8)
     return sums

@@ -73,17 +73,12 @@ def _lines(data: Bytes, offsets: Numbers, whole_paragraphs: bool) -> Pieces:
     end = np.minimum(next_feed, offsets[row + 1])
     end = end - ((end > start) & (data[end - 1] == _RETURN)) if len(end) else end
     has_ink = np.maximum.reduceat(data, start) > _BLANK if len(start) else np.zeros(0, bool)
-    if whole_paragraphs:
-        goes_on = np.zeros(len(start), bool)
-        goes_on[1:] = has_ink[:-1] & (row[1:] == row[:-1])
-        begins = has_ink & ~goes_on
-        ends = (
-            np.append(begins[1:] | ~has_ink[1:] | (row[1:] != row[:-1]), True)[: len(start)]
-            & has_ink
-        )
-        start, end, row = start[begins], end[ends], row[begins]
-    else:
-        start, end, row = start[has_ink], end[has_ink], row[has_ink]
+    begins = ends = has_ink
+    if whole_paragraphs and len(start):
+        goes_on = has_ink[:-1] & has_ink[1:] & (row[1:] == row[:-1])  # to the next line
+        begins = has_ink & ~np.append(False, goes_on)
+        ends = has_ink & ~np.append(goes_on, False)
+    start, end, row = start[begins], end[ends], row[begins]
     number = np.arange(len(row)) - np.searchsorted(row, row)
     return Pieces(data, start, end, row, number)
 

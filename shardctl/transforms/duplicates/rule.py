@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardctl.errors import UsageError
@@ -41,19 +42,15 @@ class DuplicateRule:
         mode, mark, number = text.partition(":")
         if mode in ("keep", "exact", "line", "paragraph") and not mark:
             return cls(mode)
-        if mode == "similar" and not mark:
-            return cls(mode, DISTANCE)
-        if (
-            mode == "similar"
-            and number.isascii()
-            and number.isdecimal()
-            and int(number) <= MOST_DISTANCE
-        ):
-            return cls(mode, int(number))
-        if mode == "near" and not mark:
-            return cls(mode, threshold=SIMILARITY)
-        if mode == "near" and (threshold := _share(number)) is not None:
-            return cls(mode, threshold=threshold)
+        with suppress(ValueError):
+            if mode == "similar":
+                distance = int(number) if mark else DISTANCE
+                if 0 <= distance <= MOST_DISTANCE:
+                    return cls(mode, distance)
+            if mode == "near":
+                threshold = float(number) if mark else SIMILARITY
+                if LEAST_SIMILARITY <= threshold <= 1:
+                    return cls(mode, threshold=threshold)
         raise UsageError(
             "duplicates must be keep or exact, for images similar or similar:BITS, with 0 to "
             f"{MOST_DISTANCE}, for texts near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or "
@@ -64,15 +61,6 @@ class DuplicateRule:
         if self.mode == "near":
             return f"near:{self.threshold:g}"
         return f"{self.mode}:{self.distance}" if self.mode == "similar" else self.mode
-
-
-def _share(text: str) -> float | None:
-    """Return a similarity; None if this is none."""
-    try:
-        share = float(text)
-    except ValueError:
-        return None
-    return share if LEAST_SIMILARITY <= share <= 1 else None
 
 
 KEEP_ALL = DuplicateRule()

@@ -53,14 +53,8 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
                 rows = rows[np.argsort(rows["place"])]
                 file, record = locate(rows["place"] >> PIECE_BITS)
                 kept_file, kept_record = locate(rows["kept"] >> PIECE_BITS)
-                columns = (
-                    file,
-                    record,
-                    rows["place"] & (1 << PIECE_BITS) - 1,
-                    kept_file,
-                    kept_record,
-                    rows["similarity"],
-                )
+                piece = rows["place"] & (1 << PIECE_BITS) - 1
+                columns = file, record, piece, kept_file, kept_record, rows["similarity"]
                 arrays = [
                     pa.array(column.astype(dtype_of(f.type)))
                     for column, f in zip(columns, SCHEMA, strict=True)

@@ -3,7 +3,6 @@ the other."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ import numpy as np
 from PIL import Image
 
 from shardctl.images import pixels
-from shardctl.images.geometry import Colour, Matrix, Size
+from shardctl.images.geometry import Colour, Matrix, Size, moving
 from shardctl.images.pixels import mix
 from shardctl.system.options import Flag, Number, Whole, Word, setting
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.image.draws import whole
-from shardctl.transforms.image.warp import BILINEAR, FILL, NEAREST, affine, rotation, warp_whole
+from shardctl.transforms.image.warp import BILINEAR, FILL, NEAREST, rotation, sheared, warp_whole
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import SettingError
 
@@ -193,13 +192,14 @@ shear_x:0.7:2+invert:0.1
 }
 
 
-def _operation(text: str) -> Choice:
-    name, probability, *index = text.split(":")
-    return name, float(probability), int(index[0]) if index else None
-
-
 POLICIES: Mapping[str, Sequence[Sequence[Choice]]] = {
-    dataset: [tuple(map(_operation, pair.split("+"))) for pair in text.split()]
+    dataset: [
+        [
+            (name, float(probability), int(index[0]) if index else None)
+            for name, probability, *index in (each.split(":") for each in pair.split("+"))
+        ]
+        for pair in text.split()
+    ]
     for dataset, text in _PAIRS.items()
 }
 """The pairs of operations of AutoAugment, one of which is drawn, by the dataset that they were
@@ -226,18 +226,11 @@ def _signed(
 
 
 _BINS = setting(Whole(2, 1000), 31, "Into how many steps the strengths are divided.")
-_CORNER, _STILL = (0.0, 0.0), (0.0, 0.0)
-
-
-def _degrees(slope: float) -> float:
-    return math.degrees(math.atan(slope))
-
-
 _MAPS: dict[str, Callable[[Size, float], Matrix]] = {
-    "shear_x": lambda size, slope: affine(0.0, _STILL, 1.0, (_degrees(slope), 0.0), _CORNER),
-    "shear_y": lambda size, slope: affine(0.0, _STILL, 1.0, (0.0, _degrees(slope)), _CORNER),
-    "translate_x": lambda size, shift: affine(0.0, (int(shift), 0.0), 1.0, (0.0, 0.0), _CORNER),
-    "translate_y": lambda size, shift: affine(0.0, (0.0, int(shift)), 1.0, (0.0, 0.0), _CORNER),
+    "shear_x": lambda size, slope: sheared(slope, 0.0),
+    "shear_y": lambda size, slope: sheared(0.0, slope),
+    "translate_x": lambda size, shift: moving(-int(shift), 0.0),
+    "translate_y": lambda size, shift: moving(0.0, -int(shift)),
     "rotate": lambda size, angle: rotation(size, angle, False)[0],
 }
 """The operations that move pixels: the map from the output to the image."""
@@ -272,7 +265,7 @@ class _Policy(ImageTransform):
     interpolation: str
     fill: Colour
 
-    random = True
+    draws = True
 
     @abstractmethod
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
@@ -368,7 +361,7 @@ class AugMix(ImageTransform, step="aug_mix"):
     interpolation: str = BILINEAR
     fill: Colour = FILL
 
-    random = True
+    draws = True
     moves = frozenset[str]()
 
     def drawn(self, size: Size, rng: Rng) -> tuple[float, list[tuple[float, list[Operation]]]]:
@@ -378,10 +371,9 @@ class AugMix(ImageTransform, step="aug_mix"):
         """
         space = AUG_MIX if self.all_ops else AUG_MIX_PART
         original, augmented = rng.dirichlet([self.alpha] * 2)
-        chains = []
+        chains, last = [], self.severity - 1
         for weight in rng.dirichlet([self.alpha] * self.mixture_width):
             length = self.chain_depth if self.chain_depth > 0 else whole(rng, 1, 3)
-            last = self.severity - 1
             chain = [_draw(rng, space, size, AUG_MIX_BINS, 0, last) for _ in range(length)]
             chains.append((float(weight * augmented), chain))
         return float(original), chains
@@ -389,10 +381,9 @@ class AugMix(ImageTransform, step="aug_mix"):
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw the chains and their weights, and mix."""
         weight, chains = self.drawn(picture.size, rng)
-        images, weights = [picture.image], [weight]
-        for weight, operations in chains:
+        images = [picture.image]
+        for _, operations in chains:
             chain = Picture.of(images[0])
             do(operations, chain, self.interpolation, self.fill)
             images.append(chain.image)
-            weights.append(weight)
-        picture.image = mix(images, weights)
+        picture.image = mix(images, [weight, *(weight for weight, _ in chains)])

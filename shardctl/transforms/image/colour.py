@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from PIL import Image
 
 from shardctl.images import pixels
 from shardctl.images.pixels import BACKENDS, adjust
 from shardctl.system.options import Number, Whole, Word, setting
-from shardctl.transforms.base import PixelTransform, Rng, between, drawn
+from shardctl.transforms.base import PixelTransform, Range, Rng, between, drawn
 from shardctl.transforms.image.draws import SometimesPixels, jitter, order, whole
 from shardctl.transforms.settings import PROBABILITY, Span
 
@@ -22,42 +24,42 @@ _BACKEND = setting(
 _ALWAYS, _HALF = (setting(PROBABILITY, p, "Probability of doing it.") for p in (1.0, 0.5))
 
 
-class _Adjusted(SometimesPixels):
-    """One adjustment by a factor."""
-
-    factor: float
-    backend: str
-
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Adjust."""
-        return adjust(image, [(self.name.removeprefix("adjust_"), self.factor)], self.backend)
+def _adjusted(name: str) -> Any:
+    """Return what does one adjustment by a factor."""
+    return staticmethod(lambda image, factor, backend: adjust(image, [(name, factor)], backend))
 
 
-class AdjustBrightness(_Adjusted, step="adjust_brightness"):
+class AdjustBrightness(SometimesPixels, step="adjust_brightness"):
     """Blend with black."""
 
     factor: float = setting(_FACTOR, help="0: black. 1: the image itself. 2: twice as bright.")
     p: float = _ALWAYS
     backend: str = _BACKEND
 
+    change = _adjusted("brightness")
 
-class AdjustContrast(_Adjusted, step="adjust_contrast"):
+
+class AdjustContrast(SometimesPixels, step="adjust_contrast"):
     """Blend with the mean grey of the image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice the contrast.")
     p: float = _ALWAYS
     backend: str = _BACKEND
 
+    change = _adjusted("contrast")
 
-class AdjustSaturation(_Adjusted, step="adjust_saturation"):
+
+class AdjustSaturation(SometimesPixels, step="adjust_saturation"):
     """Blend with the grey image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice as colourful.")
     p: float = _ALWAYS
     backend: str = _BACKEND
 
+    change = _adjusted("saturation")
 
-class AdjustHue(_Adjusted, step="adjust_hue"):
+
+class AdjustHue(SometimesPixels, step="adjust_hue"):
     """Turn the hue."""
 
     factor: float = setting(
@@ -67,21 +69,21 @@ class AdjustHue(_Adjusted, step="adjust_hue"):
     p: float = _ALWAYS
     backend: str = _BACKEND
 
+    change = _adjusted("hue")
+
 
 class ColorJitter(PixelTransform, step="color_jitter"):
     """Change brightness, contrast, saturation and hue by random factors, in random order."""
 
-    brightness: tuple[float, float] = setting(
+    brightness: Range = setting(
         _AROUND_1, (1.0, 1.0), "Factor; n alone is 1 - n, but no less than 0, to 1 + n."
     )
-    contrast: tuple[float, float] = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
-    saturation: tuple[float, float] = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
-    hue: tuple[float, float] = setting(
-        _TURN, (0.0, 0.0), "Part of the circle of colours; n alone is -n to n."
-    )
+    contrast: Range = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
+    saturation: Range = setting(_AROUND_1, (1.0, 1.0), "Factor, in the same way.")
+    hue: Range = setting(_TURN, (0.0, 0.0), "Part of the circle of colours; n alone is -n to n.")
     backend: str = _BACKEND
 
-    random = True
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the order and the factors, and adjust."""
@@ -99,21 +101,14 @@ class PhotometricDistort(PixelTransform, step="photometric_distort"):
     """Change brightness, contrast, saturation, hue and the order of the channels, each with a
     probability, as SSD does."""
 
-    brightness: tuple[float, float] = setting(
-        _AROUND_1, (0.875, 1.125), "Factor; n alone is 1 - n to 1 + n."
-    )
-    contrast: tuple[float, float] = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
-    saturation: tuple[float, float] = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
-    hue: tuple[float, float] = setting(
-        _TURN, (-0.05, 0.05), "Part of the circle of colours; n alone is -n to n."
-    )
+    brightness: Range = setting(_AROUND_1, (0.875, 1.125), "Factor; n alone is 1 - n to 1 + n.")
+    contrast: Range = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
+    saturation: Range = setting(_AROUND_1, (0.5, 1.5), "Factor, in the same way.")
+    hue: Range = setting(_TURN, (-0.05, 0.05), "Part of the circle of colours; n alone is -n to n.")
     p: float = setting(PROBABILITY, 0.5, "Probability of each of the five changes.")
     backend: str = _BACKEND
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return self.p > 0
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw what is changed, and change it: the contrast after the brightness or at last, each
@@ -147,10 +142,7 @@ class ChannelPermutation(SometimesPixels, step="channel_permutation"):
 
     p: float = _ALWAYS
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return self.p > 0
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw an order."""
@@ -163,10 +155,7 @@ class ChannelDropout(SometimesPixels, step="channel_dropout"):
     value: int = setting(Whole(0, 255), 0, "What the channel is set to.")
     p: float = _HALF
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return self.p > 0
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw a channel."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,9 +38,8 @@ class StepsInside(Steps):
         return {**super().schema(), "minItems": 1}
 
 
-@dataclass(frozen=True)
-class Composite(ImageTransform):
-    """A step that does some of its `steps`."""
+class InOrder(ImageTransform, step="sequence"):
+    """All steps, in order: for a place where one step is expected."""
 
     steps: tuple[ImageTransform, ...] = setting(StepsInside(), help="The steps.")
 
@@ -68,30 +65,17 @@ class Composite(ImageTransform):
 
     @property
     def random(self) -> bool:
-        """Whether any step is."""
-        return any(step.random for step in self.steps)
+        """Whether it is drawn, or a step is."""
+        return super().random or any(step.random for step in self.steps)
 
-    @abstractmethod
     def chosen(self, rng: Rng) -> Sequence[ImageTransform]:
         """Return the steps that are done to this picture."""
+        return self.steps
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Do the steps that are chosen."""
         for step in self.chosen(rng):
             step.apply(picture, rng)
-
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size of the output if it is the same whatever is chosen."""
-        sizes = {step.output_size(size) for step in self.steps}
-        return sizes.pop() if len(sizes) == 1 else None
-
-
-class InOrder(Composite, step="sequence"):
-    """All steps, in order: for a place where one step is expected."""
-
-    def chosen(self, rng: Rng) -> Sequence[ImageTransform]:
-        """Return all."""
-        return self.steps
 
     def output_size(self, size: Size | None) -> Size | None:
         """Return the size that comes out of the last step."""
@@ -100,15 +84,10 @@ class InOrder(Composite, step="sequence"):
         return size
 
 
-class Maybe(Composite, step="maybe"):
+class Maybe(InOrder, step="maybe"):
     """All steps together, in order, with a probability; else none of them."""
 
     p: float = setting(PROBABILITY, 0.5, "Probability of the steps.")
-
-    @property
-    def random(self) -> bool:
-        """Whether it is drawn, or a step is."""
-        return 0 < self.p < 1 or super().random
 
     def chosen(self, rng: Rng) -> Sequence[ImageTransform]:
         """Return all or none."""
@@ -116,13 +95,11 @@ class Maybe(Composite, step="maybe"):
 
     def output_size(self, size: Size | None) -> Size | None:
         """Return the size of the output if the steps keep it, or are certain."""
-        after = size
-        for step in self.steps:
-            after = step.output_size(after)
+        after = super().output_size(size)
         return after if after == size or self.p >= 1 else None
 
 
-class Choice(Composite, step="choice"):
+class Choice(InOrder, step="choice"):
     """One of the steps, drawn with equal probabilities or by `weights`."""
 
     weights: tuple[float, ...] | None = setting(
@@ -137,9 +114,14 @@ class Choice(Composite, step="choice"):
                 f"weights must have a number for each of the {len(self.steps)} steps", "weights"
             )
 
-    random = True
+    draws = True
 
     def chosen(self, rng: Rng) -> Sequence[ImageTransform]:
         """Draw one."""
         edges = np.cumsum(self.weights or [1.0] * len(self.steps))
         return (self.steps[int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))],)
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the size of the output if it is the same whichever is done."""
+        sizes = {step.output_size(size) for step in self.steps}
+        return sizes.pop() if len(sizes) == 1 else None

@@ -12,11 +12,8 @@ from PIL import Image
 from shardctl.images.geometry import Size
 from shardctl.images.pixels import Rectangle
 from shardctl.system.options import declared_in
-from shardctl.transforms.base import PixelTransform, Rng, between, drawn
+from shardctl.transforms.base import PixelTransform, Range, Rng, between, drawn
 from shardctl.transforms.picture import Picture
-
-Span = tuple[float, float]
-"""The lowest and the highest value of a uniform distribution."""
 
 TRIES = 10
 """How often a rectangle is drawn until one fits."""
@@ -32,13 +29,13 @@ def order(rng: np.random.Generator, count: int) -> list[int]:
     return [int(place) for place in rng.permutation(count)]
 
 
-def jitter(rng: np.random.Generator, spans: Mapping[str, Span]) -> list[tuple[str, float]]:
+def jitter(rng: np.random.Generator, spans: Mapping[str, Range]) -> list[tuple[str, float]]:
     """Draw in which order adjustments are made, and the factor of each: (its name, the factor)."""
     names, factors = list(spans), [between(span, rng) for span in spans.values()]
     return [(names[place], factors[place]) for place in order(rng, len(names))]
 
 
-def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) -> Rectangle | None:
+def rectangle(rng: np.random.Generator, size: Size, scale: Range, ratio: Range) -> Rectangle | None:
     """Draw the rectangle of a random erasing in an image of `size`; None if none of ten fits.
 
     Its share of the area is uniform in `scale`, the logarithm of height / width uniform between
@@ -69,11 +66,6 @@ class SometimesPixels(PixelTransform):
         """Return the changed image."""
         settings = [getattr(self, name) for name in declared_in(type(self)) if name != "p"]
         return type(self).change(image, *settings)
-
-    @property
-    def random(self) -> bool:
-        """Whether it is drawn."""
-        return 0 < self.p < 1
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Change the pixels, or leave them."""

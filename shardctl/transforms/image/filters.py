@@ -8,39 +8,41 @@ from typing import Any
 
 from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
-from shardctl.system.options import Number, ValueType, Whole, Word, setting
+from shardctl.system.options import Number, Whole, Word, setting
 from shardctl.transforms.base import Decoded, Filter
-from shardctl.transforms.settings import SettingError
+from shardctl.transforms.settings import Checked, SettingError
 
 MOST_SIDE, MOST_AREA = 1 << 31, 1 << 40
 
 
-class When(ValueType):
-    """A day, 2020-12-31, or a time of a day, 2020-12-31T23:59:59. There is no time zone, since EXIF
-    has none."""
+def _time(value: Any) -> datetime:
+    """Return a time; that of a day is its beginning."""
+    try:
+        when = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        when = None
+    if isinstance(when, date) and not isinstance(when, datetime):
+        when = datetime.combine(when, time())
+    if not isinstance(when, datetime) or when.tzinfo is not None:
+        raise ValueError(
+            "must be a day such as 2020-12-31, or a time such as 2020-12-31T23:59:59, without "
+            "a time zone"
+        )
+    return when
 
-    def read(self, value: Any) -> datetime:
-        """Return the time; that of a day is its beginning."""
-        try:
-            when = datetime.fromisoformat(value) if isinstance(value, str) else value
-        except ValueError:
-            when = None
-        if isinstance(when, date) and not isinstance(when, datetime):
-            when = datetime.combine(when, time())
-        if not isinstance(when, datetime) or when.tzinfo is not None:
-            raise ValueError(
-                "must be a day such as 2020-12-31, or a time such as 2020-12-31T23:59:59, without "
-                "a time zone"
-            )
-        return when
 
-    def write(self, value: datetime) -> str:
-        """Return it as text, without a time that is the beginning of a day."""
-        return (value.date() if value.time() == time() else value).isoformat()
+def _written(when: datetime) -> str:
+    """Return a time as text, without one that is the beginning of a day."""
+    return (when.date() if when.time() == time() else when).isoformat()
 
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of such a text."""
-        return {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?$"}
+
+WHEN = Checked(
+    _time,
+    {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?$"},
+    _written,
+)
+"""A day, 2020-12-31, or a time of a day, 2020-12-31T23:59:59. There is no time zone, since EXIF has
+none."""
 
 
 class FilterSize(Filter, step="filter_size"):
@@ -106,10 +108,8 @@ class FilterDate(Filter, step="filter_date"):
     """Reject images that were taken too early or too late, as their EXIF block says
     (DateTimeOriginal, else DateTime)."""
 
-    after: datetime | None = setting(When(), None, "First day, or time, that is kept.")
-    before: datetime | None = setting(
-        When(), None, "First day, or time, that is not kept any more."
-    )
+    after: datetime | None = setting(WHEN, None, "First day, or time, that is kept.")
+    before: datetime | None = setting(WHEN, None, "First day, or time, that is not kept any more.")
     undated: str = setting(Word("keep", "reject"), "keep", "What becomes of images without a date.")
 
     def __post_init__(self) -> None:
@@ -125,10 +125,8 @@ class FilterDate(Filter, step="filter_date"):
             if self.undated == "reject":
                 raise self._reject("its EXIF block has no date, or it has none")
         elif self.after is not None and taken < self.after:
-            raise self._reject(
-                f"taken {taken.isoformat()}, which is before {When().write(self.after)}"
-            )
+            raise self._reject(f"taken {taken.isoformat()}, which is before {_written(self.after)}")
         elif self.before is not None and taken >= self.before:
             raise self._reject(
-                f"taken {taken.isoformat()}, which is not before {When().write(self.before)}"
+                f"taken {taken.isoformat()}, which is not before {_written(self.before)}"
             )

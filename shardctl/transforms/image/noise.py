@@ -6,7 +6,7 @@ from PIL import Image
 
 from shardctl.images import pixels
 from shardctl.system.options import Number, Whole, Word, setting
-from shardctl.transforms.base import PixelTransform, Rng, between
+from shardctl.transforms.base import PixelTransform, Range, Rng, between
 from shardctl.transforms.image.draws import SometimesPixels, whole
 from shardctl.transforms.settings import PROBABILITY, SettingError, Span, WholeSpan
 
@@ -15,11 +15,11 @@ class GaussianNoise(PixelTransform, step="gaussian_noise"):
     """Add normal noise to each value."""
 
     mean: float = setting(Number(-1.0, 1.0), 0.0, "Mean, as a share of 255.")
-    sigma: tuple[float, float] = setting(
+    sigma: Range = setting(
         Span(0.0, 10.0, alone="fixed"), (0.1, 0.1), "Standard deviation, as a share of 255."
     )
 
-    random = True
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the noise."""
@@ -29,12 +29,10 @@ class GaussianNoise(PixelTransform, step="gaussian_noise"):
 class SaltAndPepper(PixelTransform, step="salt_and_pepper"):
     """Make some pixels white or black."""
 
-    amount: tuple[float, float] = setting(
-        Span(0.0, 1.0, alone="fixed"), (0.01, 0.06), "Share of the pixels."
-    )
+    amount: Range = setting(Span(0.0, 1.0, alone="fixed"), (0.01, 0.06), "Share of the pixels.")
     salt: float = setting(Number(0.0, 1.0), 0.5, "Share of these that become white.")
 
-    random = True
+    draws = True
 
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the pixels."""
@@ -54,9 +52,7 @@ class Jpeg(PixelTransform, step="jpeg"):
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Encode and decode."""
         low, high = self.quality
-        if low == high:
-            return pixels.jpeg(image, low)
-        return pixels.jpeg(image, whole(rng, low, high))
+        return pixels.jpeg(image, whole(rng, low, high) if low < high else low)
 
 
 class GaussianBlur(PixelTransform, step="gaussian_blur"):
@@ -65,7 +61,7 @@ class GaussianBlur(PixelTransform, step="gaussian_blur"):
     kernel_size: int | None = setting(
         Whole(1, 1001), None, "Pixels, odd, that it is cut to. Left out: all that count."
     )
-    sigma: tuple[float, float] = setting(
+    sigma: Range = setting(
         Span(0.0, 100.0, above=True, alone="fixed"), (0.1, 2.0), "Standard deviation in pixels."
     )
     backend: str = setting(Word("numpy"), "numpy", "What computes it.")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover, fit
 from shardctl.system.options import Whole, Word, setting
-from shardctl.transforms.base import ImageTransform, Rng, ViewTransform, drawn
+from shardctl.transforms.base import ImageTransform, Range, Rng, ViewTransform, drawn
+from shardctl.transforms.image.draws import whole
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import PROBABILITY, Fill, Sides, Span
+from shardctl.transforms.settings import COLOUR, PROBABILITY, Sides, Span
 
 _SIZE = setting(Sides(pair=True), help="WIDTHxHEIGHT, or one number for a square.")
 
@@ -53,20 +54,24 @@ class Resize(ViewTransform, step="resize"):
         return None if isinstance(self.size, int) else self.size
 
 
+def _centred(picture: Picture, size: Size, fill: Colour) -> None:
+    """Put what is seen at the centre of a canvas."""
+    if size != picture.size:
+        width, height = picture.size
+        picture.resample(Pad((size[0] - width) // 2, (size[1] - height) // 2, size, fill))
+
+
 class Letterbox(_ToSize, step="letterbox"):
     """Resize an image, its shape kept, so that it just fits into a size, and fill what is left on
     both sides of it."""
 
     size: Size = _SIZE
-    fill: Colour = setting(Fill(), (114, 114, 114), "Colour of the margin.")
+    fill: Colour = setting(COLOUR, (114, 114, 114), "Colour of the margin.")
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Scale, and put onto the canvas."""
-        inner = fit(picture.size, self.size)
-        picture.look = picture.look.scaled(inner)
-        if inner != self.size:
-            left, top = (self.size[0] - inner[0]) // 2, (self.size[1] - inner[1]) // 2
-            picture.pad(Pad(left, top, self.size, self.fill))
+        picture.look = picture.look.scaled(fit(picture.size, self.size))
+        _centred(picture, self.size, self.fill)
 
 
 class Padding(ImageTransform, step="pad"):
@@ -79,22 +84,18 @@ class Padding(ImageTransform, step="pad"):
         None,
         "WIDTHxHEIGHT that the canvas has at least; the image is at its centre.",
     )
-    fill: Colour = setting(Fill(), BLACK, "Colour of the margin.")
+    fill: Colour = setting(COLOUR, BLACK, "Colour of the margin.")
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Put it onto the canvas."""
-        size = self._canvas(picture.size)
-        if size != picture.size:
-            left, top = (size[0] - picture.size[0]) // 2, (size[1] - picture.size[1]) // 2
-            picture.pad(Pad(left, top, size, self.fill))
+        _centred(picture, self._canvas(picture.size), self.fill)
 
     def _canvas(self, size: Size) -> Size:
-        width, height = size[0] + 2 * self.margin, size[1] + 2 * self.margin
-        return (
-            (width, height)
-            if self.size is None
-            else (max(width, self.size[0]), max(height, self.size[1]))
+        least = self.size or (0, 0)
+        width, height = (
+            max(side + 2 * self.margin, low) for side, low in zip(size, least, strict=True)
         )
+        return width, height
 
     def output_size(self, size: Size | None) -> Size | None:
         """Return the size of the canvas, where that of the image is known."""
@@ -134,9 +135,9 @@ class RandomCrop(_ToSize, step="random_crop"):
 
     size: Size = _SIZE
     padding: int = setting(Whole(0, 16384), 0, "Pixels that are put around the image first.")
-    fill: Colour = setting(Fill(), BLACK, "Colour of what is put around it.")
+    fill: Colour = setting(COLOUR, BLACK, "Colour of what is put around it.")
 
-    random = True
+    draws = True
 
     @property
     def lazy(self) -> bool:
@@ -148,11 +149,10 @@ class RandomCrop(_ToSize, step="random_crop"):
         if self.padding:
             width, height = picture.size
             canvas = (width + 2 * self.padding, height + 2 * self.padding)
-            picture.pad(Pad(self.padding, self.padding, canvas, self.fill))
+            picture.resample(Pad(self.padding, self.padding, canvas, self.fill))
         look = _covering(picture.look, self.size)
         left, top = (
-            int(rng.random() * (whole - part + 1))
-            for whole, part in zip(look.size, self.size, strict=True)
+            whole(rng, 0, side - part) for side, part in zip(look.size, self.size, strict=True)
         )
         picture.look = look.cropped(left, top, *self.size)
 
@@ -164,14 +164,10 @@ class RandomResizedCrop(_ToSize, ViewTransform, step="random_resized_crop"):
     """
 
     size: Size = _SIZE
-    scale: tuple[float, float] = setting(
-        Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area."
-    )
-    ratio: tuple[float, float] = setting(
-        Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height."
-    )
+    scale: Range = setting(Span(0.0, 1.0, above=True), (0.08, 1.0), "Share of the area.")
+    ratio: Range = setting(Span(0.0, 100.0, above=True), (3 / 4, 4 / 3), "Width by height.")
 
-    random = True
+    draws = True
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Draw a part of what is seen."""
@@ -182,73 +178,46 @@ class RandomResizedCrop(_ToSize, ViewTransform, step="random_resized_crop"):
             aspect = math.exp(low + rng.random() * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                left, top = (
-                    int(rng.random() * (width - w + 1)),
-                    int(rng.random() * (height - h + 1)),
-                )
+                left, top = whole(rng, 0, width - w), whole(rng, 0, height - h)
                 return look.cropped(left, top, w, h).scaled(self.size)
-        return self._centre(look).scaled(self.size)
-
-    def _centre(self, look: Look) -> Look:
-        """Return the largest central part whose shape is within `ratio`."""
-        width, height = look.size
+        # the largest central part whose shape is within `ratio`
         shape = min(max(width / height, self.ratio[0]), self.ratio[1])
         w, h = (
             (max(1, round(height * shape)), height)
             if shape < width / height
             else (width, max(1, round(width / shape)))
         )
-        return look.cropped((width - w) // 2, (height - h) // 2, w, h)
+        return look.cropped((width - w) // 2, (height - h) // 2, w, h).scaled(self.size)
 
 
-class FiveCrop(_ToSize, ViewTransform, step="five_crop"):
+class FiveCrop(_ToSize, step="five_crop"):
     """Five samples of each: the corners (top left, top right, bottom left, bottom right) and the
     centre."""
 
     size: Size = _SIZE
 
-    @property
-    def samples(self) -> int:
-        """Five."""
-        return 5
+    samples = 5
+    lazy = True
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Cut out the part that is meant."""
-        picture.look = self._cut(picture.look, picture.part)
-
-    def view(self, look: Look, rng: Rng) -> Look:
-        """Cut out the first part."""
-        return self._cut(look, 0)
-
-    def _cut(self, look: Look, part: int) -> Look:
-        look = _covering(look, self.size)
+        look, part = picture.look, picture.part
+        look = _covering(look if part < 5 else look.mirrored(), self.size)
         right, bottom = look.size[0] - self.size[0], look.size[1] - self.size[1]
         places = ((0, 0), (right, 0), (0, bottom), (right, bottom), _middle(look.size, self.size))
-        return look.cropped(*places[part % 5], *self.size)
+        picture.look = look.cropped(*places[part % 5], *self.size)
 
 
 class TenCrop(FiveCrop, step="ten_crop"):
     """Ten samples of each: the five of `five_crop`, then the same of the mirrored image."""
 
-    @property
-    def samples(self) -> int:
-        """Ten."""
-        return 10
-
+    samples = 10
     mirrors = True
-
-    def _cut(self, look: Look, part: int) -> Look:
-        return super()._cut(look if part < 5 else look.mirrored(), part)
 
 
 @dataclass(frozen=True)
 class _Flip(ViewTransform):
     p: float = setting(PROBABILITY, 0.5, "Probability of mirroring.")
-
-    @property
-    def random(self) -> bool:
-        """Whether it is drawn."""
-        return 0 < self.p < 1
 
     @property
     def mirrors(self) -> bool:

@@ -9,6 +9,7 @@ one with the crops and resizes around it, and images that become smaller are red
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,15 +28,15 @@ from shardctl.images.geometry import (
     moving,
 )
 from shardctl.system.options import Flag, Number, Word, setting
-from shardctl.transforms.base import ImageTransform, Rng, between, drawn
+from shardctl.transforms.base import ImageTransform, Range, Rng, between, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import PROBABILITY, Fill, Numbers, Span
+from shardctl.transforms.settings import COLOUR, PROBABILITY, Numbers, Span
 
 NEAREST, BILINEAR = (
     setting(Word("nearest", "bilinear"), how, "How pixels are taken: nearest, or bilinear.")
     for how in ("nearest", "bilinear")
 )
-FILL = setting(Fill(), BLACK, "Colour of what lies outside of the image.")
+FILL = setting(COLOUR, BLACK, "Colour of what lies outside of the image.")
 _EXPAND = setting(Flag(), False, "Make the output large enough to hold all of the image.")
 _TURN = setting(Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n.")
 
@@ -65,9 +66,9 @@ def rotation(size: Size, angle: float, expand: bool) -> tuple[Matrix, Size]:
 
 def affine(
     angle: float,
-    translate: tuple[float, float],
+    translate: Sequence[float],
     scale: float,
-    shear: tuple[float, float],
+    shear: Sequence[float],
     centre: tuple[float, float],
 ) -> Matrix:
     """Return the map from the output to an image that is sheared, scaled, turned clockwise and
@@ -88,6 +89,13 @@ def affine(
     return inverse
 
 
+def sheared(x: float, y: float) -> Matrix:
+    """Return the map from the output to an image that is sheared about its top left corner by so
+    many pixels per pixel."""
+    degrees = math.degrees(math.atan(x)), math.degrees(math.atan(y))
+    return affine(0.0, (0.0, 0.0), 1.0, degrees, (0.0, 0.0))
+
+
 def perspective(start: Matrix, end: Matrix) -> Matrix:
     """Return the map from the output to an image of which the points `start` (4, 2) are to be seen
     at `end` (4, 2)."""
@@ -105,15 +113,8 @@ def warp_whole(
 ) -> None:
     """Warp all of what is seen of a picture by the map from the output to it; `size` is that of the
     output if it changes."""
-    picture.warp(
-        Warp.of(
-            View.whole(picture.size),
-            inverse,
-            size or picture.size,
-            fill,
-            interpolation == "nearest",
-        )
-    )
+    seen, nearest = View.whole(picture.size), interpolation == "nearest"
+    picture.warp(Warp.of(seen, inverse, size or picture.size, fill, nearest))
 
 
 class Rotate(ImageTransform, step="rotate"):
@@ -137,12 +138,12 @@ class Rotate(ImageTransform, step="rotate"):
 class RandomRotation(ImageTransform, step="random_rotation"):
     """Turn by a random angle, counter-clockwise, about the centre."""
 
-    degrees: tuple[float, float] = _TURN
+    degrees: Range = _TURN
     expand: bool = _EXPAND
     interpolation: str = NEAREST
     fill: Colour = FILL
 
-    random = True
+    draws = True
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw an angle, and turn."""
@@ -168,37 +169,28 @@ class Affine(ImageTransform, step="affine"):
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Warp."""
-        centre = (picture.size[0] * 0.5, picture.size[1] * 0.5)
-        inverse = affine(
-            self.angle,
-            (self.translate[0], self.translate[1]),
-            self.scale,
-            (self.shear[0], self.shear[1]),
-            centre,
-        )
+        width, height = picture.size
+        centre = width * 0.5, height * 0.5
+        inverse = affine(self.angle, self.translate, self.scale, self.shear, centre)
         warp_whole(picture, inverse, self.fill, self.interpolation)
 
 
 class RandomAffine(ImageTransform, step="random_affine"):
     """Shear, scale, turn and move by random amounts, about the centre."""
 
-    degrees: tuple[float, float] = _TURN
+    degrees: Range = _TURN
     translate: tuple[float, ...] = setting(
         Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
     )
-    scale: tuple[float, float] = setting(
-        Span(0.0, above=True), (1.0, 1.0), "How much larger things become."
-    )
-    shear: tuple[float, float] = setting(
+    scale: Range = setting(Span(0.0, above=True), (1.0, 1.0), "How much larger things become.")
+    shear: Range = setting(
         Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along x; n alone is -n to n."
     )
-    shear_y: tuple[float, float] = setting(
-        Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y."
-    )
+    shear_y: Range = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y.")
     interpolation: str = NEAREST
     fill: Colour = FILL
 
-    random = True
+    draws = True
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw the amounts, and warp."""
@@ -240,10 +232,7 @@ class RandomPerspective(ImageTransform, step="random_perspective"):
     interpolation: str = BILINEAR
     fill: Colour = FILL
 
-    @property
-    def random(self) -> bool:
-        """It is drawn."""
-        return self.p > 0
+    draws = True
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw the corners, and warp."""
@@ -251,14 +240,9 @@ class RandomPerspective(ImageTransform, step="random_perspective"):
             return
         (right, bottom), (width, height) = (side - 1 for side in picture.size), picture.size
         # Pixels, and not their corners, as torchvision counts them: 0 to side - 1.
-        most_x, most_y = (
-            int(self.distortion_scale * (width // 2)) + 1,
-            int(self.distortion_scale * (height // 2)) + 1,
-        )
+        most = [int(self.distortion_scale * (side // 2)) + 1 for side in (width, height)]
         start = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
-        inwards = np.array(
-            [[rng.integers(most_x), rng.integers(most_y)] for _ in range(4)], np.float64
-        )
+        inwards = np.array([[rng.integers(each) for each in most] for _ in range(4)], np.float64)
         end = start + inwards * [[1, 1], [-1, 1], [-1, -1], [1, -1]]
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
 
@@ -273,14 +257,7 @@ class Shear(ImageTransform, step="shear"):
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Shear."""
-        inverse = affine(
-            0.0,
-            (0.0, 0.0),
-            1.0,
-            (math.degrees(math.atan(self.x)), math.degrees(math.atan(self.y))),
-            (0.0, 0.0),
-        )
-        warp_whole(picture, inverse, self.fill, self.interpolation)
+        warp_whole(picture, sheared(self.x, self.y), self.fill, self.interpolation)
 
 
 class Elastic(ImageTransform, step="elastic"):
@@ -299,12 +276,10 @@ class Elastic(ImageTransform, step="elastic"):
     interpolation: str = BILINEAR
     fill: Colour = FILL
 
-    random = True
+    draws = True
 
-    @property
-    def moves(self) -> frozenset[str]:
-        """Masks: their numbers go where the pixels go."""
-        return frozenset(("masks",))
+    moves = frozenset(("masks",))
+    """Their numbers go where the pixels go."""
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Draw a field, and move the pixels."""
@@ -314,4 +289,4 @@ class Elastic(ImageTransform, step="elastic"):
         )
         for each in (x, y):
             each *= np.float32(self.alpha / 2)
-        picture.displace(Displacement(x, y, self.fill, self.interpolation == "nearest"))
+        picture.resample(Displacement(x, y, self.fill, self.interpolation == "nearest"))

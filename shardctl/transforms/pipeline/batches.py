@@ -21,37 +21,10 @@ from shardctl.transforms.base import BatchRun, BatchTransform, Records
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:
-    """Return the keys of records of one file by their numbers, which increase: (n,) string,
-    path#N."""
-    if not len(numbers):
-        return pa.array([], pa.string())
-    digits = range(len(str(numbers[0])), len(str(numbers[-1])) + 1)
-    ends = np.searchsorted(
-        numbers, [*(10**count for count in digits[:-1]), numbers[-1] + 1]
-    ).tolist()
-    parts = zip(digits, [0, *ends], ends, strict=False)  # strict: one more in the middle
-    keys = [
-        _keys_of_length(f"{path}#".encode(), numbers[first:end], count)
-        for count, first, end in parts
-        if first < end
-    ]
-    return keys[0] if len(keys) == 1 else pa.concat_arrays(keys)
+    """Return the keys of records of one file by their numbers: (n,) string, path#N."""
+    import pyarrow.compute as pc
 
-
-def _keys_of_length(prefix: bytes, numbers: Numbers, digits: int) -> pa.Array:
-    """Return keys whose numbers have so many digits. For 2,460 of them 0.05 ms, and 0.12 with
-    Arrow's kernels (2026-11-27)."""
-    count, size = len(numbers), len(prefix) + digits
-    rows = np.frombuffer(bytearray((prefix + bytes(digits)) * count), np.uint8).reshape(count, size)
-    left = numbers.astype(np.uint32) if numbers[-1] < 1 << 32 else numbers
-    for place in range(size - 1, len(prefix) - 1, -1):
-        higher = left // 10
-        rows[:, place] = left - higher * 10 + ord("0")
-        left = higher
-    starts = np.arange(0, count * size + 1, size, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.string(), count, [None, pa.py_buffer(starts), pa.py_buffer(rows)], null_count=0
-    )
+    return pc.binary_join_element_wise(f"{path}#", pa.array(numbers).cast(pa.string()), "")
 
 
 def with_class_folders(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -60,13 +33,10 @@ def with_class_folders(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
     place = batch.schema.get_field_index("label")
-    return (
-        batch
-        if place < 0
-        else batch.set_column(
-            place, "label", pc.replace_substring_regex(batch[place], r"^\.$|.*/", "")
-        )
-    )
+    if place < 0:
+        return batch
+    labels = pc.replace_substring_regex(batch[place], r"^\.$|.*/", "")
+    return batch.set_column(place, "label", labels)
 
 
 def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordBatch:
@@ -93,12 +63,9 @@ def check_keys(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, Rejecti
     keys = batch.column(place).cast(pa.string())
     wrong: dict[int, Rejection] = {}
     if keys.null_count:
+        why = "it has no key (--key-field); give it one, or convert without that option"
         for row in np.flatnonzero(~np.asarray(keys.is_valid())).tolist():
-            wrong[row] = Rejection(
-                "decode",
-                "no-key",
-                "it has no key (--key-field); give it one, or convert without that option",
-            )
+            wrong[row] = Rejection("decode", "no-key", why)
     return batch.set_column(place, pa.field("key", pa.string()), keys), wrong
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,6 +46,9 @@ from shardctl.sources.label_table import some
 from shardctl.system.text import counted, printable
 from shardctl.transforms.values import UnfitValue, describe, plain_value, value_size
 
+Members = dict[str, Any]
+"""The objects of an image, a list for each member; or one of them, or a mask."""
+
 WAITING_BYTES = 16 << 10
 """Bytes of the objects of an image from which they are moved at once: there is little to win, and
 memory that they need and do not get is their record's own."""
@@ -60,7 +62,7 @@ class DeferredObjects:
     `bytes` is about what they take: less than WAITING_BYTES.
     """
 
-    objects: dict[str, Any]
+    objects: Members
     size: Size
     stages: tuple[Stage, ...]
     role: Objects
@@ -92,22 +94,17 @@ class Annotated:
         unmoved: Collection[str] = (),
     ) -> None:
         roles = layout.roles if layout else Roles()
-        has_table = (
-            layout is not None
-            and not roles.objects
-            and has_objects(layout.columns)
-            and OBJECTS not in unmoved
-        )
-        of_table = {OBJECTS: Objects()} if has_table else {}
-        self._of_records = tuple(of_records.items())
-        self._objects = tuple((roles.objects or of_table).items())
-        self._masks = tuple(
+        objects = dict(roles.objects)
+        if layout and not objects and has_objects(layout.columns) and OBJECTS not in unmoved:
+            objects = {OBJECTS: Objects()}
+        self._of_records, self._rule = tuple(of_records.items()), rule
+        self._objects = tuple(objects.items())
+        self._masks = [
             (name, role) for name, role in roles.images.items() if isinstance(role, Mask)
-        )
-        self._rule = rule
-        self._marked = tuple(
+        ]
+        self._marked = [
             (name, role, _members(layout, name)) for name, role in roles.objects.items()
-        )
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._objects or self._masks)
@@ -150,15 +147,10 @@ class Annotated:
             if not isinstance(objects, dict) or not members.issuperset(objects):
                 continue
             lists = {member: objects.get(member) for member in sorted(members)}
-            if all(
-                items is None or isinstance(items, list | tuple | np.ndarray)
-                for items in lists.values()
-            ):
-                fault = next(object_faults(lists, role), None)
-                if fault:
-                    raise Rejection(
-                        "transform", BAD, f"{setter(name)} set {name} to a dict {fault}"
-                    )
+            if all(items is None or _is_list(items) for items in lists.values()):
+                for fault in object_faults(lists, role):
+                    message = f"{setter(name)} set {name} to a dict {fault}"
+                    raise Rejection("transform", BAD, message)
 
     def upright(self, sample: Sample, opened: Opened) -> int:
         """Make the masks and objects that came with a record those of its upright image. Raises
@@ -215,9 +207,9 @@ class Annotated:
                     changed[name] = _moved_mask(sample[name], name, stages, mask, size)
         return changed, lost
 
-    def settled(self, waiting: Sequence[DeferredObjects]) -> list[dict[str, Any]]:
+    def settled(self, waiting: Sequence[DeferredObjects]) -> list[Members]:
         """Return objects that were to be moved later."""
-        moved: list[dict[str, Any]] = [{} for _ in waiting]
+        moved: list[Members] = [{} for _ in waiting]
         for _, role in self._objects:
             places = [place for place, each in enumerate(waiting) if each.role is role]
             given = [waiting[place] for place in places]
@@ -227,17 +219,16 @@ class Annotated:
         return moved
 
     def _moved_objects(
-        self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects
-    ) -> dict[str, Any]:
+        self, given: Members, motion: Motion, stages: Sequence[Stage], role: Objects
+    ) -> Members:
         runs = given.get("rle")
         if not runs or all(each is None for each in runs):
             return moved_objects(given, motion, role, self._rule)
         masks, moves = MovedMasks(len(runs)), [patch_mover(stage) for stage in stages]
         visible: VisibleSpans | None = None
-        made: list[dict[str, Any] | None] = []
+        made: list[Members | None] = [None] * len(runs)
         for place, each in enumerate(runs):
             if each is None:
-                made.append(None)
                 continue
             height, width = each["size"]
             visible = visible or visible_columns(motion, (width, height))
@@ -248,11 +239,8 @@ class Annotated:
                 visible,
                 lambda mask: reduce(lambda made, move: move(made), moves, mask),
             )
-            made.append(
-                None
-                if moved is None
-                else {"size": list(moved.shape), "counts": rle.encode_patch(moved)}
-            )
+            if moved is not None:
+                made[place] = {"size": list(moved.shape), "counts": rle.encode_patch(moved)}
         return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
 
 
@@ -270,15 +258,11 @@ def _places_of(value: Any) -> Any:
 
 def _members(layout: Layout | None, name: str) -> frozenset[str]:
     """Return the members of a column of objects."""
-    type_ = layout.columns.field(name).type if layout else None
-    return (
-        frozenset(f.name for f in type_)
-        if type_ is not None and pa.types.is_struct(type_)
-        else frozenset()
-    )
+    type_ = layout.columns.field(name).type if layout else pa.null()
+    return frozenset(f.name for f in type_) if pa.types.is_struct(type_) else frozenset()
 
 
-def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
+def object_faults(lists: Members, role: Objects) -> Iterator[str]:
     """Yield what is wrong with objects that Python made, as the end of a sentence; places in lists
     are counted from 0."""
     missing = [member for member, items in lists.items() if items is None]
@@ -290,11 +274,15 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
         if len(items) != count:
             yield (f"with {count} of bbox and {len(items)} of {member}")
             return
-    for place, box in _not_boxes(lists["bbox"]):
-        yield (
-            f"whose bbox[{place}] is {describe(box)}; it must be four finite numbers, none beyond "
-            "float32"
-        )
+    for place, box in enumerate(lists["bbox"]):
+        numbers = box if _is_list(box) and len(box) == 4 else [None]
+        if not are_finite(numbers) or not all(
+            isinstance(each, int | float | np.integer | np.floating) for each in numbers
+        ):
+            yield (
+                f"whose bbox[{place}] is {describe(box)}; it must be four finite numbers, none "
+                "beyond float32"
+            )
     most = "" if role.names is None else f" to {len(role.names) - 1}"
     for place, category in enumerate(lists["category"]):
         is_number = isinstance(category, int | np.integer) and not isinstance(category, bool)
@@ -310,8 +298,7 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
         odd = [len(polygon) for polygon in _lists_in(polygons) if len(polygon) % 2]
         if odd:
             yield (
-                f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; "
-                "they "
+                f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; they "
                 "are x, y, x, y, …"
             )
         elif not all(map(are_finite, _lists_in(polygons))):
@@ -319,14 +306,12 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
     for place, points in enumerate(lists.get("keypoints", ())):
         if not all(map(are_finite, _lists_in(points))):
             yield f"whose keypoints[{place}] have {NOT_FINITE}"
-    if role.keypoints is not None:
-        for place, points in enumerate(lists.get("keypoints", ())):
-            if _is_list(points) and len(points) not in (0, len(role.keypoints)):
-                given = counted(len(points), "point")
-                yield (
-                    f"whose keypoints[{place}] are {given}; {len(role.keypoints)} have names, "
-                    "and there may be none"
-                )
+        named = role.keypoints
+        if named is not None and _is_list(points) and len(points) not in (0, len(named)):
+            yield (
+                f"whose keypoints[{place}] are {counted(len(points), 'point')}; {len(named)} have "
+                "names, and there may be none"
+            )
 
 
 NOT_FINITE = "a number that is not finite, or beyond float32"
@@ -344,25 +329,6 @@ def are_finite(numbers: Any) -> bool:
         return True
 
 
-def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the place and the value of what is no box, or one with numbers that are not finite as
-    float32."""
-    # all at once: there may be many
-    with suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore"):
-        if (
-            not len(boxes)
-            or np.isfinite(np.asarray(boxes, np.float32).reshape(len(boxes), 4)).all()
-        ):
-            return
-    for place, box in enumerate(boxes):
-        if not _is_list(box) or len(box) != 4:
-            yield place, box
-        else:
-            numbers = [isinstance(each, int | float | np.integer | np.floating) for each in box]
-            if not all(numbers) or not are_finite(box):
-                yield place, box
-
-
 def _lists_in(items: Any) -> list[Any]:
     return [each for each in items if _is_list(each)] if _is_list(items) else []
 
@@ -371,7 +337,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple | np.ndarray)
 
 
-def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
+def _checked(objects: Members, name: str, size: Size) -> Members:
     """Return objects of a table whose lists go together, those that are missing as lists of
     nothing. Raises Rejection.
 
@@ -393,11 +359,7 @@ def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
                 "transform", BAD, f"a polygon of {name} is not a list of numbers: x, y, x, y, …"
             )
     for point in chain.from_iterable(each or () for each in objects.get("keypoints") or ()):
-        if (
-            not isinstance(point, list)
-            or len(point) != 3
-            or not all(type(number) in (int, float) for number in point)
-        ):
+        if not _are_numbers(point, 3, finite=False):
             raise Rejection("transform", BAD, f"a keypoint of {name} is not three numbers: x, y, v")
     for runs in objects.get("rle") or ():
         if runs is not None:
@@ -408,9 +370,11 @@ def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
     return made
 
 
-def _are_numbers(values: Any, count: int | None = None) -> bool:
+def _are_numbers(values: Any, count: int | None = None, finite: bool = True) -> bool:
     fits = isinstance(values, list) and (count is None or len(values) == count)
-    return fits and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+    return fits and all(
+        type(value) in (int, float) and (math.isfinite(value) or not finite) for value in values
+    )
 
 
 def check_runs(runs: Any, name: str, size: Size) -> None:
@@ -427,18 +391,17 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
         raise Rejection("transform", BAD, message)
 
 
-def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
+def _upright_objects(given: Members, rule: AnnotationRule, opened: Opened) -> Members:
     """Return objects of a table in the frame of the upright image, and within it by the rule.
     Raises Rejection."""
-    sizes = (
-        runs["size"]
-        for runs in given.get("rle") or ()
-        if isinstance(runs, dict) and len(runs.get("size") or ()) == 2
-    )
-    height, width = next(sizes, (None, None))
-    said = None if width is None or height is None else (width, height)
     orientation = 1
     if opened.orientation != 1:
+        sizes = (
+            (runs["size"][1], runs["size"][0])
+            for runs in given.get("rle") or ()
+            if isinstance(runs, dict) and len(runs.get("size") or ()) == 2
+        )
+        said = next(sizes, None)
         orientation = orientation_of(
             said, rule.frame, opened.size, opened.orientation, "objects' RLE masks"
         )
@@ -453,14 +416,9 @@ def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened
     return fitted(objects, opened.size, rule.boxes)
 
 
-def _upright_mask(
-    mask: dict[str, Any], name: str, rule: AnnotationRule, opened: Opened
-) -> dict[str, Any]:
+def _upright_mask(mask: Members, name: str, rule: AnnotationRule, opened: Opened) -> Members:
     """Return a mask of a record as it is where it fits the upright image, else turned, as a PNG.
     Raises Rejection."""
-    # nearly all, and a header takes long to open
-    if opened.orientation == 1 and _png_size(mask["bytes"]) == opened.size:
-        return mask
     size = open_image(mask["bytes"], max(MAX_PIXELS, opened.size[0] * opened.size[1])).size
     if opened.orientation == 1:
         if size != opened.size:
@@ -474,22 +432,14 @@ def _upright_mask(
         ) from None
 
 
-def _png_size(data: bytes) -> Size | None:
-    """Return the size in the header of a PNG, None for other formats."""
-    if not data.startswith(b"\x89PNG") or len(data) < 24:
-        return None
-    width, height = struct.unpack_from(">II", data, 16)
-    return width, height
-
-
 def _other_size(name: str, size: Size, of_image: Size) -> Rejection:
     sizes = f"{size[0]}x{size[1]}, and the image has {of_image[0]}x{of_image[1]}"
     return Rejection("transform", BAD, f"{printable(name)}: its mask is of {sizes}")
 
 
 def _moved_mask(
-    mask: dict[str, Any], name: str, stages: Sequence[Stage], role: Mask, size: Size
-) -> dict[str, Any]:
+    mask: Members, name: str, stages: Sequence[Stage], role: Mask, size: Size
+) -> Members:
     """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers
     and palette.
 

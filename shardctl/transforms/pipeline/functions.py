@@ -4,10 +4,10 @@ samples."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from itertools import compress, groupby
+from typing import Any
 
 import numpy as np
 
@@ -49,12 +49,10 @@ class Applied:
     def drop_rejected(self) -> None:
         """Drop the samples of records that are rejected: one of them costs all of its record."""
         if self.rejects:
-            kept = [
-                place for place, record in enumerate(self.records) if record not in self.rejects
-            ]
-            self.records = [self.records[place] for place in kept]
-            self.samples = [self.samples[place] for place in kept]
-            self.given = [self.given[place] for place in kept]
+            kept = [record not in self.rejects for record in self.records]
+            self.records = list(compress(self.records, kept))
+            self.samples = list(compress(self.samples, kept))
+            self.given = list(compress(self.given, kept))
 
 
 class FailedCallError(Exception):
@@ -65,26 +63,13 @@ class FailedCallError(Exception):
         self.records, self.who, self.rejection = records, who, rejection
 
 
-class Calls(Protocol):
-    """Is told of every call of a function or a model before it is made."""
-
-    def one(self, record: int) -> None:
-        """A function is called with a sample of a record."""
-        ...
-
-    def many(self, records: list[int]) -> None:
-        """A model is called with the samples of some records, which are different ones, in
-        order."""
-        ...
+Called = Callable[[list[int], bool], None]
+"""Is told of every call before it is made: the records whose samples a function or a model gets,
+which are different ones in order, and whether it is a model."""
 
 
-class _Step(NamedTuple):
-    """A function or a model: its place among them, counted from 1, and its name in messages."""
-
-    number: int
-    step: SampleTransform
-    who: str
-    draws: bool
+_Step = tuple[int, SampleTransform, str]
+"""A function or a model: its place among them, counted from 1; the step; its name in messages."""
 
 
 class Functions:
@@ -98,13 +83,14 @@ class Functions:
     def __init__(self, recipe: Recipe, numbered: bool, traced: bool) -> None:
         self._recipe, self._numbered = recipe, numbered
         self._steps = [
-            _Step(number, step, str(step.settings().get("target", step.name)), step.draws)
+            (number, step, str(step.settings().get("target", step.name)))
             for number, step in enumerate(recipe.sample_transforms, 1)
         ]
         self._stretches = [
             list(steps)
             for _, steps in groupby(
-                self._steps, lambda each: each.number if _is_model(each.step) else 0
+                self._steps,
+                lambda each: each[0] if isinstance(each[1], GroupTransform) else 0,
             )
         ]
         self._traced = traced or len(self._steps) > 1
@@ -114,15 +100,10 @@ class Functions:
     def __bool__(self) -> bool:
         return bool(self._steps)
 
-    @property
-    def last(self) -> str:
-        """The name of the last function."""
-        return self._steps[-1].who
-
     def setter(self, name: str, given: Given, final: Sample) -> str:
         """Return the function that set a field last; the last of all where it changed the value in
         place."""
-        return self.setters(given, final).get(name) or self.last
+        return self.setters(given, final).get(name) or self._steps[-1][2]
 
     def setters(self, given: Given, final: Sample) -> dict[str, str]:
         """Return the function that set a field last, for each field of a sample that one of them
@@ -131,13 +112,15 @@ class Functions:
             return {}
         absent = object()
         return {
-            name: step.who
-            for step, before, after in zip(self._steps, given, (*given[1:], final), strict=True)
+            name: who
+            for (_, _, who), before, after in zip(
+                self._steps, given, (*given[1:], final), strict=True
+            )
             for name in before.keys() | after.keys()
             if after.get(name, absent) is not before.get(name, absent)
         }
 
-    def apply(self, records: list[int], samples: list[Sample], calls: Calls) -> Applied:
+    def apply(self, records: list[int], samples: list[Sample], called: Called) -> Applied:
         """Return what the functions make of samples, each given with the number of its record.
 
         Several functions are called in turn on each sample: one may leave something for the next. A
@@ -149,22 +132,22 @@ class Functions:
         applied = Applied(records, samples, [()] * len(samples))
         for steps in self._stretches:
             if len(steps) < 2:
-                applied = self._in_turn(applied, steps, calls)
+                applied = self._in_turn(applied, steps, called)
                 continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
             for record, sample, given in zip(
                 applied.records, applied.samples, applied.given, strict=True
             ):
                 if record not in made.rejects:
-                    made.extend(self._in_turn(Applied([record], [sample], [given]), steps, calls))
+                    made.extend(self._in_turn(Applied([record], [sample], [given]), steps, called))
             applied = made
         return applied
 
-    def _in_turn(self, applied: Applied, steps: list[_Step], calls: Calls) -> Applied:
+    def _in_turn(self, applied: Applied, steps: list[_Step], called: Called) -> Applied:
         """Call the first function on all samples, then the second on what it made, and so on."""
-        for step in steps:
-            if isinstance(step.step, GroupTransform):
-                applied = self._together(applied, step.step, step.who, calls)
+        for number, step, who in steps:
+            if isinstance(step, GroupTransform):
+                applied = self._together(applied, step, who, called)
                 continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
             for record, sample, given in zip(
@@ -172,21 +155,23 @@ class Functions:
             ):
                 if record in made.rejects:
                     continue
-                calls.one(record)
+                called([record], False)
                 key, variant = sample["key"], sample["variant"]
                 # Its own stream per function, so that one that draws more or less does not disturb
                 # the next.
-                rng = self._recipe.rng(f"{key}\0{step.number}", variant, step.draws)
+                rng = self._recipe.rng(f"{key}\0{number}", variant, step.draws)
                 so_far = (*given, sample.copy()) if self._traced else given
                 try:
-                    results = step.step.apply(sample, rng)
-                    _take(made, record, results, key, variant, step.who, so_far)
+                    results = step.apply(sample, rng)
+                    _take(made, record, results, key, variant, who, so_far)
                 except Rejection as rejection:
                     made.rejects.setdefault(record, rejection)
             applied = made
         return applied
 
-    def _together(self, applied: Applied, model: GroupTransform, who: str, calls: Calls) -> Applied:
+    def _together(
+        self, applied: Applied, model: GroupTransform, who: str, called: Called
+    ) -> Applied:
         """Call a model on all samples, some at a time. Raises FailedCallError."""
         applied.drop_rejected()
         made = Applied(rejects=applied.rejects, left_out=applied.left_out)
@@ -200,14 +185,13 @@ class Functions:
                 (*given, sample.copy()) if self._traced else given
                 for given, sample in zip(applied.given[some], samples, strict=True)
             ]
-            calls.many(list(dict.fromkeys(records)))
+            different = list(dict.fromkeys(records))
+            called(different, True)
             try:
                 results = model.apply_together(samples)
             except Rejection as rejection:
-                if len(set(records)) > 1:
-                    raise FailedCallError(
-                        list(dict.fromkeys(records)), who, rejection
-                    ) from rejection
+                if len(different) > 1:
+                    raise FailedCallError(different, who, rejection) from rejection
                 made.rejects.setdefault(records[0], rejection)
                 continue
             for record, result, (key, variant), given in zip(
@@ -225,10 +209,8 @@ class Functions:
         """Number the samples of records of which functions made several, and reject those of which
         they made none."""
         for record in applied.left_out.keys() - set(applied.records):
-            applied.rejects.setdefault(
-                record,
-                Rejection("transform", "left-out", f"{applied.left_out[record]} left it out"),
-            )
+            why = f"{applied.left_out[record]} left it out"
+            applied.rejects.setdefault(record, Rejection("transform", "left-out", why))
         if len(set(applied.records)) == len(applied.records):
             return
         groups: defaultdict[int, list[Sample]] = defaultdict(list)
@@ -242,15 +224,12 @@ class Functions:
                     "returned several samples, which it did of none of the inputs that were "
                     "tried beforehand"
                 )
-                applied.rejects.setdefault(
-                    record, Rejection("transform", "several-samples", f"{self.last} {several}")
+                rejection = Rejection(
+                    "transform", "several-samples", f"{self._steps[-1][2]} {several}"
                 )
+                applied.rejects.setdefault(record, rejection)
             for number, sample in enumerate(group):
                 sample["variant"] = number
-
-
-def _is_model(step: SampleTransform) -> bool:
-    return isinstance(step, GroupTransform)
 
 
 def _take(
@@ -285,41 +264,30 @@ def unshared(fields: Sample) -> Sample:
     Samples are stored later than they are made. A function may return the same buffer at every
     call, and change what it has.
     """
-    return {
-        name: _copied(value, DEEPEST) if type(value) in _MUTABLE else value
-        for name, value in fields.items()
-    }
+    return {name: _copied(value) for name, value in fields.items()}
 
 
-def _copied(value: Any, levels: int) -> Any:
-    if not levels or isinstance(value, np.ndarray | bytearray):
-        return value.copy()
-    if _MUTABLE.isdisjoint(map(type, value.values() if isinstance(value, dict) else value)):
-        return value.copy()
-    if isinstance(value, list):
-        return [_copied(part, levels - 1) if type(part) in _MUTABLE else part for part in value]
-    return {
-        name: _copied(part, levels - 1) if type(part) in _MUTABLE else part
-        for name, part in value.items()
-    }
+def _copied(value: Any, levels: int = DEEPEST) -> Any:
+    if type(value) not in _MUTABLE:
+        return value
+    copied = value.copy()
+    if levels and isinstance(value, list | dict):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for place, part in parts:
+            if type(part) in _MUTABLE:
+                copied[place] = _copied(part, levels - 1)
+    return copied
 
 
 def _check(changed: Sample, key: str, variant: int, who: str) -> None:
     """Make sure that a sample still names the input that it was made of. Raises Rejection."""
     if not _is_same(changed.get("key"), key):
-        did = (
-            f"changed the key to {describe(changed['key'])}"
-            if "key" in changed
-            else "removed the key"
-        )
-        message = f"{who} {did}; it names the input and must stay"
+        new = f"changed the key to {describe(changed['key'])}" if "key" in changed else ""
+        message = f"{who} {new or 'removed the key'}; it names the input and must stay"
         raise Rejection("transform", "key-changed", message)
     if not _is_same(changed.get("variant", variant), variant):
-        message = (
-            f"{who} changed variant to {describe(changed['variant'])}; it counts the "
-            "samples "
-            "of an input"
-        )
+        new = describe(changed["variant"])
+        message = f"{who} changed variant to {new}; it counts the samples of an input"
         raise Rejection("transform", "variant-changed", message)
     changed["variant"] = variant
 

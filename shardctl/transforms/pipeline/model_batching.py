@@ -7,8 +7,7 @@ again, knowing the rejects, makes the same calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Sample
@@ -16,17 +15,9 @@ from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
 from shardctl.transforms.pipeline.functions import FailedCallError, MadeSample
 from shardctl.transforms.pipeline.samples import Prepared, SamplePipeline
 
-
-class Watch(Protocol):
-    """Is told what is worked on next. Records have the numbers by which they were added."""
-
-    def on(self, record: int, stage: str) -> None:
-        """Work on one record begins, or reaches a stage."""
-        ...
-
-    def on_all(self) -> None:
-        """A model is called with samples of several records."""
-        ...
+Watch = Callable[[int | None, str], None]
+"""Is told what is worked on next: the record, by the number by which it was added, and the stage
+that it reaches. None: a model is called with samples of several records."""
 
 
 class ModelBatcher:
@@ -103,15 +94,13 @@ class ModelBatcher:
                 prepared = self._ready.pop(record, None)  # functions change what they get
                 try:
                     if prepared is None:
-                        self.on(record, "decode")
+                        self._on(record, "decode")
                         prepared = self._pipeline.prepare(self._held[record])
                     ready[record] = prepared
                 except Rejection as rejection:
                     made[record] = rejection
-            made.update(
-                self._pipeline.finish_together(
-                    ready, self, lambda record: self.on(record, "encode")
-                )
+            made |= self._pipeline.finish_together(
+                ready, self._calls, lambda record: self._on(record, "encode")
             )
         except MemoryError as error:
             no_memory = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
@@ -122,20 +111,12 @@ class ModelBatcher:
             return {self._current: no_memory}
         return made
 
-    def on(self, record: int, stage: str) -> None:
-        """Work on one record begins, or reaches a stage."""
+    def _on(self, record: int | None, stage: str) -> None:
         self._current = record
-        self._watch.on(record, stage)
+        self._watch(record, stage)
 
-    def one(self, record: int) -> None:
-        """A function is called with a sample of a record."""
-        self.on(record, "transform")
-
-    def many(self, records: list[int]) -> None:
-        """A model is called with the samples of some records."""
-        self._called.update(records)
-        if len(records) == 1:
-            self.on(records[0], "transform")
-            return
-        self._current = None
-        self._watch.on_all()
+    def _calls(self, records: list[int], is_model: bool) -> None:
+        """A function, or a model, is called with the samples of some records."""
+        if is_model:
+            self._called.update(records)
+        self._on(records[0] if len(records) == 1 else None, "transform")

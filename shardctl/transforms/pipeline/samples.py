@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +30,7 @@ from shardctl.transforms.picture import Picture
 from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked
 from shardctl.transforms.pipeline.functions import (
     Applied,
-    Calls,
+    Called,
     Functions,
     Given,
     MadeSample,
@@ -43,46 +43,8 @@ from shardctl.transforms.values import (
     array_of,
     describe,
     for_column,
-    quick_check,
     row_size,
 )
-
-
-class ImageSteps:
-    """The steps of images of a recipe.
-
-    Those that come first and only say what is to be seen are done before the image is decoded, for
-    all of its samples: it is decoded once, no larger than they need.
-    """
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe, self._parts, self._samples = recipe, recipe.parts, recipe.samples_per_record
-        steps = recipe.image_transforms
-        self._first = tuple(takewhile(lambda step: step.lazy, steps))
-        self._rest = steps[len(self._first) :]
-        self._random = any(step.random for step in steps)
-
-    def pictures(self, opened: Opened, key: str, enter: Callable[[str], None]) -> Iterator[Picture]:
-        """Yield the picture of each sample of an image, in the order of `variant`. Raises
-        Rejection.
-
-        `enter` is called with the name of a stage when it begins.
-        """
-        begun = deque[tuple[Picture, Rng]]()
-        for number in range(self._samples):
-            picture = Picture(opened.size, number % self._parts, self._recipe.max_pixels)
-            rng = self._recipe.rng(key, number, self._random)
-            for step in self._first:
-                step.apply(picture, rng)
-            begun.append((picture, rng))
-        decoded = image.decoded(opened, [picture.look for picture, _ in begun])
-        enter("transform")
-        while begun:  # each is let go before the next one has pixels: there may be thousands
-            picture, rng = begun.popleft()
-            picture.begin(decoded)
-            for step in self._rest:
-                step.apply(picture, rng)
-            yield picture
 
 
 @dataclass
@@ -97,20 +59,6 @@ class Prepared:
     samples: list[Sample]
     name: str = ""
     images: dict[int, tuple[int, Marked, Pixels | None]] = field(default_factory=dict)
-
-
-class _CallsOfOne:
-    """Enters the stage of the user's functions before each call, on the record that work is on
-    already."""
-
-    def __init__(self, enter: Callable[[str], None]) -> None:
-        self._enter = enter
-
-    def one(self, _record: int) -> None:
-        self._enter("transform")
-
-    def many(self, _records: list[int]) -> None:
-        self._enter("transform")
 
 
 class SamplePipeline:
@@ -141,7 +89,10 @@ class SamplePipeline:
         self._recipe = recipe
         self._enter, self._look = enter, look
         self.first_frames, self.unmoved = 0, dict[str, str]()
-        self._steps, self._filters = ImageSteps(recipe), recipe.filters
+        steps, self._filters = recipe.image_transforms, recipe.filters
+        self._lazy = tuple(takewhile(lambda step: step.lazy, steps))
+        self._steps = steps[len(self._lazy) :]
+        self._random = any(step.random for step in steps)
         self._annotated = Annotated(
             layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved
         )
@@ -153,15 +104,11 @@ class SamplePipeline:
         )
         # who finishes samples without a layout looks at them
         self._moves_later = layout is not None and not self._functions
-        self._calls = _CallsOfOne(enter)
         self._store = recipe.store
-        self._pixels_only = recipe.store is not None and recipe.store.name in (
-            "raw",
-            "source",
-            "none",
-        )
+        store = recipe.store
+        self._pixels_only = store is not None and store.name in ("raw", "source", "none")
         self._columns = (
-            SampleColumns(layout, recipe.store is not None, self._functions) if layout else None
+            SampleColumns(layout, store is not None, self._functions) if layout else None
         )
         self._has_classes = (
             layout is not None and layout.classes is not None and "label" in layout.columns.names
@@ -183,16 +130,9 @@ class SamplePipeline:
 
     def settle(self, made: Sequence[MadeSample]) -> list[MadeSample]:
         """Return samples as they are written, of which some had to wait."""
-        moved = iter(
-            self._annotated.settled(
-                [
-                    each
-                    for one in made
-                    for each in one.fields.values()
-                    if isinstance(each, DeferredObjects)
-                ]
-            )
-        )
+        fields = chain.from_iterable(one.fields.values() for one in made)
+        waiting = [each for each in fields if isinstance(each, DeferredObjects)]
+        moved = iter(self._annotated.settled(waiting))
         return [_settled(one, moved) if one.waits else one for one in made]
 
     def prepare(self, record: Sample) -> Prepared:
@@ -219,7 +159,7 @@ class SamplePipeline:
             yield Prepared([sample], _image_name(record), {fields["variant"]: seen})
 
     def finish_together(
-        self, prepared: Mapping[int, Prepared], calls: Calls, encoding: Callable[[int], None]
+        self, prepared: Mapping[int, Prepared], called: Called, encoding: Callable[[int], None]
     ) -> dict[int, list[MadeSample] | Rejection]:
         """Do the rest to the records that were prepared, by their numbers, so that models see all
         of them.
@@ -227,7 +167,7 @@ class SamplePipeline:
         `encoding` is told of each record whose samples are made into rows. The prepared samples are
         used up. Raises FailedCallError.
         """
-        applied, images = self._applied(prepared, calls, encoding)
+        applied, images = self._applied(prepared, called, encoding)
         self._functions.settle(applied)
         made: dict[int, list[MadeSample] | Rejection] = {number: [] for number in prepared}
         made.update(applied.rejects)
@@ -245,7 +185,7 @@ class SamplePipeline:
         return made
 
     def _applied(
-        self, prepared: Mapping[int, Prepared], calls: Calls, encoding: Callable[[int], None]
+        self, prepared: Mapping[int, Prepared], called: Called, encoding: Callable[[int], None]
     ) -> tuple[Applied, list[tuple[Shape | None, int]]]:
         """Call the functions, and store the images that they return. Returns too the shape of each
         image, and how many objects in it are no longer marked. Raises FailedCallError."""
@@ -253,7 +193,7 @@ class SamplePipeline:
         samples = [sample for each in prepared.values() for sample in each.samples]
         for each in prepared.values():
             each.samples = []
-        applied = self._functions.apply(records, samples, calls)
+        applied = self._functions.apply(records, samples, called)
         images: list[tuple[Shape | None, int]] = [(None, 0)] * len(applied.samples)
         for place, record in enumerate(applied.records if self._store is not None else ()):
             if record not in applied.rejects:
@@ -264,13 +204,13 @@ class SamplePipeline:
                     applied.rejects[record] = rejection
         return applied, images
 
-    def finish_records(self, numbers: list[int], records: list[Sample], calls: Calls) -> Applied:
+    def finish_records(self, numbers: list[int], records: list[Sample], called: Called) -> Applied:
         """Call the functions on records of text or of tables, given with their numbers, and return
         what they made.
 
-        `calls` is told of each call.
+        `called` is told of each call.
         """
-        applied = self._functions.apply(*self._with_variants(numbers, records), calls)
+        applied = self._functions.apply(*self._with_variants(numbers, records), called)
         self._functions.settle(applied)
         applied.drop_rejected()
         return applied
@@ -317,10 +257,28 @@ class SamplePipeline:
 
     def _pictures(self, record: Sample) -> Iterator[tuple[Sample, Picture, int]]:
         """Decode an image, and yield for each variant its fields, its picture, and how many objects
-        are no longer marked."""
-        of_table = ANNOTATED not in record
+        are no longer marked.
+
+        Steps that come first and only say what is to be seen are done before the image is decoded,
+        for all of its variants: it is decoded once, no larger than they need.
+        """
+        of_table, recipe = ANNOTATED not in record, self._recipe
         opened, dropped = self._opened(record)
-        for variant, picture in enumerate(self._steps.pictures(opened, record["key"], self._enter)):
+        begun = deque[tuple[Picture, Rng]]()
+        for variant in range(recipe.samples_per_record):
+            picture = Picture(opened.size, variant % recipe.parts, recipe.max_pixels)
+            rng = recipe.rng(record["key"], variant, self._random)
+            for step in self._lazy:
+                step.apply(picture, rng)
+            begun.append((picture, rng))
+        decoded = image.decoded(opened, [picture.look for picture, _ in begun])
+        self._enter("transform")
+        for variant in range(len(begun)):
+            # each is let go before the next one has pixels: there may be thousands
+            picture, rng = begun.popleft()
+            picture.begin(decoded)
+            for step in self._steps:
+                step.apply(picture, rng)
             moved: Sample = {}
             cut_off = 0
             if self._is_annotated:
@@ -348,11 +306,9 @@ class SamplePipeline:
         """Return the sample with its picture as it is stored. Raises Rejection."""
         self._enter("encode")
         width, height = picture.size
-        stored = (
-            picture.pixels
-            if store.name == "raw"
-            else _encoded(picture.image, _image_name(fields), store)
-        )
+        stored: Any = picture.pixels
+        if store.name != "raw":
+            stored = _encoded(picture.image, _image_name(fields), store)
         return self._made({**fields, "image": stored}, (), (height, width, 3), cut_off)
 
     def _by_functions(self, record: Sample) -> list[MadeSample]:
@@ -360,7 +316,11 @@ class SamplePipeline:
         parts = [self.prepare(record)] if self._store is None else self._variants_of(record)
         applied, images = Applied(), list[tuple[Shape | None, int]]()
         for part in parts:  # one variant at a time has pixels: there may be thousands
-            made, stored = self._applied({0: part}, self._calls, lambda _: self._enter("encode"))
+            made, stored = self._applied(
+                {0: part},
+                lambda records, is_model: self._enter("transform"),
+                lambda record: self._enter("encode"),
+            )
             _raise_rejection(made)
             applied.extend(made)
             images += stored
@@ -411,9 +371,8 @@ class SamplePipeline:
             return np.asarray(pixels)
         came = "removed the image" if pixels is None else f"made the image {describe(pixels)}"
         message = (
-            f"{self._functions.setter('image', given, sample)} {came}; it must be a "
-            "numpy array of shape (height,"
-            " width, 3) and type uint8"
+            f"{self._functions.setter('image', given, sample)} {came}; it must be a numpy array of "
+            "shape (height, width, 3) and type uint8"
         )
         raise Rejection("transform", "not-an-image", message)
 
@@ -479,10 +438,6 @@ def _encoded(pixels: Pixels | Image.Image, name: str, store: ImageEncoding) -> d
 
 # --- samples as the columns of a shard hold them ---
 
-Fill = Callable[[Sample, Given], Any]
-"""Takes the value of one column out of a sample, given too what each of the user's functions was
-given. Raises Rejection."""
-
 
 class SampleColumns:
     """The columns of a layout. `has_image` says that the recipe stores an image in `image`.
@@ -494,12 +449,11 @@ class SampleColumns:
     def __init__(self, layout: Layout, has_image: bool, functions: Functions) -> None:
         self._classes, self._has_image, self._functions = layout.classes, has_image, functions
         self._schema = layout.columns
-        self._fill = {field.name: self._filler(field) for field in layout.columns}
 
     def values(self, fields: Sample, given: Given) -> Sample:
         """Return the values of a sample by the names of the columns, in their order. Raises
         Rejection."""
-        return {name: fill(fields, given) for name, fill in self._fill.items()}
+        return {field.name: self._value(field, fields, given) for field in self._schema}
 
     def lay_out(self, applied: Applied) -> pa.RecordBatch:
         """Return samples of text or of tables as a block of a shard has them, without those whose
@@ -512,55 +466,48 @@ class SampleColumns:
         arrays = []
         for each in self._schema:
             values = [sample.get(each.name) for sample in applied.samples]
-            array = (
-                None
-                if each.name == "label" and self._classes is not None
-                else array_of(values, each.type)
-            )
-            arrays.append(
-                array if array is not None else _column(each.type, self._fill[each.name], applied)
-            )
+            is_class = each.name == "label" and self._classes is not None
+            array = None if is_class else array_of(values, each.type)
+            arrays.append(self._column(each, applied) if array is None else array)
         batch = pa.record_batch(arrays, schema=self._schema)
         if len(applied.rejects) > before:  # a rejection costs all samples of its record
-            kept = [
-                place
-                for place, record in enumerate(applied.records)
-                if record not in applied.rejects
-            ]
-            batch = batch.take(pa.array(kept, pa.int64()))
+            kept = [record not in applied.rejects for record in applied.records]
+            batch = batch.filter(pa.array(kept))
         return batch
 
-    def _filler(self, field: pa.Field) -> Fill:
-        """Return what takes the value of one column out of a sample."""
-        name, type_ = field.name, field.type
-        if name == "key":
-            return lambda fields, given: fields[name]
+    def _column(self, field: pa.Field, applied: Applied) -> pa.Array:
+        """Return the values of one column, looking at them one by one. Those that do not fit are
+        null, and rejects."""
+        values: list[Any] = [None] * len(applied.samples)
+        for place, record in enumerate(applied.records):
+            try:
+                values[place] = self._value(field, applied.samples[place], applied.given[place])
+            except Rejection as rejection:
+                applied.rejects.setdefault(record, rejection)
+        return pa.array(values, field.type)
+
+    def _value(self, field: pa.Field, fields: Sample, given: Given) -> Any:
+        """Return the value of one column. Raises Rejection."""
+        name, value = field.name, fields.get(field.name)
+        is_tensor = isinstance(field.type, pa.FixedShapeTensorType)
         if name == "image" and self._has_image:
-            shape = tuple(type_.shape) if isinstance(type_, pa.FixedShapeTensorType) else None
-            return lambda fields, given: (
-                self._of_shape(fields, given, shape) if shape else fields[name]
-            )
+            return self._of_shape(fields, given, tuple(field.type.shape)) if is_tensor else value
         if name == "label" and self._classes is not None:
-            return self._label
-        if self._functions:
-            fits = quick_check(type_)
-            return lambda fields, given: (
-                value if fits(value := fields.get(name)) else self._own_value(fields, given, field)
-            )
-        if isinstance(type_, pa.FixedShapeTensorType):
-            return lambda fields, given: (
-                None if (value := fields.get(name)) is None else for_column(value, type_)
-            )
-        return lambda fields, given: fields.get(name)
+            return self._label(fields, given)
+        if name == "key" or value is None or not (self._functions or is_tensor):
+            return value
+        try:
+            return for_column(value, field.type)
+        except UnfitValue as problem:
+            who = self._functions.setter(name, given, fields)
+            message = f"{who} set {name} to {problem}; its column is of type {field.type}"
+            raise Rejection("encode", "other-type", message) from problem
 
     def _of_shape(self, fields: Sample, given: Given, shape: tuple[int, ...]) -> Pixels:
         pixels: Pixels = fields["image"]
         if pixels.shape != shape:
-            who = (
-                f"{self._functions.setter('image', given, fields)} made"
-                if self._functions
-                else "it is"
-            )
+            functions = self._functions
+            who = f"{functions.setter('image', given, fields)} made" if functions else "it is"
             message = (
                 f"{who} an image of {pixels.shape[1]}x{pixels.shape[0]}, the others are "
                 f"{shape[1]}x{shape[0]}"
@@ -578,41 +525,10 @@ class SampleColumns:
         is_number = isinstance(label, int | np.integer) and not isinstance(label, bool)
         if is_number and 0 <= label <= last:
             return int(label)
-        what = (
-            f"{self._functions.setter('label', given, fields)} set label to"
-            if self._functions
-            else "its label is"
-        )
-        what = f"{what} {describe(label)}"
+        functions, what = self._functions, "its label is"
+        if functions:
+            what = f"{functions.setter('label', given, fields)} set label to"
+        kind, why = "no-such-class", f"the classes have the numbers 0 to {last}"
         if not is_number:
-            raise Rejection(
-                "encode", "other-type", f"{what}; it must be the number of a class, 0 to {last}"
-            )
-        raise Rejection(
-            "encode", "no-such-class", f"{what}; the classes have the numbers 0 to {last}"
-        )
-
-    def _own_value(self, fields: Sample, given: Given, field: pa.Field) -> Any:
-        """Return a value as its column holds it, after the user's functions. Raises Rejection."""
-        name = field.name
-        value = fields.get(name)
-        try:
-            return for_column(value, field.type)
-        except UnfitValue as problem:
-            who = self._functions.setter(name, given, fields)
-            message = f"{who} set {name} to {problem}; its column is of type {field.type}"
-            raise Rejection("encode", "other-type", message) from problem
-
-
-def _column(type_: pa.DataType, fill: Fill, applied: Applied) -> pa.Array:
-    """Return the values of one column, looking at them one by one. Those that do not fit are null,
-    and rejects."""
-    values: list[Any] = [None] * len(applied.samples)
-    for place, (record, sample, given) in enumerate(
-        zip(applied.records, applied.samples, applied.given, strict=True)
-    ):
-        try:
-            values[place] = fill(sample, given)
-        except Rejection as rejection:
-            applied.rejects.setdefault(record, rejection)
-    return pa.array(values, type_)
+            kind, why = "other-type", f"it must be the number of a class, 0 to {last}"
+        raise Rejection("encode", kind, f"{what} {describe(label)}; {why}")

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.errors import InstallError, UsageError
 from shardctl.images.geometry import Size
-from shardctl.system.text import printable
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.reading import Problem, RecipeFile, TomlError, no_such_recipe
-from shardctl.transforms.settings import SettingError, first_line
+from shardctl.transforms.recipe_files.reading import Problem, RecipeFile
+from shardctl.transforms.settings import SettingError, each_of, first_line
 from shardctl.transforms.table import definitions
 
 
@@ -50,7 +49,7 @@ class Check:
     @property
     def steps(self) -> tuple[StepSummary, ...]:
         """What the recipe does, step by step."""
-        return summaries(self.recipe.transforms) if self.recipe else ()
+        return summaries(self.recipe.transform) if self.recipe else ()
 
     @property
     def moves(self) -> tuple[str, ...]:
@@ -65,27 +64,23 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
 
     Raises InputError if there is no such file, or it cannot be read.
     """
-    shown = printable(str(path))
-    try:
-        file = RecipeFile.read(path)
-    except TomlError as error:
-        return Check(shown, (error.problem,), None)
-    except FileNotFoundError:
-        raise no_such_recipe(path) from None
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
+    file = RecipeFile.read(path)
+    if isinstance(file, Problem):
+        return Check(file.file, (file,), None)
     recipe, errors = Recipe.examined(file.recipe)
     if recipe is not None and imports:
-        for place, step in enumerate(recipe.transforms):
+        for place, step in enumerate(recipe.transform):
             try:
                 step.loaded()
-            except (UsageError, InstallError) as error:
+            except InstallError as error:
                 errors.append(SettingError(str(error), "transform", place))
+            except UsageError as error:
+                errors += [each.within("transform", place) for each in each_of(error)]
     problems = sorted(
         (file.problem(error) for error in errors),
         key=lambda problem: (problem.line or 0, problem.column or 0),
     )
-    return Check(shown, tuple(problems), recipe if not problems else None)
+    return Check(file.shown, tuple(problems), recipe if not problems else None)
 
 
 def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:

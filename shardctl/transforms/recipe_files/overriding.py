@@ -6,14 +6,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
 from shardctl.system.text import printable
-from shardctl.transforms.recipe_files.reading import end_of_value, load_recipe
+from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
+from shardctl.transforms.settings import Json
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
 if sys.version_info >= (3, 11):
@@ -24,7 +27,7 @@ else:
 
 def recipe_with_options(
     recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Json:
     """Join a recipe, or the file of one, and options: those of RECIPE_OPTIONS and STEP_OPTIONS that
     are given, by their names.
 
@@ -42,14 +45,13 @@ def recipe_with_options(
         joined |= {"kind": "auto", "format": joined["kind"]}
     steps = joined.get("transform")
     own = list(steps) if isinstance(steps, list) else []
-    names, chats = list(_names(own)), given.get("chat_template") is not None
+    names, chats = [step.get("name") for step in _each(own)], given.get("chat_template") is not None
     if chats and given.get("tokenizer") is None and "tokenize_chat" not in names:
         raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
     if not steps and given.get("crop") and given.get("random_crop"):
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
     more = [parse_step_option(text) for text in given.get("steps") or ()]
-    last = [step for step in more if step["name"] in TOKEN_STEPS]
-    first: list[dict[str, Any]] = []
+    made = [step for step in more if step["name"] in TOKEN_STEPS]
     for name, shortcut in SHORTCUTS.items():
         value = given.get(name)
         if value is None or value is False or value == ():  # 0 is a value
@@ -58,77 +60,60 @@ def recipe_with_options(
         for step in shortcut.steps(value):
             if name == "tokenizer" and (chats or "tokenize_chat" in names):
                 step = "tokenize_chat"
-            if own and (step in names or step not in TOKEN_STEPS):
-                _refuse_unclear(step, settings, names, f"{_shown(name, value)}: {file}")
-                own = [_changed(each, step, settings) for each in own]
-                continue
-            made = last if step in TOKEN_STEPS else first
-            same = next((each for each in made if each["name"] == step), None)
-            if same is None:
-                made.append({"name": step, **settings})
+            changes = own and (step in names or step not in TOKEN_STEPS)
+            if changes:
+                own = deepcopy(own)
+            among = list(_each(own)) if changes else made
+            same = [each for each in among if each.get("name") == step]
+            if changes and len(same) != 1:
+                text = " ".join(value) if isinstance(value, tuple) else str(value)
+                shown = "" if value is True else f" {printable(text)}"
+                who = f"--{name.replace('_', '-')}{shown}: {file} has"
+                if same:
+                    raise UsageError(
+                        f"{who} {len(same)} steps {step}; change the one that is meant in it"
+                    )
+                there = ", ".join(dict.fromkeys(map(str, names)))
+                setting = "".join(f" {key}={each}" for key, each in settings.items())
+                raise UsageError(
+                    f"{who} no step {step} (it has {printable(there)}); add it with --step "
+                    f"'{step}{setting}'"
+                )
+            if same:
+                same[0].update(settings)
             else:
-                same.update(settings)
+                made.append({"name": step, **settings})
     functions = [{"name": "custom", "target": each} for each in given.get("transforms") or ()]
     known = [each.get("target") for each in own if isinstance(each, dict)]
     twice = next((each["target"] for each in functions if each["target"] in known), None)
     if twice is not None:
         raise UsageError(f"--transform {printable(twice)}: {file} has this function already")
-    last.sort(key=lambda step: TOKEN_STEPS.index(step["name"]))
-    others = [step for step in more if step["name"] not in TOKEN_STEPS]
-    all_steps = [*own, *first, *others, *functions, *last]
+    on_texts = [step for step in (*made, *more) if step["name"] not in TOKEN_STEPS]
+    last = [step for token_step in TOKEN_STEPS for step in made if step["name"] == token_step]
+    all_steps = [*own, *on_texts, *functions, *last]
     return {**joined, "transform": all_steps} if all_steps else joined
 
 
-def _shown(option: str, value: Any) -> str:
-    text = " ".join(value) if isinstance(value, tuple) else str(value)
-    return f"--{option.replace('_', '-')}{'' if value is True else f' {printable(text)}'}"
-
-
-def _refuse_unclear(step: str, settings: Mapping[str, Any], names: list[str], who: str) -> None:
-    """Raise UsageError unless there is one step of this name."""
-    if step not in names:
-        more = "".join(f" {setting}={value}" for setting, value in settings.items())
-        raise UsageError(
-            f"{who} has no step {step} (it has {printable(', '.join(dict.fromkeys(names)))}); add "
-            f"it with --step '{step}{more}'"
-        )
-    if names.count(step) > 1:
-        raise UsageError(
-            f"{who} has {names.count(step)} steps {step}; change the one that is meant in it"
-        )
-
-
-def _changed(step: Any, name: str, settings: Mapping[str, Any]) -> Any:
-    """Return a step with settings in the one of this name, which may be inside of it."""
-    if not isinstance(step, dict):
-        return step
-    changed = {
-        key: [_changed(item, name, settings) for item in value]
-        if isinstance(value, list)
-        else value
-        for key, value in step.items()
-    }
-    return {**changed, **settings} if step.get("name") == name else changed
-
-
-def _names(steps: list[Any]) -> Iterator[str]:
-    """Yield the names of all steps, those inside of others too."""
+def _each(steps: list[Any]) -> Iterator[Json]:
+    """Yield all steps, those inside of others too."""
     for step in steps:
         if isinstance(step, dict):
-            if isinstance(step.get("name"), str):
-                yield step["name"]
+            yield step
             for value in step.values():
                 if isinstance(value, list):
-                    yield from _names(value)
+                    yield from _each(value)
 
 
 _NAME = re.compile(r"\s*([A-Za-z0-9_]+)\s*")
-_ASSIGNMENT = re.compile(r"([A-Za-z0-9_]+)\s*=\s*")
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_]+)\s*=\s*")
+_NEXT = re.compile(r"\s(?=\s*[A-Za-z0-9_]+\s*=)|$")
+"""Where a value may end: before another setting."""
+
 _WORD = re.compile(r"[A-Za-z_0-9][\w.:/-]*")
 """A value that needs no quotes: 320x240, bilinear, module:function."""
 
 
-def parse_step_option(text: str) -> dict[str, Any]:
+def parse_step_option(text: str) -> Json:
     """Read a step that is written as `NAME key=value key=value`, each value as in TOML; plain words
     need no quotes.
 
@@ -144,7 +129,7 @@ def parse_step_option(text: str) -> dict[str, Any]:
     if head[1] not in TRANSFORMS:
         raise UsageError(f"{shown}: {unknown_step(head[1])}")
     step, at = {"name": head[1]}, head.end()
-    while at < len(text):
+    while text[at:].strip():
         match = _ASSIGNMENT.match(text, at)
         if match is None:
             raise UsageError(
@@ -153,15 +138,16 @@ def parse_step_option(text: str) -> dict[str, Any]:
             )
         if match[1] in step:
             raise UsageError(f"{shown}: {match[1]} is given twice")
-        try:
-            end = end_of_value(text, match.end())
-            step[match[1]] = _value(text[match.end() : end])
-        except (ValueError, RecursionError):
+        for end in _NEXT.finditer(text, match.end()):
+            with suppress(ValueError):
+                step[match[1]] = _value(text[match.end() : end.start()].strip())
+                break
+        else:
             raise UsageError(
                 f"{shown}: the value of {match[1]} is not as TOML writes it: 0.4, true, [0.5, 1], "
                 '"two words"'
-            ) from None
-        at = end + len(text[end:]) - len(text[end:].lstrip())
+            )
+        at = end.start()
     return step
 
 

@@ -27,22 +27,19 @@ Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of the items of lists (from 0), from the outermost
 in."""
 
-_SPACES = re.compile(r"[ \t]*")
-_BLANKS = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# numbers, booleans, dates: dates may have a space inside
-_PLAIN_VALUE = re.compile(r"[^,\]}#\r\n]*")
-_STRING = re.compile(
+TextPlace = tuple[int, int]
+"""A place in a text: line and column, in characters, from 1."""
+
+_TOKEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"""(?:"{1,2}(?!"))?'
     r"|'''.*?'''(?:'{1,2}(?!'))?"
     r'|"(?:[^"\\\n]|\\.)*"'
-    r"|'[^'\n]*'",
+    r"|'[^'\n]*'"
+    r"|#[^\n]*|[\[\]{}=,.\n]"
+    r"|[^\s\[\]{}=,.\"'#]+",
     re.DOTALL,
 )
-
-
-TextPlace = tuple[int, int]
-"""A place in a text: line and column, in characters, from 1."""
+"""A string, a comment, a mark, or something else without blanks."""
 
 
 def places(text: str) -> dict[Key, TextPlace]:
@@ -51,15 +48,70 @@ def places(text: str) -> dict[Key, TextPlace]:
 
     The place of a table is that of its header, or of the first key that names it.
     """
-    scanner = _Scanner(text)
-    scanner.document()
+    found: dict[Key, int] = {}
+    tables: dict[Key, int] = {}  # how many tables of a list of tables there are so far
+    tokens = [token for token in _TOKEN.finditer(f"{text}\n") if token[0][0] != "#"][::-1]
+
+    def skipped(mark: str) -> bool:
+        """Drop the next token if it is this mark, and return whether it was."""
+        is_next = tokens[-1][0] == mark
+        if is_next:
+            tokens.pop()
+        return is_next
+
+    def names() -> tuple[str, ...]:
+        """Read a key, which may have several parts with dots between them."""
+        (name,) = tomllib.loads(f"{tokens.pop()[0]} = 0")
+        return (name, *names()) if skipped(".") else (name,)
+
+    def pair(table: Key) -> None:
+        start, said = tokens[-1].start(), names()
+        for length in range(1, len(said) + 1):
+            found.setdefault((*table, *said[:length]), start)
+        tokens.pop()  # =
+        value((*table, *said))
+
+    def value(key: Key) -> None:
+        end = {"[": "]", "{": "}"}.get(tokens[-1][0])
+        if end is None:
+            while tokens[-1][0] not in (",", "]", "}", "\n"):
+                tokens.pop()
+            return
+        tokens.pop()
+        number = 0
+        while not skipped(end):
+            if skipped("\n") or skipped(","):
+                continue
+            if end == "}":
+                pair(key)
+                continue
+            item = (*key, number)
+            found[item] = tokens[-1].start()
+            value(item)
+            number += 1
+
+    table: Key = ()
+    while tokens:
+        if skipped("\n"):
+            continue
+        start = tokens[-1].start()
+        if not skipped("["):
+            pair(table)
+            continue
+        double, table = skipped("["), ()
+        said = names()
+        for number, name in enumerate(said, 1):
+            table = (*table, name)
+            found.setdefault(table, start)
+            if double and number == len(said):
+                tables[table] = tables.get(table, 0) + 1
+            if table in tables:
+                table = (*table, tables[table] - 1)
+                found.setdefault(table, start)
+        del tokens[-1 - double :]  # ] or ]]
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
-
-    def place(offset: int) -> TextPlace:
-        line = bisect_right(starts, offset)
-        return line, offset - starts[line - 1] + 1
-
-    return {key: place(offset) for key, offset in scanner.found.items()}
+    lines = {key: bisect_right(starts, offset) for key, offset in found.items()}
+    return {key: (line, found[key] - starts[line - 1] + 1) for key, line in lines.items()}
 
 
 def nearest_place(found: dict[Key, TextPlace], key: Key) -> TextPlace | None:
@@ -68,132 +120,6 @@ def nearest_place(found: dict[Key, TextPlace], key: Key) -> TextPlace | None:
     return next(
         (found[key[:length]] for length in range(len(key), 0, -1) if key[:length] in found), None
     )
-
-
-def end_of_value(text: str, start: int) -> int:
-    """Return where a TOML value that begins at `start` ends; a value that is no string or list ends
-    before a blank.
-
-    Raises ValueError if a string or a list does not end.
-    """
-    scanner = _Scanner(text)
-    scanner.at = start
-    if text[start : start + 1] in tuple("\"'[{"):
-        scanner.value(())
-        return scanner.at
-    match = re.compile(r"\S*").match(text, start)
-    return match.end() if match else start
-
-
-class _Scanner:
-    """Goes through a TOML text once, and notes in `found` at which character each key begins."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-        self.found: dict[Key, int] = {}
-        self._tables: dict[Key, int] = {}
-        """How many tables of a list of tables there are so far."""
-
-    def document(self) -> None:
-        table: Key = ()
-        while self._skip(_BLANKS) < len(self.text):
-            if self._next("["):
-                table = self._header()
-            else:
-                self._pair(table)
-
-    def value(self, key: Key) -> None:
-        if self._next('"') or self._next("'"):
-            self._take(_STRING)
-        elif self._next("["):
-            self._list(key)
-        elif self._next("{"):
-            self._inline_table(key)
-        else:
-            self._take(_PLAIN_VALUE)
-
-    def _header(self) -> Key:
-        """Read [a.b] or [[a.b]], and return the way to the table that begins."""
-        start, double = self.at, self.text.startswith("[[", self.at)
-        self.at += 2 if double else 1
-        names = self._names()
-        self.at += 2 if double else 1
-        key: Key = ()
-        for number, name in enumerate(names, 1):
-            key = (*key, name)
-            self.found.setdefault(key, start)
-            if double and number == len(names):
-                self._tables[key] = self._tables.get(key, 0) + 1
-            if key in self._tables:
-                key = (*key, self._tables[key] - 1)
-                self.found.setdefault(key, start)
-        return key
-
-    def _pair(self, table: Key) -> None:
-        start = self.at
-        names = self._names()
-        for length in range(1, len(names) + 1):
-            self.found.setdefault((*table, *names[:length]), start)
-        self._expect("=")
-        self._skip(_SPACES)
-        self.value((*table, *names))
-
-    def _list(self, key: Key) -> None:
-        self.at += 1
-        number = 0
-        while self._skip(_BLANKS) < len(self.text) and not self._next("]"):
-            item = (*key, number)
-            self.found[item] = self.at
-            self.value(item)
-            number += 1
-            self._skip(_BLANKS)
-            if self._next(","):
-                self.at += 1
-        self._expect("]")
-
-    def _inline_table(self, key: Key) -> None:
-        self.at += 1
-        while self._skip(_BLANKS) < len(self.text) and not self._next("}"):
-            self._pair(key)
-            self._skip(_BLANKS)
-            if self._next(","):
-                self.at += 1
-        self._expect("}")
-
-    def _names(self) -> tuple[str, ...]:
-        """Read a key, which may have several parts with dots between them."""
-        names: list[str] = []
-        while True:
-            self._skip(_SPACES)
-            if self._next('"') or self._next("'"):
-                (name,) = tomllib.loads(f"{self._take(_STRING)} = 0")
-            else:
-                name = self._take(_BARE_KEY)
-            names.append(name)
-            self._skip(_SPACES)
-            if not self._next("."):
-                return tuple(names)
-            self.at += 1
-
-    def _next(self, text: str) -> bool:
-        return self.text.startswith(text, self.at)
-
-    def _skip(self, pattern: re.Pattern[str]) -> int:
-        match = pattern.match(self.text, self.at)
-        self.at = match.end() if match else self.at
-        return self.at
-
-    def _take(self, pattern: re.Pattern[str]) -> str:
-        match = pattern.match(self.text, self.at)
-        if match is None:
-            raise ValueError(f"no TOML from character {self.at} on")
-        self.at = match.end()
-        return match[0]
-
-    def _expect(self, text: str) -> None:
-        if not self._next(text):
-            raise ValueError(f"no {text} at character {self.at}")
-        self.at += len(text)
 
 
 _PLACE_IN_MESSAGE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -217,14 +143,6 @@ class Problem:
         return f"{self.file}{f':{self.line}' if self.line else ''}: {self.message}"
 
 
-class TomlError(UsageError):
-    """A file that is no TOML, or no text in UTF-8."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-
-
 @dataclass(frozen=True)
 class RecipeFile:
     """A recipe file that was read. `recipe` is plain data, not yet checked."""
@@ -234,33 +152,28 @@ class RecipeFile:
     recipe: dict[str, Any]
 
     @classmethod
-    def read(cls, path: Path) -> RecipeFile:
-        """Read a file, or a ready recipe by its @NAME. Raises TomlError, UsageError, and OSError if
-        it cannot be read."""
-        shown, data = printable(str(path)), read_named(recipe_file(path))
+    def read(cls, path: Path) -> RecipeFile | Problem:
+        """Read a file, or a ready recipe by its @NAME; a Problem if it is no TOML, or no text in
+        UTF-8. Raises UsageError, InputError if it cannot be read."""
+        shown = printable(str(path))
         try:
+            data = read_named(recipe_file(path))
             text = data.decode("utf-8-sig")
+            return cls(shown, text, tomllib.loads(text))
+        except FileNotFoundError:
+            near = near_path(path) or "; `shardctl recipe list` lists those that are ready"
+            raise InputError(f"{shown}: no such recipe file{near}") from None
+        except OSError as error:
+            raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise TomlError(
-                Problem(
-                    shown, line, None, "", "not a TOML file: there are bytes that are not UTF-8"
-                )
-            ) from None
-        try:
-            return cls(shown, text, tomllib.loads(text))
+            why = "not a TOML file: there are bytes that are not UTF-8"
+            return Problem(shown, line, None, "", why)
         except tomllib.TOMLDecodeError as error:
-            raise TomlError(_toml_problem(shown, text, str(error))) from None
+            return _toml_problem(shown, text, str(error))
         except RecursionError:
-            raise TomlError(
-                Problem(
-                    shown,
-                    None,
-                    None,
-                    "",
-                    "not a recipe: there are lists in lists, too deep to be read",
-                )
-            ) from None
+            why = "not a recipe: there are lists in lists, too deep to be read"
+            return Problem(shown, None, None, "", why)
 
     def problem(self, error: SettingError) -> Problem:
         """Return what a wrong setting of the file is to people: where it is, and in which step."""
@@ -274,7 +187,7 @@ class RecipeFile:
     def _places(self) -> dict[Key, TextPlace]:
         try:
             return places(self.text)
-        except (ValueError, RecursionError):
+        except (ValueError, LookupError, RecursionError):
             # TOML that this module does not know: problems have no lines
             return {}
 
@@ -287,29 +200,14 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
     Whether the values fit each other is not looked at: options may still change some.
     """
-    shown = printable(str(path))
-    try:
-        file = RecipeFile.read(path)
-    except FileNotFoundError:
-        raise no_such_recipe(path) from None
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
+    file = RecipeFile.read(path)
+    if isinstance(file, Problem):
+        raise UsageError(str(file))
     _, errors = Recipe.values(file.recipe)
     if errors:
-        more = (
-            f" (and {len(errors) - 1} more: shardctl recipe check {shown})"
-            if len(errors) > 1
-            else ""
-        )
-        raise UsageError(f"{file.problem(errors[0])}{more}")
+        more = f" (and {len(errors) - 1} more: shardctl recipe check {file.shown})"
+        raise UsageError(f"{file.problem(errors[0])}{more if len(errors) > 1 else ''}")
     return file.recipe
-
-
-def no_such_recipe(path: Path) -> InputError:
-    """Return the error for a recipe file that does not exist. It suggests one beside it with a
-    similar name."""
-    near = near_path(path) or "; `shardctl recipe list` lists those that are ready"
-    return InputError(f"{printable(str(path))}: no such recipe file{near}")
 
 
 def steps_to(recipe: Any, key: Key) -> Iterator[str]:

@@ -14,9 +14,10 @@ from shardctl.format.manifest import Manifest
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import KEYS, Recipe
+from shardctl.transforms.settings import Json
 
 
-def show_recipe(root: Path) -> dict[str, Any]:
+def show_recipe(root: Path) -> Json:
     """Return what made the dataset in `root`. Raises DatasetError if it has no recipe.
 
     `recipe` has the keys that are given, `toml` is a recipe file with them. `options` are those of
@@ -55,7 +56,7 @@ def show_recipe(root: Path) -> dict[str, Any]:
     }
 
 
-def _options(settings: dict[str, Any]) -> list[str]:
+def _options(settings: Json) -> list[str]:
     """Return the options of `convert` that gave these settings of a manifest; those that have their
     defaults are left out."""
     labels = settings.get("labels", "auto")
@@ -66,18 +67,18 @@ def _options(settings: dict[str, Any]) -> list[str]:
         if source != "auto" or len(sources) > 1
     ]
     named = {
-        "boxes": ("--boxes-outside", None),
-        "annotation_frame": ("--annotation-frame", None),
-        "task": ("--yolo-task", None),
-        "split": ("--split", "auto"),
-        "shuffle": ("--shuffle", None),
-        "shard_size": ("--shard-size", None),
-        "samples_per_shard": ("--samples-per-shard", None),
+        "boxes": "--boxes-outside",
+        "annotation_frame": "--annotation-frame",
+        "task": "--yolo-task",
+        "split": "--split",
+        "shuffle": "--shuffle",
+        "shard_size": "--shard-size",
+        "samples_per_shard": "--samples-per-shard",
     }
     options = given + [
         f"{option} {shlex.quote(str(settings[name]))}"
-        for name, (option, default) in named.items()
-        if settings.get(name) not in (None, default)
+        for name, option in named.items()
+        if settings.get(name) not in (None, "auto")
     ]
     if settings.get("lenient_labels"):
         options.append("--lenient-labels")
@@ -93,7 +94,7 @@ def _options(settings: dict[str, Any]) -> list[str]:
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def recipe_toml(recipe: dict[str, Any]) -> str:
+def recipe_toml(recipe: Json) -> str:
     """Return a recipe in the format of a recipe file; keys whose value is None or an empty list are
     left out."""
     names = [*(key for key in KEYS if key in recipe), *(key for key in recipe if key not in KEYS)]
@@ -107,7 +108,7 @@ def recipe_toml(recipe: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pairs(step: dict[str, Any]) -> list[str]:
+def _pairs(step: Json) -> list[str]:
     """Return a line for each setting of a step; steps inside it have a line each."""
     lines = []
     for name, value in step.items():

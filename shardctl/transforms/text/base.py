@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
+from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
 
 
 def version_of(package: str) -> str:
-    """Return a package with its version: "regex 2026.11.15"."""
+    """Return a package with its version: "regex 2026.11.15". unidata: Python's tables of Unicode,
+    which say what letters are."""
+    if package == "unidata":
+        return f"unidata {unicodedata.unidata_version}"
     from importlib.metadata import version  # 15 ms, for the few steps that ask
 
     return f"{package} {version(package)}"
 
 
-def unidata() -> str:
-    """Return the version of Python's tables of Unicode: "unidata 14.0.0"."""
-    return f"unidata {unicodedata.unidata_version}"
-
-
 TEXT = "text"
 
 
-class Fault(NamedTuple):
-    """A text that does not keep to a rule: its row, the short name of the rule, and what is wrong,
-    with value and limit.
-
-    `stage` is "filter" for a rule about texts, "transform" for a text on which a step cannot be
-    done.
-    """
-
-    row: int
-    rule: str
-    why: str
-    stage: str = "filter"
-
-
-Report = Callable[[Fault], None]
-"""Takes the texts that are rejected, each once."""
+Fault = tuple[int, Rejection]
+"""The row of a text that is rejected, and why: at the stage "filter" for a rule about texts,
+"transform" where a step cannot be done."""
 
 
 def texts_of(records: Records) -> pa.Array:
@@ -93,10 +76,17 @@ class TextStep(BatchTransform):
     """Works on the text of records, and leaves their other fields as they are. It may reject single
     records."""
 
+    made_by: ClassVar[tuple[str, ...]] = ()
+    """The packages that decide what it makes, as `version_of` takes them."""
+
+    def versions(self) -> tuple[str, ...]:
+        """Return them with their versions."""
+        return tuple(map(version_of, self.made_by))
+
     @abstractmethod
-    def work(self, texts: pa.Array, report: Report) -> pa.Array:
-        """Return the texts afterwards, and tell `report` of those that are rejected: (n,) string
-        without nulls, and so is the result. What it has for a text that is rejected does not
+    def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
+        """Return the texts afterwards, and tell `reject` of those that are rejected, each once: (n,)
+        string without nulls, and so is the result. What it has for a text that is rejected does not
         matter."""
 
     def schema(self, given: pa.Schema) -> pa.Schema:
@@ -104,19 +94,15 @@ class TextStep(BatchTransform):
         require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what does the work on one batch after the other. A missing text stays missing."""
-        return EachBatch(self._apply)
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records with their texts afterwards. A missing text stays missing."""
+        kept, before = np.ones(len(records.numbers), bool), texts_of(records)
 
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
-        kept = np.ones(len(records.numbers), bool)
+        def reject_row(row: int, rejection: Rejection) -> None:
+            kept[row] = False
+            reject(row, rejection)
 
-        def report(fault: Fault) -> None:
-            kept[fault.row] = False
-            reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
-
-        before = texts_of(records)
-        after = self.work(before, report)
+        after = self.work(before, reject_row)
         return ((records if after is before else with_texts(records, after)).kept(kept),)
 
 
@@ -128,7 +114,7 @@ class TextTransform(TextStep):
         """Return the changed texts: (n,) string without nulls, and so is the result; the same
         object if nothing changes."""
 
-    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+    def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return the changed texts. It rejects none."""
         return self.changed(texts)
 
@@ -141,8 +127,23 @@ class TextFilter(TextStep):
         """Yield the texts that do not keep to a rule, each once, with the first rule that it
         breaks. `texts` is (n,) string without nulls."""
 
-    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+    def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return the same texts."""
         for fault in self.faults(texts):
-            report(fault)
+            reject(*fault)
         return texts
+
+
+def where(
+    texts: pa.Array, chosen: pa.Array, change: Callable[[pa.Array], pa.Array | list[str]]
+) -> pa.Array:
+    """Return texts, those that are chosen, (n,) bool, as `change` makes them."""
+    import pyarrow.compute as pc
+
+    if not chosen.true_count:
+        return texts
+    made = change(texts.filter(chosen))
+    changed = pa.array(made, pa.string()) if isinstance(made, list) else made
+    return (
+        changed if chosen.true_count == len(texts) else pc.replace_with_mask(texts, chosen, changed)
+    )

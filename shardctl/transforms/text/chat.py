@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -17,18 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.roles import Role
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
 from shardctl.system.options import Flag, Text, setting
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, Counts, EachBatch, Records, RejectRow
+from shardctl.transforms.base import Counts, Records, RejectRow
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.chat_forms import (
     JSON_FIELDS,
     MEDIA,
     MESSAGES,
-    Chat,
     Form,
     chat_of,
     form_of,
@@ -65,10 +63,7 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
     assistant: str | None = setting(Text(), None, "Field that is the answer to it.")
     keep_messages: bool = setting(Flag(), False, "Keep the fields with the messages too.")
 
-    @property
-    def list_field(self) -> str:
-        """A record that is a list has messages."""
-        return MESSAGES
+    list_field = MESSAGES
 
     def form(self, names: Collection[str]) -> Form | None:
         """Return how records with these fields hold a chat; None: they hold none."""
@@ -87,36 +82,26 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         """Read the template too. Raises SettingError, InputError."""
         super().check(folder)
         if (self.user is None) != (self.assistant is None):
-            raise SettingError(
-                "user and assistant name two fields of one chat; give both", owner=self.name
-            )
+            raise SettingError("user and assistant name two fields of one chat; give both")
         if not isinstance(self.opened, WithOffsets):
             raise SettingError(
                 f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text; a "
                 "tokenizer.json, tiktoken and bytes do",
                 "tokenizer",
-                owner=self.name,
             )
         try:
             vars(self)["day"] = None if self.date is None else date.fromisoformat(self.date)
         except ValueError:
             raise SettingError(
-                f"must be a day such as 2026-01-31; it is {self.date!r}", "date", owner=self.name
+                f"must be a day such as 2026-01-31; it is {self.date!r}", "date"
             ) from None
         vars(self)["source"] = self._read_template(self.opened, folder)
-        if self.template == BUILT_IN:
-            missing = [
-                token
-                for token in ("<|im_start|>", "<|im_end|>")
-                if token not in self.opened.special
-            ]
-            if missing:
-                problem = (
-                    f"the tokenizer has no special token {missing[0]}, which the template "
-                    "chatml writes"
-                )
+        for token in ("<|im_start|>", "<|im_end|>") if self.template == BUILT_IN else ():
+            if token not in self.opened.special:
                 raise SettingError(
-                    f"{problem}; use a template of your own", "template", owner=self.name
+                    f"the tokenizer has no special token {token}, which the template chatml "
+                    "writes; use a template of your own",
+                    "template",
                 )
         self._template  # noqa: B018 - compiled once, and kept
 
@@ -129,7 +114,6 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
                     "the tokenizer has no chat template; use template = chatml, or name a "
                     "FILE.jinja",
                     "template",
-                    owner=self.name,
                 )
             return tokenizer.template
         path = Path(self.template) if folder is None else folder / self.template
@@ -181,24 +165,23 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         ]
         return pa.schema([*others, *made], given.metadata)
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what encodes the chats of one batch after the other."""
-        return EachBatch(self._apply, "tokens", "loss_tokens")
+    counted = ("tokens", "loss_tokens")
 
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
-        rows, chats = [], []
-        names = records.batch.schema.names
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records with the tokens of their chats."""
+        batch, names = records.batch, records.batch.schema.names
         form = self.form(names)
         assert form is not None, "the plan has looked at the fields"
+        assert isinstance(self.opened, WithOffsets), "loaded steps have such a tokenizer"
         fields = form.among(names)
         media = tuple(name for name in MEDIA if name in names)
-        for row, record in enumerate(_records(records.batch, fields + media)):
+        kept, chats = np.zeros(batch.num_rows, bool), []
+        for row, record in enumerate(_records(batch, fields + media)):
             try:
-                chats.append(self.written(chat_of(form, record)))
-                rows.append(row)
+                chats.append(self.written(*chat_of(form, record)))
+                kept[row] = True
             except Rejection as rejection:
                 reject(row, rejection)
-        assert isinstance(self.opened, WithOffsets), "loaded steps have such a tokenizer"
         placed = list(self.opened.with_offsets([chat.text for chat in chats]))
         masks = [mask_of(tokens, chat.spans) for tokens, chat in zip(placed, chats, strict=True)]
         tokens = joined([each.ids for each in placed])
@@ -208,15 +191,12 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         if unwritten := Counter(name for chat in chats for name in chat.unwritten):
             unwritten.update(counts.get("unwritten", {}))
             counts["unwritten"] = dict(sorted(unwritten.items()))
-        kept = np.zeros(records.batch.num_rows, bool)
-        kept[rows] = True
         left = records.kept(kept)
-        batch = left.batch if self.keep_messages else left.batch.drop_columns(list(fields))
+        if not self.keep_messages:
+            left = replace(left, batch=left.batch.drop_columns(list(fields)))
         lists = self.lists(tokens.offsets, tokens.ids)
-        mask = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(values))
-        for name, made in ((TOKENS, lists), (LOSS_MASK, mask)):
-            batch = batch.append_column(pa.field(name, made.type), made)
-        return (replace(left, batch=batch),)
+        mask = pa.ListArray.from_arrays(lists.offsets, pa.array(values))
+        return (left.with_column(TOKENS, lists).with_column(LOSS_MASK, mask),)
 
     @cached_property
     def _template(self) -> Template:
@@ -233,9 +213,9 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
             vars(self)["source"], special, f"template {self.template}", vars(self)["day"]
         )
 
-    def written(self, chat: Chat) -> Written:
+    def written(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> Written:
         """Return a chat as one text. Raises Rejection if it is not one that can be trained on."""
-        said = text_in([chat.messages, chat.tools])
+        said = text_in([messages, tools])
         found = next((token for token in self.opened.special if token in said), None)
         if found is not None:
             message = (
@@ -245,16 +225,13 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         if any(mark in said for mark in MARKS):
             message = "a message has U+FDD0, U+FDD1 or U+FDD2, which are not characters"
             raise Rejection("transform", "noncharacter", message)
-        written = self._template.write(chat.messages, chat.tools)
+        written = self._template.write(messages, tools)
         if "tool_calls" in written.unwritten:
             message = "the chat template does not write tool_calls"
             raise Rejection("transform", "tool-calls", message)
         if not written.spans:
-            raise Rejection(
-                "transform",
-                "no-answer",
-                "the chat has no answer of an assistant that counts",
-            )
+            message = "the chat has no answer of an assistant that counts"
+            raise Rejection("transform", "no-answer", message)
         return written
 
 
@@ -270,10 +247,8 @@ def mask_of(tokens: TokensInText, spans: Iterable[tuple[int, int]]) -> npt.NDArr
 
 def _records(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the fields of each record; those of JSON as what it says."""
-    columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in fields]
-    for values in zip(*columns, strict=True):
-        given = zip(fields, values, strict=True)
+    for record in batch.select(list(fields)).to_pylist():
         yield {
             name: json.loads(value) if name in JSON_FIELDS and value is not None else value
-            for name, value in given
+            for name, value in record.items()
         }

@@ -45,13 +45,6 @@ class Form(NamedTuple):
         return tuple(name for name in (*self.needs, *self.more, SYSTEM, TOOLS) if name in names)
 
 
-class Chat(NamedTuple):
-    """What a chat template gets."""
-
-    messages: list[dict[str, Any]]
-    tools: list[Any] | None
-
-
 def _message(role: str, content: Any) -> dict[str, Any]:
     return {"role": role, "content": content}
 
@@ -67,18 +60,13 @@ def pair(user: str, assistant: str) -> Form:
 
 def _alpaca(record: Values) -> list[Any]:
     before = _parsed(record.get("history")) or []
-    if not isinstance(before, list) or any(
-        not isinstance(turn, list) or len(turn) != 2 for turn in before
-    ):
-        raise Rejection("transform", MESSAGES, "the history is not a list of pairs")
-    turns = [
-        _message(role, text)
-        for turn in before
-        for role, text in zip(("user", ANSWER), turn, strict=True)
-    ]
-    parts = [
-        part for part in (record["instruction"], record.get("input")) if part not in (None, "")
-    ]
+    turns = []
+    for turn in before if isinstance(before, list) else (None,):
+        if not isinstance(turn, list) or len(turn) != 2:
+            raise Rejection("transform", MESSAGES, "the history is not a list of pairs")
+        turns += [_message("user", turn[0]), _message(ANSWER, turn[1])]
+    given = (record["instruction"], record.get("input"))
+    parts = [part for part in given if part not in (None, "")]
     asked = "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
     return [*turns, _message("user", asked), _message(ANSWER, record["output"])]
 
@@ -118,39 +106,27 @@ def which_chats() -> str:
     return f"chats have the fields {known}, or those that user and assistant name"
 
 
-def chat_of(form: Form, record: Values) -> Chat:
-    """Return the chat of a record. Raises Rejection."""
+def chat_of(form: Form, record: Values) -> tuple[list[dict[str, Any]], list[Any] | None]:
+    """Return the messages and the tools of a record, as a chat template gets them. Raises
+    Rejection."""
     _refuse_media("the record", record)
     said = form.said(record)
     if not isinstance(said, list) or not said:
-        raise Rejection(
-            "transform",
-            MESSAGES,
-            "the messages are not a list" if said else "there are no messages",
-        )
+        why = "the messages are not a list" if said else "there are no messages"
+        raise Rejection("transform", MESSAGES, why)
     if record.get(SYSTEM):
-        if any(
-            isinstance(each, dict) and SYSTEM in (each.get("role"), each.get("from"))
-            for each in said
-        ):
-            raise Rejection(
-                "transform",
-                "role",
-                "the record has the field system and a message of system; keep one of them",
-            )
+        roles = [(each.get("role"), each.get("from")) for each in said if isinstance(each, dict)]
+        if any(SYSTEM in each for each in roles):
+            why = "the record has the field system and a message of system; keep one of them"
+            raise Rejection("transform", "role", why)
         said = [_message(SYSTEM, record[SYSTEM]), *said]
     tools = None if record.get(TOOLS) == "" else _parsed(record.get(TOOLS))
     if tools is not None and not (
         isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
     ):
         raise Rejection("transform", TOOLS, "the tools are not a list of objects")
-    return Chat(
-        [
-            _checked(message, f"message {number} of {len(said)}")
-            for number, message in enumerate(said, 1)
-        ],
-        tools,
-    )
+    numbered = enumerate(said, 1)
+    return [_checked(each, f"message {number} of {len(said)}") for number, each in numbered], tools
 
 
 def _parsed(value: Any) -> Any:
@@ -177,20 +153,14 @@ def _checked(message: Any, which: str) -> dict[str, Any]:
     if isinstance(message, dict) and "from" in message and "role" not in message:
         role = _ROLES.get(str(message["from"]))
         if role is None:
-            raise Rejection(
-                "transform",
-                "role",
-                f"{which} is from {message['from']!r}, and only {', '.join(_ROLES)} are known",
-            )
+            why = f"{which} is from {message['from']!r}, and only {', '.join(_ROLES)} are known"
+            raise Rejection("transform", "role", why)
         named = {"from": "role", "value": "content"}
         message = {
             named.get(key, key): role if key == "from" else value for key, value in message.items()
         }
-    given = (
-        {key: value for key, value in message.items() if value is not None}
-        if isinstance(message, dict)
-        else {}
-    )
+    items = message.items() if isinstance(message, dict) else ()
+    given = {key: value for key, value in items if value is not None}
     if not isinstance(given.get("role"), str) or not given["role"]:
         raise Rejection("transform", "role", f"{which} has no role that is text")
     content = given.get("content")
@@ -210,8 +180,5 @@ def _checked(message: Any, which: str) -> dict[str, Any]:
 def _refuse_media(which: str, given: Values) -> None:
     for name in sorted(MEDIA.intersection(given)):
         if given[name] not in (None, "", "[]", [], {}, False):
-            raise Rejection(
-                "transform",
-                "media",
-                f"{which} has {name.strip('_')}, and tokens of text have no place for it",
-            )
+            why = f"{which} has {name.strip('_')}, and tokens of text have no place for it"
+            raise Rejection("transform", "media", why)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.format.arrays import Bytes, Indices, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
 from shardctl.system.packages import needed
-from shardctl.transforms.text.base import TextTransform, unidata, version_of
-from shardctl.transforms.text.characters import NEWLINE, is_ascii, texts_of_kept
-from shardctl.transforms.text.words import Words
+from shardctl.transforms.text.base import TextTransform, version_of, where
+from shardctl.transforms.text.words import NEWLINE, Words, is_ascii, texts_of_kept
 
 FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
@@ -38,9 +38,7 @@ class Normalize(TextTransform, step="normalize"):
         "full width.",
     )
 
-    def versions(self) -> tuple[str, ...]:
-        """Return that of Python's tables of Unicode."""
-        return (unidata(),)
+    made_by = ("unidata",)
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts in the form."""
@@ -60,14 +58,10 @@ class Normalize(TextTransform, step="normalize"):
 class LowerCase(TextTransform, step="lower_case"):
     """Makes all letters lower case, as `str.lower` does."""
 
-    def versions(self) -> tuple[str, ...]:
-        """Return that of Python's tables of Unicode."""
-        return (unidata(),)
+    made_by = ("unidata",)
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts in lower case."""
-        import pyarrow.compute as pc
-
         if is_ascii(bytes_of(texts).data):
             return pc.ascii_lower(texts)
         return pa.array([text.lower() for text in texts.to_pylist()], pa.string())
@@ -86,8 +80,6 @@ class ControlCharacters(TextTransform, step="control_characters"):
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without them."""
-        import pyarrow.compute as pc
-
         if (bytes_of(texts).data == 0x0D).any():
             texts = pc.replace_substring_regex(texts, "\r\n?", "\n")
         return pc.replace_substring_regex(
@@ -202,24 +194,16 @@ class Html(TextTransform, step="html"):
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without markup. Those without any < and & stay what they are."""
-        import pyarrow.compute as pc
-
         marked = pc.match_substring_regex(texts, "[<&]" if self.tags else "&")
-        if not marked.true_count:
-            return texts
-        given = texts.filter(marked)
-        plain = pa.array(
-            _without_tags(given) if self.tags else map(unescape, given.to_pylist()), pa.string()
-        )
-        return (
-            plain if marked.true_count == len(texts) else pc.replace_with_mask(texts, marked, plain)
-        )
+        return where(texts, marked, _without_tags if self.tags else _unescaped)
+
+
+def _unescaped(texts: pa.Array) -> list[str]:
+    return list(map(unescape, texts.to_pylist()))
 
 
 def _without_tags(texts: pa.Array) -> list[str]:
     """Return the text that a browser shows, each block element on lines of its own."""
-    import pyarrow.compute as pc
-
     lined = pc.replace_substring_regex(texts, rf"(?i)</?(?:{LINES})(?:[\s/][^<>]*)?>", "\n\\0")
     lined = pc.replace_substring_regex(lined, rf"(?i)<(?:{CELLS})(?:[\s/][^<>]*)?>", " \\0")
     parser, found = _parser(), []

@@ -17,7 +17,7 @@ from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.folders import LocalFolder
 from shardctl.system.options import Number, Word, setting
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
+from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records, RejectRow
 from shardctl.transforms.duplicates.pieces import (
     DOCUMENT,
     LINE,
@@ -83,9 +83,9 @@ class Deduplicate(BatchTransform, step="deduplicate"):
         is not known which."""
         table = DuplicatesTable(folder / self.table)
         if self.unit != DOCUMENT:
-            return EachBatch(partial(self._drop_pieces, table), "pieces_dropped", "bytes_dropped")
+            return BatchRun(partial(self._drop_pieces, table), "pieces_dropped", "bytes_dropped")
         paths = open_table(LocalFolder(folder), FILES, columns=["path"])["path"]
-        return EachBatch(partial(self._reject_documents, table, paths))
+        return BatchRun(partial(self._reject_documents, table, paths))
 
     def _reject_documents(
         self,

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Indices, TextBytes, texts_from
-from shardctl.format.roles import Role
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import (
-    BatchRun,
     BatchTransform,
     Counts,
-    EachBatch,
     Records,
     RejectRow,
     check_limits,
@@ -29,15 +26,23 @@ from shardctl.transforms.base import (
 from shardctl.transforms.settings import PROBABILITY, Names, Numbers, shown_beside
 from shardctl.transforms.text.base import (
     Fault,
-    Report,
     TextFilter,
     TextStep,
     require_text,
     texts_of,
-    unidata,
 )
-from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
-from shardctl.transforms.text.words import Words, are_first, dense, duplicate_shares, shares
+from shardctl.transforms.text.words import (
+    Integers,
+    Mask,
+    Shares,
+    Words,
+    are_first,
+    dense,
+    duplicate_shares,
+    is_ascii,
+    parts_of_words,
+    shares,
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Rule:
         return f"{self.what} {shown_beside(value, limit)} is {side} {limit:.15g}"
 
 
-def whole_numbers(values: pa.Array) -> npt.NDArray[np.int64]:
+def whole_numbers(values: pa.Array) -> Integers:
     """Return counts that Arrow made, (n,) without nulls."""
     return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
 
@@ -87,7 +92,7 @@ def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
         for row in np.flatnonzero(rule.broken()).tolist():
             first.setdefault(row, rule)
     for row in sorted(first):
-        yield Fault(row, first[row].name, first[row].why(row))
+        yield row, Rejection("filter", first[row].name, first[row].why(row))
 
 
 class RuleFilter(TextFilter):
@@ -131,23 +136,18 @@ class FilterLength(BatchTransform, step="filter_length"):
             require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what judges one batch after the other."""
-        return EachBatch(self._apply)
-
     def _limits(self, what: str) -> bool:
         return getattr(self, f"min_{what}") is not None or getattr(self, f"max_{what}") is not None
 
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records that keep to the limits."""
         kept = np.ones(len(records.numbers), bool)
-        for fault in broken_by(self._rules(records)):
-            kept[fault.row] = False
-            reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
+        for row, rejection in broken_by(self._rules(records)):
+            kept[row] = False
+            reject(row, rejection)
         return (records.kept(kept),)
 
     def _rules(self, records: Records) -> Iterator[Rule]:
-        import pyarrow.compute as pc
-
         if self._limits("chars"):
             yield Rule(
                 "chars",
@@ -215,10 +215,8 @@ class FilterC4(TextStep, step="filter_c4"):
         Flag(), True, "Remove [1], [edit] and [citation needed] (in the code, not in the paper)."
     )
 
-    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+    def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return what is left of the texts, and reject those that break a rule."""
-        import pyarrow.compute as pc
-
         lists = pc.split_pattern(texts, "\n")
         lines = pc.utf8_trim_whitespace(lists.flatten())
         of_text = np.repeat(np.arange(len(texts)), whole_numbers(pc.list_value_length(lists)))
@@ -227,14 +225,12 @@ class FilterC4(TextStep, step="filter_c4"):
         kept = self._kept(lines)
         lines, of_text = lines.filter(pa.array(kept)), of_text[kept]
         for fault in broken_by(self._rules(texts, lines, of_text)):
-            report(fault)
+            reject(*fault)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(of_text, minlength=len(texts)))])
         return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), lines), "\n")
 
     def _kept(self, lines: pa.Array) -> Mask:
         """Return which lines stay, (lines,)."""
-        import pyarrow.compute as pc
-
         kept = np.zeros(len(lines), bool)
         for ending in self.endings:
             kept |= _flags(pc.ends_with(lines, ending))
@@ -250,8 +246,6 @@ class FilterC4(TextStep, step="filter_c4"):
         return kept
 
     def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Indices) -> Iterator[Rule]:
-        import pyarrow.compute as pc
-
         for phrase in self.text_phrases:
             name = "c4-" + ("curly-bracket" if phrase == "{" else phrase.replace(" ", "-"))
             times = whole_numbers(
@@ -295,11 +289,11 @@ class FilterFineweb(RuleFilter, step="filter_fineweb"):
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rules with their values."""
-        import pyarrow.compute as pc
-
         words = Words(texts)
         lines = words.lines()
-        ended = shares(lines.per_text(words.ending(lines, self.punctuation)), lines.count)
+        ended = shares(
+            lines.per_text(words.having(lines, self.punctuation, at_end=True)), lines.count
+        )
         yield Rule(
             "fineweb-punctuated",
             "share of lines that end with punctuation",
@@ -367,14 +361,10 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
         "These words, in lower or upper case.",
     )
 
-    def versions(self) -> tuple[str, ...]:
-        """Return that of Python's tables of Unicode, which say what letters are."""
-        return (unidata(),)
+    made_by = ("unidata",)
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rules with their values."""
-        import pyarrow.compute as pc
-
         words = Words(texts)
         count = words.count
         yield Rule("gopher-words", "words", count, self.min_words, self.max_words)
@@ -398,14 +388,16 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
             most=self.max_symbols,
         )
         lines = words.lines()
-        bullets = shares(lines.per_text(words.starting(lines, self.bullets)), lines.count)
+        bullets = shares(
+            lines.per_text(words.having(lines, self.bullets, at_end=False)), lines.count
+        )
         yield Rule(
             "gopher-bullet-lines",
             "share of lines that start with a bullet",
             bullets,
             most=self.max_bullet_lines,
         )
-        ends = shares(lines.per_text(words.ending(lines, ELLIPSES)), lines.count)
+        ends = shares(lines.per_text(words.having(lines, ELLIPSES, at_end=True)), lines.count)
         yield Rule(
             "gopher-ellipsis-lines",
             "share of lines that end with an ellipsis",
@@ -421,13 +413,9 @@ class FilterGopher(RuleFilter, step="filter_gopher"):
             yield Rule("gopher-stop-words", "different stop words", found, self.min_stop_words)
 
 
-def _different_words(
-    texts: pa.Array, words: Words, wanted: Sequence[str], enough: int
-) -> npt.NDArray[np.int64]:
+def _different_words(texts: pa.Array, words: Words, wanted: Sequence[str], enough: int) -> Integers:
     """Return how many of some words are in each text, (n,), in any case; not more are looked for
     where it is enough."""
-    import pyarrow.compute as pc
-
     # A pattern with classes of Unicode takes 10 ms to compile, and \b knows ASCII alone.
     plain = (
         _in_ascii(words.bytes)
@@ -545,7 +533,7 @@ class FilterGopherRepetition(RuleFilter, step="filter_gopher_repetition"):
             yield rule
 
 
-def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, Shares]]:
     """Yield n and the share of characters, (texts,), that are in the most common n-gram (n below 5)
     or in duplicate ones.
 
@@ -590,7 +578,7 @@ def _most_common(words: Words, places: Indices, ids: Indices, counts: Indices, n
     return places[wanted[ids]]
 
 
-def _covered(words: Words, places: Indices, n: int) -> npt.NDArray[np.float64]:
+def _covered(words: Words, places: Indices, n: int) -> Shares:
     """Return the share of the characters of each text, (texts,), that are in the n-grams at some
     places."""
     if not len(places):

@@ -27,18 +27,17 @@ from shardctl.format.token_columns import (
     is_list_of_whole_numbers,
     list_offsets,
 )
-from shardctl.system.options import ValueType, Whole, Word, setting
+from shardctl.system.options import Whole, Word, setting
 from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import (
     BatchRun,
     BatchTransform,
     Counts,
-    EachBatch,
     HeldMemoryError,
     Records,
     RejectRow,
 )
-from shardctl.transforms.settings import SettingError
+from shardctl.transforms.settings import Checked, SettingError
 
 MOST_TOKEN = 2**32 - 1
 
@@ -56,20 +55,14 @@ MOST_COPIED = 256 << 20
 """Bytes that the other fields of a document may take where each of its pieces has them."""
 
 
-class EndToken(ValueType):
-    """True, false, or the number of a token."""
+def _end_token(value: Any) -> bool | int:
+    if not isinstance(value, int) or not 0 <= value <= MOST_TOKEN:
+        raise ValueError("must be true, false or the number of a token")
+    return value
 
-    def read(self, value: Any) -> bool | int:
-        """Return it."""
-        if not isinstance(value, int) or not 0 <= value <= MOST_TOKEN:
-            raise ValueError("must be true, false or the number of a token")
-        return value
 
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of both."""
-        return {
-            "anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": MOST_TOKEN}]
-        }
+END_TOKEN = Checked(_end_token, {"anyOf": [{"type": "boolean"}, Whole(0, MOST_TOKEN).schema()]})
+"""True, false, or the number of a token."""
 
 
 class Pack(BatchTransform, step="pack"):
@@ -96,7 +89,7 @@ class Pack(BatchTransform, step="pack"):
         " once.",
     )
     eos: bool | int = setting(
-        EndToken(),
+        END_TOKEN,
         True,
         "The token that ends every document that does not end with it. true: the EOS of the "
         "tokenizer, false: none.",
@@ -135,10 +128,7 @@ class Pack(BatchTransform, step="pack"):
         """Pieces are several of a record."""
         return not self.packs and self.length is not None
 
-    @property
-    def is_last(self) -> bool:
-        """Blocks are what is stored."""
-        return True
+    is_last = True
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns of blocks; of pieces, those that were given and `loss_mask` where they
@@ -200,14 +190,27 @@ class Pack(BatchTransform, step="pack"):
         eos = None if self.eos is False else role.eos
         if self.packs:
             return _Packing(self, eos, role.pad or 0)
-        return EachBatch(partial(self._cut, eos), "documents", "tokens", "pieces", "longer")
+        return BatchRun(partial(self._cut, eos), "documents", "tokens", "pieces", "longer")
 
     def _cut(
         self, eos: int | None, records: Records, reject: RejectRow, counts: Counts
     ) -> Iterable[Records]:
         """Yield a row for each document, or for each piece of at most `length` tokens, some at a
         time: overlapping ones may have many times the tokens of their documents."""
-        records, places = self._without_many_copies(records, reject)
+        kept = np.ones(records.batch.num_rows, bool)
+        if self.length is not None:  # each piece has a copy of the other fields
+            tokens = np.diff(list_offsets(records.batch.column(TOKENS)))
+            more = np.maximum(0, tokens - self.length)
+            pieces_of = 1 - (-more // (self.length - self.stride))  # or one more, with EOS
+            copied = _bytes_of_rows(records.batch) * pieces_of
+            kept = (copied <= MOST_COPIED) | (pieces_of <= 1)
+            for row in np.flatnonzero(~kept).tolist():
+                message = (
+                    f"its other fields would take {format_bytes(int(copied[row]))} in its some "
+                    f"{pieces_of[row]:,} pieces; leave them out (keep_text = false, --schema)"
+                )
+                reject(row, Rejection("transform", "too-large", message))
+        records, places = records.kept(kept), np.flatnonzero(kept)
         documents, rows = _documents_of(
             records, eos, lambda row, rejection: reject(int(places[row]), rejection)
         )
@@ -217,68 +220,38 @@ class Pack(BatchTransform, step="pack"):
         pieces = windows(documents.lengths, size, self.stride)
         _count(counts, documents.lengths, self.length)
         counts["pieces"] += len(pieces)
-        others = records
-        # each piece gets its own; those of a whole document are not copied for each
-        for name in (TOKENS, LOSS_MASK):
-            if name in records.batch.schema.names:
-                others = others.with_column(name, pa.nulls(records.batch.num_rows))
-        bytes_of_others = _bytes_of_rows(others.batch)[rows[pieces.document]]
-        groups = (np.cumsum(pieces.length + bytes_of_others) - 1) // TOGETHER
+        copied = _bytes_of_rows(records.batch)[rows[pieces.document]]
+        groups = (np.cumsum(pieces.length + copied) - 1) // TOGETHER
         edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(pieces)]
         for first, last in pairwise(edges):
-            yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
-
-    def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Indices]:
-        """Return the records without those whose other fields would be too much with each piece,
-        and the rows of the others."""
-        places = np.arange(records.batch.num_rows)
-        if self.length is None:
-            return records, places
-        tokens = np.diff(list_offsets(records.batch.column(TOKENS)))
-        more = np.maximum(0, tokens - self.length)
-        pieces = 1 - (-more // (self.length - self.stride))  # or one more, with EOS
-        copied = _bytes_of_rows(records.batch) * pieces
-        kept = (copied <= MOST_COPIED) | (pieces <= 1)
-        for row in np.flatnonzero(~kept).tolist():
-            message = (
-                f"its other fields would take {format_bytes(int(copied[row]))} in its some "
-                f"{pieces[row]:,} pieces; leave them out (keep_text = false, --schema)"
-            )
-            reject(row, Rejection("transform", "too-large", message))
-        return records.kept(kept), places[kept]
+            yield self._rows(records, documents, pieces.of_blocks(first, last), rows)
 
     def _rows(
-        self, others: Records, documents: _Documents, pieces: Pieces, rows: Indices
+        self, records: Records, documents: _Documents, pieces: Pieces, rows: Indices
     ) -> Records:
-        """Return a row for each of some pieces. `others` are the records, whose rows the documents
-        are of, without tokens."""
-        ends = np.cumsum(pieces.length)
-        offsets = np.cumsum(documents.lengths) - documents.lengths
-        source = offsets[pieces.document] + pieces.start
-        where = np.repeat(source - (ends - pieces.length), pieces.length) + np.arange(ends[-1])
-        edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-        taken = rows[pieces.document]
-        made = replace(
-            others, numbers=others.numbers[taken], batch=others.batch.take(pa.array(taken))
-        )
-        made = made.with_column(
-            TOKENS, pa.ListArray.from_arrays(edges, pa.array(documents.tokens[where]))
-        )
-        if documents.mask is not None or self.stride:
-            mask = (
-                np.ones(int(ends[-1]), np.uint8)
-                if documents.mask is None
-                else documents.mask[where]
-            )
+        """Return a row for each of some pieces. `rows` are those of the documents in the
+        records."""
+        values, ends = documents.taken(pieces), np.cumsum(pieces.length)
+        if self.stride:
             inside = np.arange(ends[-1]) - np.repeat(ends - pieces.length, pieces.length)
             repeated = (inside < self.stride) & np.repeat(pieces.start > 0, pieces.length)
-            mask = np.where(repeated, np.uint8(0), mask)
-            made = made.with_column(LOSS_MASK, pa.ListArray.from_arrays(edges, pa.array(mask)))
+            mask = values.get(LOSS_MASK, np.ones(len(inside), np.uint8))
+            values[LOSS_MASK] = np.where(repeated, np.uint8(0), mask)
+        edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+        made = {
+            name: pa.ListArray.from_arrays(edges, pa.array(numbers))
+            for name, numbers in values.items()
+        }
         if self.splits:
             assert self.length is not None, "else there is nothing to split"
             number = pieces.start // (self.length - self.stride)
-            made = made.with_column("variant", pa.array(number.astype(np.int32)))
-        return made
+            made["variant"] = pa.array(number.astype(np.int32))
+        batch, taken = records.batch, rows[pieces.document]
+        columns = {
+            name: None if name in made else column.take(pa.array(taken))
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        return Records(records.file, records.numbers[taken], pa.record_batch(columns | made))
 
 
 _DOCUMENT_FIELDS = (
@@ -308,8 +281,8 @@ def _token_type(given: pa.Schema) -> pa.DataType:
 
 @dataclass(frozen=True)
 class _Documents:
-    """Some documents, or parts of them: `tokens` (all tokens,) and `mask` (None: there is none) one
-    behind the other.
+    """Some documents, or parts of them. `values` has their tokens, and the loss mask if there is
+    one, all one behind the other: (all tokens,) each.
 
     `keys` (n,) are those of their records, `lengths` (n,) their numbers of tokens, and `first` (n,)
     the places of their first tokens in the whole documents.
@@ -318,75 +291,104 @@ class _Documents:
     keys: pa.Array
     lengths: Indices
     first: Indices
-    tokens: npt.NDArray[Any]
-    mask: npt.NDArray[np.uint8] | None
+    values: dict[str, npt.NDArray[Any]]
 
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens they have."""
+        return len(self.values[TOKENS])
+
     def part(self, first: int, last: int) -> _Documents:
         """Return those from `first` to before `last`."""
-        begin, end = int(self.lengths[:first].sum()), int(self.lengths[:last].sum())
-        mask = None if self.mask is None else self.mask[begin:end]
+        inside = slice(int(self.lengths[:first].sum()), int(self.lengths[:last].sum()))
+        values = {name: numbers[inside] for name, numbers in self.values.items()}
         return _Documents(
-            self.keys[first:last],
-            self.lengths[first:last],
-            self.first[first:last],
-            self.tokens[begin:end],
-            mask,
+            self.keys[first:last], self.lengths[first:last], self.first[first:last], values
         )
 
-    def cut(self, pieces: Pieces, tokens: int) -> _Documents:
-        """Return neighbouring pieces of them as documents; `tokens` are before the first."""
-        mask = None if self.mask is None else self.mask[tokens:].copy()
+    def taken(self, pieces: Pieces) -> dict[str, npt.NDArray[Any]]:
+        """Return the values of pieces of them, one behind the other."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        where = _places(starts[pieces.document] + pieces.start, pieces.length)
+        return {name: numbers[where] for name, numbers in self.values.items()}
+
+    def cut(self, pieces: Pieces) -> _Documents:
+        """Return pieces of them as documents, with values of their own."""
+        values = {name: numbers.copy() for name, numbers in self.taken(pieces).items()}
         first = self.first[pieces.document] + pieces.start
-        return _Documents(
-            self.keys.take(pa.array(pieces.document)),
-            pieces.length,
-            first,
-            self.tokens[tokens:].copy(),
-            mask,
-        )
+        return _Documents(self.keys.take(pa.array(pieces.document)), pieces.length, first, values)
 
     @staticmethod
     def joined(parts: list[_Documents]) -> _Documents:
         """Return all documents together."""
         if len(parts) == 1:
             return parts[0]
-        masks = [part.mask for part in parts if part.mask is not None]
         return _Documents(
             pa.concat_arrays([part.keys for part in parts]),
             np.concatenate([part.lengths for part in parts]),
             np.concatenate([part.first for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate(masks) if masks else None,
+            {
+                name: np.concatenate([part.values[name] for part in parts])
+                for name in parts[0].values
+            },
         )
+
+
+def _places(starts: Indices, lengths: Indices) -> Indices | slice:
+    """Return the places of stretches of these starts and lengths, (n,) each, one behind the
+    other."""
+    ends = np.cumsum(lengths)
+    before = ends - lengths
+    if (starts - starts[0] == before).all():  # nothing needs to be copied
+        return slice(int(starts[0]), int(starts[0] + ends[-1]))
+    places: Indices = np.repeat(starts - before, lengths) + np.arange(ends[-1])
+    return places
 
 
 def _documents_of(
     records: Records, eos: int | None, reject: RejectRow
 ) -> tuple[_Documents, Indices]:
-    """Return the documents of records, which end with `eos`, and the row of the record that each is
-    of. Those that have no tokens or wrong ones are rejected."""
+    """Return the documents of records, and the row of the record that each is of. Those that do not
+    end with `eos` get it; it counts for the loss as the token before it does. Those that have no
+    tokens or wrong ones are rejected."""
     batch = records.batch
-    lengths, tokens, faults = _numbers(batch.column(TOKENS))
-    mask_lengths, mask = lengths, None
-    if LOSS_MASK in batch.schema.names:
-        mask_lengths, mask, _ = _numbers(batch.column(LOSS_MASK))
-        faults |= dict.fromkeys(np.flatnonzero(mask_lengths != lengths).tolist(), _OTHER_MASK)
+    lists = {
+        name: _numbers(batch.column(name))
+        for name in (TOKENS, LOSS_MASK)
+        if name in batch.schema.names
+    }
+    lengths, _, faults = lists[TOKENS]
+    for others, _, _ in lists.values():
+        faults |= dict.fromkeys(np.flatnonzero(others != lengths).tolist(), _OTHER_MASK)
     for row in sorted(faults):
         reject(row, faults[row])
+    values = {name: numbers for name, (_, numbers, _) in lists.items()}
     keys, rows = batch.column("key"), np.arange(len(lengths))
     if faults:
         kept = np.ones(len(lengths), np.bool_)
         kept[list(faults)] = False
-        mask = None if mask is None else mask[np.repeat(kept, mask_lengths)]
-        tokens, keys = tokens[np.repeat(kept, lengths)], keys.filter(pa.array(kept))
-        rows, lengths = rows[kept], lengths[kept]
-    mask = None if mask is None else (mask != 0).astype(np.uint8)
-    tokens = tokens.astype(np.uint16 if tokens.dtype == np.uint16 else np.uint32, copy=False)
-    documents = _Documents(keys, lengths, np.zeros(len(lengths), np.int64), tokens, mask)
-    return (documents if eos is None else _ended(documents, eos)), rows
+        values = {
+            name: numbers[np.repeat(kept, sizes)] for name, (sizes, numbers, _) in lists.items()
+        }
+        keys, rows, lengths = keys.filter(pa.array(kept)), rows[kept], lengths[kept]
+    tokens = values[TOKENS]
+    values[TOKENS] = tokens.astype(
+        np.uint16 if tokens.dtype == np.uint16 else np.uint32, copy=False
+    )
+    if LOSS_MASK in values:
+        values[LOSS_MASK] = (values[LOSS_MASK] != 0).astype(np.uint8)
+    first = np.zeros(len(lengths), np.int64)
+    if eos is not None:
+        ends = np.cumsum(lengths)
+        lacking = values[TOKENS][ends - 1] != eos
+        places, lengths = ends[lacking], lengths + lacking
+        for name, numbers in values.items():
+            added = numbers.dtype.type(eos) if name == TOKENS else numbers[places - 1]
+            values[name] = np.insert(numbers, places, added)
+    return _Documents(keys, lengths, first, values), rows
 
 
 _EMPTY = Rejection("transform", "empty", "the document has no tokens")
@@ -415,19 +417,6 @@ def _numbers(lists: pa.Array) -> tuple[Indices, npt.NDArray[Any], dict[int, Reje
             np.searchsorted(ends, np.flatnonzero(wrong), side="right").tolist(), _NO_TOKENS
         )
     return lengths, numbers, faults
-
-
-def _ended(documents: _Documents, eos: int) -> _Documents:
-    """Return the documents with `eos` at the end of those that do not end with it. It counts as the
-    token before it does."""
-    ends = np.cumsum(documents.lengths)
-    lacking = documents.tokens[ends - 1] != eos
-    places = ends[lacking]
-    tokens = np.insert(documents.tokens, places, documents.tokens.dtype.type(eos))
-    mask = documents.mask
-    if mask is not None:
-        mask = np.insert(mask, places, mask[places - 1])
-    return replace(documents, lengths=documents.lengths + lacking, tokens=tokens, mask=mask)
 
 
 def _count(counts: Counts, lengths: Indices, size: int | None) -> None:
@@ -461,14 +450,18 @@ class _Packing(BatchRun):
         documents, _ = _documents_of(records, self._eos, reject)
         _count(self._counts, documents.lengths, self._size)
         while len(documents):
-            taken = self._window_of(documents.lengths) if self._by_fit else len(documents)
-            part = documents.part(0, taken)
-            documents = documents.part(taken, len(documents))
+            taken, most = len(documents), self._size
+            if self._by_fit:
+                most = WINDOW_TOKENS
+                ends = np.cumsum(documents.lengths)
+                by_tokens = int(np.searchsorted(ends, most - self._tokens)) + 1
+                taken = min(taken, by_tokens, WINDOW_DOCUMENTS - self._documents)
+            part, documents = documents.part(0, taken), documents.part(taken, len(documents))
             self._held.append(part)
-            self._tokens += len(part.tokens)
+            self._tokens += part.tokens
             self._documents += taken
-            if self._is_full():
-                yield from self._filled(records.file, len(part.tokens))
+            if self._tokens >= most or self._documents >= WINDOW_DOCUMENTS:
+                yield from self._filled(records.file, part.tokens)
 
     def _filled(self, file: int, last: int) -> Iterator[Records]:
         """Yield the blocks that are full, or those of a full window. `last` are the tokens that
@@ -482,16 +475,6 @@ class _Packing(BatchRun):
                 raise HeldMemoryError from error
             raise
 
-    def _window_of(self, lengths: Indices) -> int:
-        """Return how many of these documents belong to the window."""
-        by_tokens = int(np.searchsorted(np.cumsum(lengths), WINDOW_TOKENS - self._tokens)) + 1
-        return min(len(lengths), by_tokens, WINDOW_DOCUMENTS - self._documents)
-
-    def _is_full(self) -> bool:
-        if not self._by_fit:
-            return self._tokens >= self._size
-        return self._tokens >= WINDOW_TOKENS or self._documents >= WINDOW_DOCUMENTS
-
     def finish(self) -> Iterator[Records]:
         """Yield the rest: the last block is filled up."""
         if self._held:
@@ -502,19 +485,19 @@ class _Packing(BatchRun):
         wanted."""
         documents = _Documents.joined(self._held)
         pieces = self._divide(documents.lengths, self._size)
-        blocks = pieces.blocks if whole else len(documents.tokens) // self._size
+        blocks = pieces.blocks if whole else documents.tokens // self._size
         rest = pieces.of_blocks(blocks, pieces.blocks)
-        self._held = [documents.cut(rest, blocks * self._size)] if len(rest) else []
+        self._held = [documents.cut(rest)] if len(rest) else []
         self._tokens, self._documents = int(rest.length.sum()), len(rest)
-        self._count(documents, pieces.of_blocks(0, blocks), blocks)
+        self._count(documents, pieces.of_blocks(0, blocks))
+        self._counts["blocks"] += blocks
         step = max(1, TOGETHER // self._size)
         for first in range(0, blocks, step):
             last = min(first + step, blocks)
             batch = self._blocks(documents, pieces.of_blocks(first, last), last - first)
             yield Records(file, np.zeros(last - first, np.int64), batch)
 
-    def _count(self, documents: _Documents, pieces: Pieces, blocks: int) -> None:
-        self._counts["blocks"] += blocks
+    def _count(self, documents: _Documents, pieces: Pieces) -> None:
         self._counts["pieces"] += len(pieces)
         if self._by_fit:
             self._lengths += np.bincount(pieces.length, minlength=self._size + 1)
@@ -525,45 +508,26 @@ class _Packing(BatchRun):
         self._counts["cut"] += int(((starts > 0) & (whole <= self._size)).sum())
 
     def _blocks(self, documents: _Documents, pieces: Pieces, blocks: int) -> pa.RecordBatch:
-        offsets = np.cumsum(documents.lengths) - documents.lengths
-        source = offsets[pieces.document] + pieces.start
         edges = np.searchsorted(pieces.block, np.arange(blocks + 1))
-        ends = np.cumsum(pieces.length)
-        before = ends - pieces.length  # tokens of the pieces before each
-        target = pieces.block * self._size + before - before[edges[:-1]][pieces.block]
+        before = np.cumsum(pieces.length) - pieces.length  # tokens of the pieces before each
+        places = pieces.block * self._size + before - before[edges[:-1]][pieces.block]
         keys = documents.keys.take(pa.array(pieces.document))
-        starts = (documents.first[pieces.document] + pieces.start).astype(np.int32)
-        if (source - source[0] == before).all():
-            where: Indices | slice = slice(int(source[0]), int(source[0] + ends[-1]))
-        else:
-            where = np.repeat(source - before, pieces.length) + np.arange(ends[-1])
-        to = (
-            None
-            if (target == before).all()
-            else np.repeat(target - before, pieces.length) + np.arange(ends[-1])
-        )
         columns: dict[str, pa.Array] = {"key": keys.take(pa.array(edges[:-1]))}
-        columns[TOKENS] = self._laid_out(documents.tokens[where], to, blocks, self._pad)
-        if documents.mask is not None:
-            columns[LOSS_MASK] = self._laid_out(documents.mask[where], to, blocks, 0)
-        lists = pa.array(edges.astype(np.int32))
-        columns[DOCUMENT_KEYS] = pa.ListArray.from_arrays(lists, keys)
-        columns[DOCUMENT_LENGTHS] = pa.ListArray.from_arrays(
-            lists, pa.array(pieces.length.astype(np.int32))
-        )
-        columns[DOCUMENT_STARTS] = pa.ListArray.from_arrays(lists, pa.array(starts))
+        for name, values in documents.taken(pieces).items():
+            full = values
+            if len(values) < blocks * self._size:
+                fill = self._pad if name == TOKENS else 0
+                full = np.full(blocks * self._size, fill, values.dtype)
+                full[_places(places, pieces.length)] = values
+            columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(full), self._size)
+        starts = documents.first[pieces.document] + pieces.start
+        for name, items in (
+            (DOCUMENT_KEYS, keys),
+            (DOCUMENT_LENGTHS, pa.array(pieces.length.astype(np.int32))),
+            (DOCUMENT_STARTS, pa.array(starts.astype(np.int32))),
+        ):
+            columns[name] = pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), items)
         return pa.record_batch(columns)
-
-    def _laid_out(
-        self, values: npt.NDArray[Any], to: Indices | None, blocks: int, fill: int
-    ) -> pa.Array:
-        """Return values as blocks, filled up with `fill`; `to` (n,) are their places, None: they
-        lie one behind the other."""
-        full = values
-        if to is not None or len(values) < blocks * self._size:
-            full = np.full(blocks * self._size, fill, values.dtype)
-            full[slice(len(values)) if to is None else to] = values
-        return pa.FixedSizeListArray.from_arrays(pa.array(full), self._size)
 
     def counts(self) -> dict[str, int]:
         """Return what was packed: `blocks` of `documents` with `tokens` in `pieces`, and the

@@ -10,16 +10,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.format.arrays import Indices, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
 from shardctl.transforms.settings import PROBABILITY, Names, SettingError
-from shardctl.transforms.text.base import TextTransform, unidata, version_of
-from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
+from shardctl.transforms.text.base import TextTransform, where
 from shardctl.transforms.text.filters import Rule, RuleFilter
-from shardctl.transforms.text.words import shares
+from shardctl.transforms.text.words import (
+    Mask,
+    parts_of_words,
+    shares,
+    spaces,
+    stretches,
+    sums,
+    texts_of_kept,
+)
 
 LANGUAGE = setting(Text(), help="The language, by its code of ISO 639-1: en, de, zh, …")
 ALSO = setting(Names(), (), "More words that count as stop words.")
@@ -41,10 +49,7 @@ class StopWords(TextTransform, step="stop_words"):
         stop_words(self.language, self.name)
         return self
 
-    def versions(self) -> tuple[str, ...]:
-        """Return those of the lists, and of Python's tables of Unicode, which say what letters
-        are."""
-        return (version_of("stopwordsiso"), unidata())
+    made_by = ("stopwordsiso", "unidata")
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without the words."""
@@ -85,19 +90,14 @@ class FilterStopWords(RuleFilter, step="filter_stop_words"):
         stop_words(self.language, self.name)
         return self
 
-    def versions(self) -> tuple[str, ...]:
-        """Return those of the lists, and of Python's tables of Unicode, which say what letters
-        are."""
-        return (version_of("stopwordsiso"), unidata())
+    made_by = ("stopwordsiso", "unidata")
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rule with the shares. A text without words has the share 0."""
         wanted = stop_words(self.language, self.name) | _plain(self.also)
         starts, _, stops = _find(texts, wanted)
         of_text = np.searchsorted(starts, bytes_of(texts).offsets)
-        sums = np.zeros(len(stops) + 1, np.int64)
-        np.cumsum(stops, out=sums[1:])
-        share = shares(np.diff(sums[of_text]), np.diff(of_text))
+        share = shares(np.diff(sums(stops)[of_text]), np.diff(of_text))
         yield Rule(
             "stop-words",
             f"share of stop words ({self.language})",
@@ -116,11 +116,7 @@ def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Indices, Indices, Ma
     inner = parts_of_words(data)
     for mark in INSIDE:
         size = len(mark)
-        places = (
-            np.flatnonzero(data[1 : len(data) - size] == mark[0]) + 1
-            if len(data) > size + 1
-            else np.zeros(0, np.int64)
-        )
+        places = np.flatnonzero(data[1 : max(1, len(data) - size)] == mark[0]) + 1
         for place in range(1, size):
             places = places[data[places + place] == mark[place]]
         places = places[inner[places - 1] & inner[places + size]]
@@ -130,15 +126,8 @@ def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Indices, Indices, Ma
         places = places[before == after]  # both in one text
         for place in range(size):
             inner[places + place] = True
-    starts, ends = inner.copy(), inner.copy()
-    starts[1:] &= ~inner[:-1]
-    ends[:-1] &= ~inner[1:]
-    begins, stops = offsets[:-1][offsets[:-1] < len(data)], offsets[1:][offsets[1:] > 0] - 1
-    starts[begins], ends[stops] = inner[begins], inner[stops]
-    first, end = np.flatnonzero(starts), np.flatnonzero(ends) + 1
-    lengths = np.zeros(len(first) + 1, np.int64)
-    np.cumsum(end - first, out=lengths[1:])
-    named = texts_from(data[inner], lengths).dictionary_encode()
+    first, end = stretches(inner, offsets)
+    named = texts_from(data[inner], sums(end - first)).dictionary_encode()
     names = named.dictionary.to_pylist()
     is_stop = np.fromiter((_same(name) in wanted for name in names), bool, len(names))
     return first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool)
@@ -163,7 +152,6 @@ def stop_words(language: str, who: str) -> frozenset[str]:
             f"there are no stop words of the language {language!r}; give one of the {len(known)} "
             "codes such as en, de, fr or zh",
             "language",
-            owner=who,
         )
     return _plain(stopwordsiso.stopwords(language))
 
@@ -199,40 +187,27 @@ class Segment(TextTransform, step="segment"):
         _rjieba()
         return self
 
-    def versions(self) -> tuple[str, ...]:
-        """Return that of the package, which has the dictionary."""
-        return (version_of("rjieba"),)
+    made_by = ("rjieba",)
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts with spaces between words."""
-        import pyarrow.compute as pc
+        return where(texts, pc.match_substring_regex(texts, HAN), self._divided)
 
-        chinese = pc.match_substring_regex(texts, HAN)
-        if not chinese.true_count:
-            return texts
-        given = texts.filter(chinese)
+    def _divided(self, given: pa.Array) -> pa.Array:
         cut, mark = _rjieba().cut, _unused_character(given)
         divided = pa.array(
             [mark.join(cut(text, self.new_words)) for text in given.to_pylist()], pa.string()
         )
         # A mark stays at first where no white space is beside it, then where a Chinese character
-        # is.
+        # is. Twice each: a word of one character has two marks.
         separator = self.separator.replace("\\", r"\\")
-        for pattern in (rf"({HAN}){mark}({NOT_BLANK})", rf"({NOT_BLANK}){mark}({HAN})"):
+        patterns = rf"({HAN}){mark}({NOT_BLANK})", rf"({NOT_BLANK}){mark}({HAN})"
+        for pattern in (patterns[0], *patterns, patterns[1]):
             divided = pc.replace_substring_regex(divided, pattern, rf"\1{separator}\2")
-            # a word of one character has two marks
-            divided = pc.replace_substring_regex(divided, pattern, rf"\1{separator}\2")
-        divided = pc.replace_substring(divided, mark, "")
-        return (
-            divided
-            if chinese.true_count == len(texts)
-            else pc.replace_with_mask(texts, chinese, divided)
-        )
+        return pc.replace_substring(divided, mark, "")
 
 
 def _unused_character(texts: pa.Array) -> str:
-    import pyarrow.compute as pc
-
     return next(
         chr(point) for point in PRIVATE if not pc.match_substring(texts, chr(point)).true_count
     )

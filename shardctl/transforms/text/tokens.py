@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
@@ -18,7 +17,7 @@ from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.text import format_bytes, printable
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, EachBatch, Records, RejectRow
+from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.chat_forms import form_of
@@ -31,7 +30,7 @@ from shardctl.transforms.tokenizers.base import (
     Tokenizer,
 )
 from shardctl.transforms.tokenizers.engines import not_given_back
-from shardctl.transforms.tokenizers.huggingface import AUTO, CHOICES, HuggingFace
+from shardctl.transforms.tokenizers.huggingface import AUTO, CHOICES
 from shardctl.transforms.tokenizers.table import digest_of_files, open_tokenizer
 
 S = TypeVar("S", bound="TokenStep")
@@ -96,7 +95,7 @@ class TokenStep(BatchTransform):
                 f"a vocabulary of {size} tokens does not fit in uint16, which has room for "
                 f"{UINT16_VOCABULARY:,}"
             )
-            raise SettingError(f"{problem}; use dtype = uint32 or auto", "dtype", owner=self.name)
+            raise SettingError(f"{problem}; use dtype = uint32 or auto", "dtype")
 
     def kept(self: S, digest: str | None) -> S:
         """Return the same step with the settings that open the files that a dataset keeps."""
@@ -163,15 +162,7 @@ class TokenStep(BatchTransform):
     def lists(self, offsets: Offsets, ids: Ids) -> pa.Array:
         """Return the tokens of texts as a column: (n,) list of `numbers`."""
         values = ids if pa.types.is_uint32(self.numbers) else ids.astype(np.uint16)
-        # Not pa.array, which at its first array of numpy imports numpy.ma: 15 ms in each worker
-        # (measured 2026-11-27).
-        starts, numbers = (
-            pa.Array.from_buffers(
-                type_, len(array), [None, pa.py_buffer(np.ascontiguousarray(array))], null_count=0
-            )
-            for type_, array in ((pa.int32(), offsets.astype(np.int32)), (self.numbers, values))
-        )
-        return pa.ListArray.from_arrays(starts, numbers)
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
 class Tokenize(TokenStep, step="tokenize"):
@@ -203,11 +194,10 @@ class Tokenize(TokenStep, step="tokenize"):
         field = pa.field(TOKENS, pa.list_(self.numbers))
         return given.insert(place, field) if self.keep_text else given.set(place, field)
 
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what encodes the texts of one batch after the other."""
-        return EachBatch(self._apply, "tokens")
+    counted = ("tokens",)
 
-    def _apply(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+    def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
+        """Return the records with the tokens of their texts."""
         encoded, kept = self.encoded(texts_of(records), reject)
         counts["tokens"] += int(np.diff(encoded.offsets)[kept].sum())
         place = records.batch.schema.get_field_index(TEXT)
@@ -222,8 +212,7 @@ class Tokenize(TokenStep, step="tokenize"):
 
     @cached_property
     def _lost(self) -> str | None:
-        opened = self.opened
-        text = opened.not_given_back if isinstance(opened, HuggingFace) else not_given_back(opened)
+        text = not_given_back(self.opened)
         if text is None:
             return None
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
@@ -239,38 +228,25 @@ class Tokenize(TokenStep, step="tokenize"):
         kept = sizes > 0
         longer = self.opened.too_long(texts)
         if longer.any():
-            texts = self._without(texts, longer, sizes, reject)
+            import pyarrow.compute as pc
+
+            texts = pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
             kept &= ~longer
+            for row in np.flatnonzero(longer).tolist():
+                message = (
+                    f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a "
+                    "hundred times as much memory: make smaller records (--record paragraph)"
+                )
+                reject(row, Rejection("transform", "too-large", message))
         encoded = self.opened.encode(texts)
         counts = np.diff(encoded.offsets)
-        for row in np.flatnonzero((counts == 0) | (sizes == 0)).tolist():
-            if kept[row] or not sizes[row]:
-                kept[row] = False
-                reject(
-                    row,
-                    Rejection(
-                        "transform",
-                        "empty",
-                        "the text has no tokens" if sizes[row] else "the text is empty",
-                    ),
-                )
+        for row in np.flatnonzero((counts == 0) & kept | (sizes == 0)).tolist():
+            kept[row] = False
+            why = "the text has no tokens" if sizes[row] else "the text is empty"
+            reject(row, Rejection("transform", "empty", why))
         if self.exact:
             self._compare(texts, encoded, kept, reject)
         return encoded, kept
-
-    def _without(
-        self, texts: pa.Array, longer: Rows, sizes: npt.NDArray[np.int64], reject: RejectRow
-    ) -> pa.Array:
-        """Return the texts with an empty one for each that is too long."""
-        import pyarrow.compute as pc
-
-        for row in np.flatnonzero(longer).tolist():
-            message = (
-                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and takes a hundred "
-                "times as much memory: make smaller records (--record paragraph)"
-            )
-            reject(row, Rejection("transform", "too-large", message))
-        return pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
 
     def _compare(self, texts: pa.Array, encoded: Encoded, kept: Rows, reject: RejectRow) -> None:
         """Reject those of the kept texts that their tokens do not give back."""
@@ -278,14 +254,7 @@ class Tokenize(TokenStep, step="tokenize"):
         for row in np.flatnonzero(kept).tolist():
             ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
             text = texts[row].as_py()
-            if (
-                self.opened.decode(ids) != text
-                and self.opened.decode(ids[~np.isin(ids, special)]) != text
-            ):
+            if text not in map(self.opened.decode, (ids, ids[~np.isin(ids, special)])):
                 kept[row] = False
-                reject(
-                    row,
-                    Rejection(
-                        "transform", "not-exact", "the tokens do not give the text back exactly"
-                    ),
-                )
+                why = "the tokens do not give the text back exactly"
+                reject(row, Rejection("transform", "not-exact", why))

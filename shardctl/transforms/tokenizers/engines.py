@@ -171,18 +171,14 @@ def _parts_for_tiktoken(
     model = said.get("model") or {}
     pattern = word_pattern(said.get("pre_tokenizer") or {})
     added = {token["content"]: token["id"] for token in said.get("added_tokens") or []}
-    odd = any(
+    odd = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    has_odd = any(model.get(key) for key in odd) or any(
         token.get(key)
         for token in said.get("added_tokens") or []
         for key in ("lstrip", "rstrip", "single_word")
     )
-    if model.get("type", "BPE") != "BPE" or said.get("normalizer") or pattern is None or odd:
-        raise UnfitError("it can do byte-level BPE without a normaliser only")
-    if any(
-        model.get(key)
-        for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    ):
-        raise UnfitError("the BPE has settings that it does not know")
+    if model.get("type", "BPE") != "BPE" or said.get("normalizer") or pattern is None or has_odd:
+        raise UnfitError("it can do byte-level BPE without a normaliser and odd settings only")
     symbols = byte_symbols()
     vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
     try:
@@ -227,19 +223,7 @@ def strings() -> tuple[str, ...]:
     made += ["".join(parts) for parts in product(_PARTS[::2], repeat=3)]
     made += [" ".join(_WORDS), "\n".join(_WORDS), "".join(_WORDS)]
     low = [chr(code) for code in range(0x370)]
-    spaces = [
-        chr(code)
-        for code in (
-            *range(0x2000, 0x2070),
-            0x1680,
-            0x180E,
-            0x3000,
-            0xFEFF,
-            0xFFFD,
-            0xFFFF,
-            0x10FFFF,
-        )
-    ]
+    spaces = [*map(chr, range(0x2000, 0x2070)), *"\u1680\u180e\u3000\ufeff\ufffd\uffff\U0010ffff"]
     others = [chr(code) for code in range(0x370, 0x32000, 31) if not 0xD800 <= code < 0xE000]
     made += [f"a{c}{c}1 {c} b" for c in low[:0xC0] + spaces]
     rest = low[0xC0:] + others
@@ -251,17 +235,8 @@ def strings() -> tuple[str, ...]:
         for count in (2, 3, 7, 40, 300)
         for end in ("", "x", " x", "\n", "!")
     ]
-    made += [
-        "a" * 3_000,
-        "ab" * 700,
-        "文" * 700,
-        "1" * 700,
-        "!?" * 300,
-        "👍" * 200,
-        "\u0301" * 200,
-        "z\u0300" * 300,
-    ]
-    return tuple(made)
+    long = ("a", "ab", "文", "1", "!?", "👍", "\u0301", "z\u0300")
+    return (*made, *(text * (3_000 // len(text)) for text in long))
 
 
 def with_tokens(special: Sequence[str], tokens: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -100,21 +100,23 @@ class HuggingFace(Tokenizer):
         self._config = {
             name: _object(beside[name], f"{where}: {name}") for name in beside if name != TEMPLATE
         }
-        self._template = (
-            _text(beside[TEMPLATE], f"{where}: {TEMPLATE}") if TEMPLATE in beside else None
-        )
-        self._json = _said(data, where)
-        self._proven = self._choose(engine)
-        self._engine = None if self._proven is None else self._proven.engine
-        self._around, self.special, self.vocabulary = (
-            _facts(self._json, self._own) if self._proven is None else self._proven.facts
-        )
+        try:
+            self._template = beside[TEMPLATE].decode() if TEMPLATE in beside else None
+        except UnicodeDecodeError:
+            raise InputError(f"{where}: {TEMPLATE}: not UTF-8") from None
+        self._engine: Engine | None
+        self._json = _object(data, where)
+        if not isinstance(self._json.get("model"), dict):
+            raise InputError(f"{where}: not a tokenizer.json of Hugging Face: it has no model")
+        proven = self._choose(engine)
+        self._engine, facts = proven or (None, _facts(self._json, self._own))
+        self._around, self.special, self.vocabulary = facts
         self.eos = self._role("eos", END_NAMES)
         self.bos = self._role("bos", BEGIN_NAMES)
         self.pad = self._role("pad", PAD_NAMES)
         own = f"tokenizers {installed_version('tokenizers')}"
         self.versions = (own,) if self._engine is None else (own, self._engine.version)
-        self._byte_level = engines.word_pattern(self._json.get("pre_tokenizer") or {}) is not None
+        self._pattern = engines.word_pattern(self._json.get("pre_tokenizer") or {})
 
     def _choose(self, name: str) -> Proven | None:
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is
@@ -146,15 +148,6 @@ class HuggingFace(Tokenizer):
         may never need it."""
         return _opened(self._data, self._where)
 
-    @cached_property
-    def not_given_back(self) -> str | None:
-        """A string that comes back as another one, of those of engines.py; None if there is none."""
-        return (
-            engines.not_given_back(self)
-            if self._proven is None
-            else self._proven.not_given_back(self)
-        )
-
     def _role(self, role: str, names: Sequence[str]) -> int | None:
         """Return the token of a role as the files beside say, or else by its usual names."""
         for name in (CONFIG, SPECIAL_TOKENS):
@@ -178,8 +171,12 @@ class HuggingFace(Tokenizer):
             or re.search(r"\s", token["content"])
             for token in self._json.get("added_tokens") or []
         )
-        known = engines.word_pattern(self._json.get("pre_tokenizer") or {}) in _PATTERNS
-        return known and not odd and not self._json.get("normalizer") and self._around is not None
+        return (
+            self._pattern in _PATTERNS
+            and not odd
+            and not self._json.get("normalizer")
+            and self._around is not None
+        )
 
     @property
     def template(self) -> str | None:
@@ -210,7 +207,8 @@ class HuggingFace(Tokenizer):
         """Return the tokens of texts, with those that the tokenizer adds."""
         before, after = self._around or ([], [])
         if self._cuts and longer_than(texts, TOGETHER).any():
-            return joined([self._in_pieces(text, before, after) for text in texts.to_pylist()])
+            long = (pa.array(list(pieces_of(text)), pa.string()) for text in texts.to_pylist())
+            return _within(joined([self._bare(pieces).ids for pieces in long]), before, after)
         if self._engine is not None:
             return _within(self._engine.encode(texts), before, after)
         return self._by_own(texts, True)
@@ -221,23 +219,19 @@ class HuggingFace(Tokenizer):
 
     def _by_own(self, texts: pa.Array, add: bool) -> Encoded:
         parts: list[list[int]] = []
-        for first, last in _groups(bytes_of(texts).offsets):
-            group = texts.slice(first, last - first).to_pylist()
-            parts += [
-                encoding.ids
-                for encoding in self._own.encode_batch_fast(group, add_special_tokens=add)
-            ]
+        offsets, first = bytes_of(texts).offsets, 0
+        while first < len(texts):  # up to TOGETHER bytes at a time; a longer one is alone
+            last = int(np.searchsorted(offsets, offsets[first] + TOGETHER, "right")) - 1
+            group = texts.slice(first, max(1, last - first)).to_pylist()
+            encodings = self._own.encode_batch_fast(group, add_special_tokens=add)
+            parts += [encoding.ids for encoding in encodings]
+            first += len(group)
         return joined(parts)
-
-    def _in_pieces(self, text: str, before: list[int], after: list[int]) -> Ids:
-        """Return the tokens of one text, which is encoded piece by piece if it is long."""
-        pieces = [self._bare(pa.array([piece], pa.string())).ids for piece in pieces_of(text)]
-        return np.concatenate([np.array(before, np.uint32), *pieces, np.array(after, np.uint32)])
 
     def with_offsets(self, texts: Sequence[str]) -> Iterator[TokensInText]:
         """Yield the tokens of each text with their places: by the bytes of tokens where these add
         up, else as told."""
-        if self._byte_level:
+        if self._pattern is not None:
             found = self._bare(pa.array(texts, pa.string()))
             for number, text in enumerate(texts):
                 ids = found.ids[found.offsets[number] : found.offsets[number + 1]]
@@ -276,7 +270,7 @@ class HuggingFace(Tokenizer):
         token = self._own.id_to_token(number) if 0 <= number < self.vocabulary else None
         if token is None:
             raise IndexError(f"there is no token {number}")
-        text = self.decode([number]) if self._byte_level else ""
+        text = self.decode([number]) if self._pattern is not None else ""
         return text if text and "\ufffd" not in text else str(token)
 
     def number(self, token: str) -> int | None:
@@ -293,25 +287,6 @@ def pieces_of(text: str) -> Iterator[str]:
         yield text[start : found.start()]
         start = found.start()
     yield text[start:]
-
-
-def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last row (exclusive) of groups of texts of up to TOGETHER bytes; a
-    longer one is alone."""
-    first, rows = 0, len(offsets) - 1
-    while first < rows:
-        last = int(np.searchsorted(offsets, offsets[first] + TOGETHER, "right")) - 1
-        last = min(rows, max(first + 1, last))
-        yield first, last
-        first = last
-
-
-def _said(data: bytes, where: str) -> dict[str, Any]:
-    """Return what a tokenizer.json says."""
-    said = _object(data, where)
-    if not isinstance(said.get("model"), dict):
-        raise InputError(f"{where}: not a tokenizer.json of Hugging Face: it has no model")
-    return said
 
 
 def _opened(data: bytes, where: str) -> Any:
@@ -355,13 +330,6 @@ def _object(data: bytes, where: str) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise InputError(f"{where}: not a JSON object")
     return said
-
-
-def _text(data: bytes, where: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise InputError(f"{where}: not UTF-8") from None
 
 
 Around = tuple[list[int], list[int]]
@@ -417,42 +385,8 @@ PROVEN = "tokenizers"
 """The file of the user's cache in which proofs are remembered."""
 
 
-@dataclass
-class Proven:
-    """An engine that gives the same tokens as `tokenizers`. `digest` is that of its proof, None if
-    the proof is not remembered.
-
-    `lost` is a list with the string that the tokenizer does not give back, or an empty list. None:
-    nobody has looked yet.
-    """
-
-    engine: Engine
-    facts: Facts
-    digest: str | None
-    lost: list[str] | None = None
-
-    def not_given_back(self, tokenizer: Tokenizer) -> str | None:
-        """Return a string that the tokenizer does not give back exactly; None if it gives back all
-        that are tried."""
-        if self.lost is None:
-            text = engines.not_given_back(tokenizer)
-            self.lost = [] if text is None else [text]
-            self.remember()
-        return next(iter(self.lost), None)
-
-    def remember(self) -> None:
-        """Note the proof for other processes."""
-        if self.digest is not None:
-            Remembered(PROVEN).add(self.digest, [*self.facts, self.lost])
-
-    @classmethod
-    def remembered(cls, engine: Engine, digest: str | None) -> Proven | None:
-        """Return what was proven before, None if nothing was."""
-        found = None if digest is None else Remembered(PROVEN).find(digest)
-        if found is None:
-            return None
-        around, special, vocabulary, lost = found
-        return cls(engine, (around and (around[0], around[1]), special, vocabulary), digest, lost)
+Proven = tuple[Engine, Facts]
+"""An engine that gives the same tokens as `tokenizers`, and what that says of the tokenizer."""
 
 
 @lru_cache(maxsize=8)
@@ -466,28 +400,24 @@ def _proven(data: bytes, name: str) -> Proven | UnfitError:
         engine: Engine = ENGINES[name](data)
     except Exception as error:  # noqa: BLE001 - young packages raise anything, and panics of Rust arrive as exceptions
         return _unfit(error)
-    digest = _digest_of_proof(data, engine)
-    if (found := Proven.remembered(engine, digest)) is not None and _opens(engine):
-        return found
+    digest, remembered = _digest_of_proof(data, engine), Remembered(PROVEN)
+    found = None if digest is None else remembered.find(digest)
+    if found is not None:
+        # it opens a tokenizer for its first text, for which memory may be missing: then it is
+        # proven anew, and why it cannot be used is told
+        with suppress(Exception):
+            engine.encode(pa.array([""], pa.string()))
+            around, special, vocabulary = found
+            return engine, (around and (around[0], around[1]), special, vocabulary)
     said, own = _parsed(data), _own_of(data)
     facts = _facts(said, own)
     try:
         _prove(engine, said, own, facts)
     except Exception as error:  # noqa: BLE001
         return _unfit(error)
-    proven = Proven(engine, facts, digest)
-    proven.remember()
-    return proven
-
-
-def _opens(engine: Engine) -> bool:
-    """Return whether an engine encodes at all now. It opens a tokenizer for its first text, for
-    which memory may be missing."""
-    try:
-        engine.encode(pa.array([""], pa.string()))
-    except Exception:  # noqa: BLE001 - then it is proven anew, and why it cannot be used is told
-        return False
-    return True
+    if digest is not None:
+        remembered.add(digest, facts)
+    return engine, facts
 
 
 def _unfit(error: Exception) -> UnfitError:
@@ -526,31 +456,21 @@ def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None
     if around is None:
         raise UnfitError("the tokens that are added to each text are not the same for all")
     tokens = [token["content"] for token in said.get("added_tokens") or []]
-    texts = engines.with_tokens(tokens, _some_tokens(own, engines.SOME))
+    size = own.get_vocab_size()
+    numbers = [[number] for number in range(0, size, max(1, size // engines.SOME))]
+    some = own.decode_batch(numbers, skip_special_tokens=False)
+    texts = engines.with_tokens(tokens, list(filter(None, some)))
     got = _within(engine.encode(pa.array(texts, pa.string())), *around)
     right = joined([encoding.ids for encoding in own.encode_batch_fast(texts)])
     if not (np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids)):
-        differs = next(
-            text
-            for text, ids, its in zip(texts, _each(right), _each(got), strict=True)
-            if ids != its
-        )
+        several = zip(texts, _each(right), _each(got), strict=True)
+        differs = next(text for text, ids, its in several if ids != its)
         raise UnfitError(f"it gives other tokens than tokenizers for {differs!r:.60}")
 
 
 def _each(encoded: Encoded) -> Iterator[list[int]]:
     for first, last in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
         yield encoded.ids[first:last].tolist()
-
-
-def _some_tokens(own: Any, count: int) -> list[str]:
-    """Return texts of tokens from all over the vocabulary."""
-    numbers = range(0, own.get_vocab_size(), max(1, own.get_vocab_size() // count))
-    return [
-        text
-        for text in own.decode_batch([[number] for number in numbers], skip_special_tokens=False)
-        if text
-    ]
 
 
 def open_file(where: Path, engine: str) -> HuggingFace:

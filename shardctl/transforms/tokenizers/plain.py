@@ -54,7 +54,15 @@ class Bytes(Tokenizer):
         """Yield the tokens of each text. The names of special tokens are found, which chats
         need."""
         for text in texts:
-            yield _with_offsets(text)
+            ids: list[int] = []
+            places: list[tuple[int, int]] = []
+            for part in _PIECE.finditer(text):
+                found = part[0]
+                numbers = [SPECIAL[found]] if len(found) > 1 else list(found.encode())
+                ids += numbers
+                places += [part.span()] * len(numbers)
+            starts, ends = np.array(places, np.int64).reshape(-1, 2).T
+            yield TokensInText(np.array(ids, np.uint32), starts, ends)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of bytes, and the names of special tokens."""
@@ -76,22 +84,6 @@ class Bytes(Tokenizer):
     def number(self, token: str) -> int | None:
         """Return the number of a special token."""
         return SPECIAL.get(token)
-
-
-def _with_offsets(text: str) -> TokensInText:
-    """Cut a text at special tokens; everything between them is bytes."""
-    ids: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    for part in _PIECE.finditer(text):
-        found = part.group()
-        numbers = [SPECIAL[found]] if len(found) > 1 else list(found.encode())
-        ids += numbers
-        starts += [part.start()] * len(numbers)
-        ends += [part.end()] * len(numbers)
-    return TokensInText(
-        np.array(ids, np.uint32), np.array(starts, np.int64), np.array(ends, np.int64)
-    )
 
 
 BYTES = TokenizerKind("bytes", prefix="bytes", open_named=lambda rest, folder: Bytes())
@@ -118,12 +110,11 @@ class Words(Tokenizer):
                 f"{error.start})"
             ) from None
         numbers = {word: number for number, word in enumerate(words)}
-        if not words or len(numbers) < len(words):
-            twice = next((word for number, word in enumerate(words) if numbers[word] != number), "")
-            raise InputError(
-                f"{where}: "
-                f"{f'the word {twice!r} occurs twice' if words else 'it is empty; write a word on each line'}"
-            )
+        if not words:
+            raise InputError(f"{where}: it is empty; write a word on each line")
+        for number, word in enumerate(words):
+            if numbers[word] != number:
+                raise InputError(f"{where}: the word {word!r} occurs twice")
         self.special = {
             name: numbers[name]
             for name in (*UNKNOWN_NAMES, *END_NAMES, *BEGIN_NAMES, *PAD_NAMES)

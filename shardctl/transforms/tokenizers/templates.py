@@ -75,7 +75,7 @@ class Template:
         self, source: str, special: Mapping[str, str | None], where: str, day: date | None = None
     ) -> None:
         self._marks = bool(_TAG.search(source))
-        self._template = _environment(where)(source)
+        self._template = _compiled(source, where)
         names = {name: token for name, token in special.items() if token is not None}
         self._form = lru_cache(maxsize=256)(self._form_of)
         self._names = {"documents": None, "strftime_now": partial(_formatted, day), **names}
@@ -160,15 +160,12 @@ class Template:
                 add_generation_prompt=add_generation_prompt,
                 **self._names,
             )
-        except TemplateError as error:
-            raise Rejection(
-                "transform", "template", f"the chat template refuses it: {first_line(error)}"
-            ) from None
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a template is code from elsewhere, and may raise anything
-            message = f"the chat template fails: {type(error).__name__}: {first_line(error)}"
-            raise Rejection("transform", "template", message) from None
+            did = "refuses it" if isinstance(error, TemplateError) else ""
+            message = f"the chat template {did or f'fails: {type(error).__name__}'}"
+            raise Rejection("transform", "template", f"{message}: {first_line(error)}") from None
         return _without_marks(made)
 
 
@@ -217,17 +214,13 @@ def _with_mark(value: Any, mark: str) -> Any:
 def _as_given(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message as transformers gives it to a template: its reasoning has the names that
     templates know too."""
-    given, reasoning = (
-        dict(message),
-        next((message[name] for name in _REASONING if message.get(name) is not None), None),
-    )
-    if reasoning is not None:
+    given = dict(message)
+    for reasoning in (given[name] for name in _REASONING if given.get(name) is not None):
         given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
-    return (
-        {**given, "content": _Parts(given["content"])}
-        if isinstance(given.get("content"), list)
-        else given
-    )
+        break
+    if isinstance(given.get("content"), list):
+        given["content"] = _Parts(given["content"])
+    return given
 
 
 class _Parts(list[Any]):
@@ -251,27 +244,22 @@ def _formatted(day: date | None, form: str) -> str:
 
 def _outside(spans: Iterable[tuple[int, int]], begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield what is left of spans without what is between two places."""
-    pieces = (
-        piece
-        for span in spans
-        for piece in ((span[0], min(span[1], begin)), (max(span[0], end), span[1]))
-    )
-    return (piece for piece in pieces if piece[0] < piece[1])
+    for first, last in spans:
+        for piece in ((first, min(last, begin)), (max(first, end), last)):
+            if piece[0] < piece[1]:
+                yield piece
 
 
 def _without_marks(made: str) -> Written:
-    parts: list[str] = []
-    spans = []
-    length, start = 0, 0
+    text, spans, start = "", [], 0
     for part in re.split(f"([{_BEGIN}{_END}])", made):
         if part == _BEGIN:
-            start = length
-        elif part == _END:
-            spans.append((start, length))
-        else:
-            parts.append(part)
-            length += len(part)
-    return Written("".join(parts), tuple(span for span in spans if span[0] < span[1]))
+            start = len(text)
+        elif part != _END:
+            text += part
+        elif start < len(text):
+            spans.append((start, len(text)))
+    return Written(text, tuple(spans))
 
 
 @lru_cache(maxsize=1)
@@ -311,7 +299,7 @@ def _compiler() -> Callable[[str], Any]:
         undefined=Missing,
         extensions=[Generation, loopcontrols],
     )
-    environment.filters["tojson"] = _tojson
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     # the same chats must give the same bytes
     del environment.filters["random"], environment.globals["lipsum"]
     environment.globals["raise_exception"] = refuse
@@ -319,35 +307,19 @@ def _compiler() -> Callable[[str], Any]:
     return compiled
 
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _environment(where: str) -> Callable[[str], Any]:
+def _compiled(source: str, where: str) -> Any:
     jinja2 = needed("jinja2", "text", "a chat template")
-
-    def compiled(source: str) -> Any:
-        try:
-            return _compiler()(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise InputError(
-                f"{where}: line {error.lineno} of the chat template: {first_line(error)}"
-            ) from None
-        except Exception as error:  # noqa: BLE001 - SyntaxError, RecursionError, MemoryError: Jinja compiles it to Python
-            message = (
-                f"the chat template cannot be compiled: {type(error).__name__}: {first_line(error)}"
-            )
-            raise InputError(f"{where}: {message}") from None
-
-    return compiled
+    try:
+        return _compiler()(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise InputError(
+            f"{where}: line {error.lineno} of the chat template: {first_line(error)}"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - SyntaxError, RecursionError, MemoryError: Jinja compiles it to Python
+        raise InputError(
+            f"{where}: the chat template cannot be compiled: {type(error).__name__}: "
+            f"{first_line(error)}"
+        ) from None
 
 
 def text_in(value: Any) -> str:

@@ -63,9 +63,7 @@ _HARMONY = {
     "<|message|>": 200008,
     "<|call|>": 200012,
 }
-_RESERVED = {
-    f"<|reserved_{number}|>": number for number in (200000, 200001, 200004, 200009, 200010, 200011)
-}
+_RESERVED = (200000, 200001, 200004, 200009, 200010, 200011, *range(200013, 201088))
 
 
 ENCODINGS: dict[str, tuple[str, Mapping[str, int]]] = {
@@ -86,11 +84,7 @@ ENCODINGS: dict[str, tuple[str, Mapping[str, int]]] = {
     "o200k_base": (_O200K, {_END: 199999, "<|endofprompt|>": 200018}),
     "o200k_harmony": (
         _O200K,
-        {
-            **_HARMONY,
-            **_RESERVED,
-            **{f"<|reserved_{number}|>": number for number in range(200013, 201088)},
-        },
+        {**_HARMONY, **{f"<|reserved_{number}|>": number for number in _RESERVED}},
     ),
 }
 """What a file of ranks does not say, by the names of encodings: the pattern that cuts texts into
@@ -231,11 +225,9 @@ def _ranks(data: bytes, where: str) -> dict[bytes, int]:
             ) from None
     missing = next((byte for byte in range(256) if bytes((byte,)) not in ranks), None)
     if missing is not None or len(set(ranks.values())) < len(ranks):
-        why = (
-            f"there is no token for the byte {missing}"
-            if missing is not None
-            else "two tokens have the same rank"
-        )
+        why = "two tokens have the same rank"
+        if missing is not None:
+            why = f"there is no token for the byte {missing}"
         raise InputError(f"{where}: not the ranks of an encoding: {why}")
     return ranks
 

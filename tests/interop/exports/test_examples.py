@@ -199,7 +199,7 @@ def test_examples_are_those_of_protobuf(data, name):
     expected = []
     for each in lists:
         example = messages()()
-        feature = getattr(example.features.feature[name], kind)
+        feature = getattr(example.features.feature.add(key=name).value, kind)
         feature.SetInParent()
         feature.value.extend(each)
         expected.append(example.SerializeToString())

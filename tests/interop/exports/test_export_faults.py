@@ -63,6 +63,7 @@ def stopped(dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "a.txt",
         "0123456789abcdef/a.txt",  # no record of a job
         "0123456789abcdef/files/a.txt",
+        "0123456789abcdef/files",
         "fedcba9876543210/job.json",  # a record of something else
         ".shardctl/a.txt",  # a conversion that goes on has more there than a lease
         "old/a.txt",

@@ -316,6 +316,7 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path, source):
             box(1, id=6, area=10**400),
             "annotation 1 of annotations (id 6) has something else than finite numbers as its area",
         ),
+        (box(1, iscrowd="0"), "has an iscrowd that is neither 0 nor 1"),
         (box(1, area="12"), "has an area that is not a number"),
         (box(1, area=[3]), "has an area that is not a number"),
         (box(1, area=False), "has an area that is not a number"),
@@ -388,9 +389,9 @@ def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path, source):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "at character 0: the file is empty"),
+        ("", "at character 0: it is not a JSON object"),
         ("[]", "it is not a JSON object"),
-        ('{"images": [], "annotations": []', "a comma or a bracket was expected"),
+        ('{"images": [], "annotations": []', "a comma or } was expected"),
         ('{"images": [{"id": 1, "file_name": "a.png"', "the file is cut, in element 0 of images"),
         ('{"images": [{"id": 1,, "file_name": "a.png"}]}' + " " * 99, "in element 0 of images"),
         ('{"images": []}', "it has no annotations"),
@@ -465,7 +466,7 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(tmp_path, monkeypatch, 
 
 def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", 7)
-    monkeypatch.setattr("shardctl.sources.annotations.coco.joining.IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr("shardctl.sources.annotations.coco.IMAGES_AT_ONCE", 3)
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(20)))
     rng = np.random.default_rng(0)
     annotations = [

@@ -66,7 +66,7 @@ ELEMENTS = st.fixed_dictionaries(
 
 
 def one_by_one(elements: list[Any]) -> tuple[list[Any], CocoFile]:
-    file = CocoFile("x.json", None)
+    file = CocoFile("x.json")
     marked = [reading._object(file, number, element) for number, element in enumerate(elements)]
     return pa.record_batch(reading._columns(file, marked), schema=OBJECT_COLUMNS).to_pylist(), file
 
@@ -79,7 +79,7 @@ def text_of(elements: list[Any]) -> str:
 @given(st.lists(st.fixed_dictionaries(PLAIN), min_size=1, max_size=6))
 def test_plain_annotations_are_read_as_columns_with_the_same_values(elements):
     others = Others()
-    found = reading.PlainObjects(others)(text_of(elements))
+    found = reading.plain_objects(others)(text_of(elements))
     assert found is not None
     assert repr(found.to_pylist()) == repr(one_by_one(elements)[0])
     said = (
@@ -106,7 +106,7 @@ def test_an_odd_value_is_never_read_otherwise(elements, data):
         isinstance(holder, list) and isinstance(last, int) and len(holder) > last
     ):
         holder[last] = data.draw(ODD)
-    found = reading.PlainObjects(Others())(text_of(elements))
+    found = reading.plain_objects(Others())(text_of(elements))
     if found is not None:
         rows, file = one_by_one(elements)
         assert not file.faults
@@ -126,12 +126,12 @@ def test_an_odd_value_is_never_read_otherwise(elements, data):
     ],
 )
 def test_what_is_not_plain_is_left_to_a_closer_look(text):
-    assert reading.PlainObjects(Others())(text) is None
+    assert reading.plain_objects(Others())(text) is None
 
 
 def test_after_some_stretches_that_are_not_plain_no_more_are_tried():
     reader, good = (
-        reading.PlainObjects(Others()),
+        reading.plain_objects(Others()),
         '{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}',
     )
     assert reader(good) is not None
@@ -157,14 +157,19 @@ def test_a_file_with_plain_and_odd_stretches_gives_the_same_objects(tmp_path, mo
     monkeypatch.setattr(json_parts, "BLOCK_BYTES", 1024)
     monkeypatch.setattr(json_parts, "LEAST_TOGETHER", 256)
     made: list[int] = []
-    read = reading.PlainObjects.__call__
+    plain_objects = reading.plain_objects
 
-    def counting(reader: reading.PlainObjects, text: str) -> pa.RecordBatch | None:
-        found = read(reader, text)
-        made.append(0 if found is None else len(found))
-        return found
+    def counting(others: Others) -> Any:
+        read = plain_objects(others)
 
-    monkeypatch.setattr(reading.PlainObjects, "__call__", counting)
+        def counted(text: str) -> pa.RecordBatch | None:
+            found = read(text)
+            made.append(0 if found is None else len(found))
+            return found
+
+        return counted
+
+    monkeypatch.setattr(reading, "plain_objects", counting)
     converted(source, tmp_path / "parts", f"coco:{file}")
     assert any(made), "some stretches are plain"
     assert not all(made), "and some are not"

@@ -9,7 +9,7 @@ from making import converted, photo, photos, rejects, samples
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.sources.annotations.yolo import NineNumbersError, Setup, parse
+from shardctl.sources.annotations.yolo import Setup, parse
 
 
 def labelled(
@@ -182,7 +182,7 @@ def test_a_split_without_labels_is_background(tmp_path, empty):
 def test_nine_numbers_of_a_pose_are_its_keypoints():
     found = parse(b"0 0.5 0.5 1 1 0.1 0.2 0 0", Setup((), None, "pose", (2, 2)))
     assert found["keypoints"] == [[[0.1, 0.2, 2.0], [0.0, 0.0, 0.0]]]
-    with pytest.raises(NineNumbersError):
+    with pytest.raises(InputError, match="nine numbers"):
         parse(b"0 0.5 0.5 1 1 0.1 0.2 0 0", Setup(()))
 
 

@@ -22,8 +22,8 @@ FORM = find_format(".array_record", Reading())
 
 def example(number: int) -> bytes:
     made = examples.messages()()
-    made.features.feature["n"].int64_list.value.append(number)
-    made.features.feature["text"].bytes_list.value.append(f"row {number}".encode())
+    made.features.feature.add(key="n").value.int64_list.value.append(number)
+    made.features.feature.add(key="text").value.bytes_list.value.append(f"row {number}".encode())
     return bytes(made.SerializeToString(deterministic=True))
 
 

@@ -18,7 +18,7 @@ from reading import cut, read, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import csv_file as module
-from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Reading, Unit
+from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, TextPart, Unit
 from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.types import Types
@@ -47,11 +47,11 @@ def test_rows_are_those_of_the_csv_module_however_the_file_is_cut(
     body, names = "".join(parts), "abc"[:columns]
     path.write_bytes(f"{','.join(names)}\n{body}".encode())
     rows = list(csv.reader(io.StringIO(body, newline="")))
-    small = DelimitedFile(cell=cell, piece=piece)
+    small = DelimitedFile(Delimited(), cell, piece)
     cuts = cut(small, path)
     assert sum(each.size for each in cuts) == len(body.encode())
     found = read(small, path, schema=strings(*names))
-    whole = read(DelimitedFile(), path, schema=strings(*names))
+    whole = read(DelimitedFile(Delimited()), path, schema=strings(*names))
     assert (found.numbers, found.table, found.rejects) == (
         whole.numbers,
         whole.table,
@@ -73,20 +73,20 @@ def test_rows_are_those_of_the_csv_module_however_the_file_is_cut(
 
 def test_a_row_with_the_names_of_the_columns_is_a_header_once_more(path):
     path.write_text("id,text\n1,id\nid,text\n2,text\n")
-    found = read(DelimitedFile(), path)
+    found = read(DelimitedFile(Delimited()), path)
     assert (found.rows, [(number, error) for number, error, _ in found.rejects]) == (
         [{"id": 1, "text": "id"}, {"id": 2, "text": "text"}],
         [(2, "header")],
     )
     path.write_text("word\nthe\nword\n")
-    assert [row["word"] for row in read(DelimitedFile(), path).rows] == ["the", "word"]
+    assert [row["word"] for row in read(DelimitedFile(Delimited()), path).rows] == ["the", "word"]
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark, path):
     path.write_bytes(mark + b"sep=;\r\nid;share\r\n1;0,5\r\n")
     with pytest.raises(Rejection, match="use --delimiter ';'"):
-        cut(DelimitedFile(), path)
+        cut(DelimitedFile(Delimited()), path)
     for columns, rows in (
         ((), [{"id": 1, "share": "0,5"}]),
         (("a", "b"), [{"a": "id", "b": "share"}, {"a": "1", "b": "0,5"}]),
@@ -94,13 +94,14 @@ def test_what_a_spreadsheet_says_of_its_separator_is_no_record(mark, path):
         assert read(DelimitedFile(Delimited(";")), path, Reading(columns=columns)).rows == rows
     path.write_bytes(mark + b"id;share\r\n1;0,5\r\n")
     assert all(
-        "use --delimiter ';'" in message for *_, message in read(DelimitedFile(), path).rejects
+        "use --delimiter ';'" in message
+        for *_, message in read(DelimitedFile(Delimited()), path).rejects
     )
 
 
 def test_blank_lines_are_numbers_but_no_rows_and_quoted_nothing_is_a_row(path):
     path.write_text('a\n\n1\n""\n\n2\n')
-    found = read(DelimitedFile(), path)
+    found = read(DelimitedFile(Delimited()), path)
     assert found.numbers == [2, 3, 5]
     assert [row["a"] for row in found.rows] == [1, None, 2]
     assert not found.rejects
@@ -109,7 +110,7 @@ def test_blank_lines_are_numbers_but_no_rows_and_quoted_nothing_is_a_row(path):
 @pytest.mark.parametrize("cell", [3, 1 << 20])
 def test_a_quote_that_is_never_closed_costs_its_line_alone(path, cell):
     path.write_text('a,b\n1,x\n2,"y\n3,z\n4,w\n')
-    found = read(DelimitedFile(cell=cell, piece=8), path)
+    found = read(DelimitedFile(Delimited(), cell, 8), path)
     assert found.rows == [{"a": 1, "b": "x"}, {"a": 3, "b": "z"}, {"a": 4, "b": "w"}]
     assert found.numbers == [1, 3, 4]
     [(number, error, message)] = found.rejects
@@ -119,7 +120,7 @@ def test_a_quote_that_is_never_closed_costs_its_line_alone(path, cell):
 
 def test_nul_characters_and_byte_marks_inside_are_kept(path):
     path.write_bytes(b"\xef\xbb\xbfa,b\n\xef\xbb\xbfx,\0\n")
-    assert read(DelimitedFile(), path).rows == [{"a": "\ufeffx", "b": "\0"}]
+    assert read(DelimitedFile(Delimited()), path).rows == [{"a": "\ufeffx", "b": "\0"}]
 
 
 def test_tabs(path):
@@ -141,29 +142,28 @@ def test_tabs(path):
 def test_a_header_that_cannot_be_used_is_one_sentence(data, error, path):
     path.write_bytes(data)
     with pytest.raises(Rejection) as caught:
-        cut(DelimitedFile(), path)
+        cut(DelimitedFile(Delimited()), path)
     assert caught.value.error == error
 
 
 @pytest.mark.parametrize("data", ["a,b", ""])
 def test_a_header_alone_and_an_empty_file_have_no_records(path, data):
     path.write_text(data)
-    assert cut(DelimitedFile(), path) == []
+    assert cut(DelimitedFile(Delimited()), path) == []
 
 
-def test_a_row_that_is_too_large_is_named_before_it_is_read(path, monkeypatch):
-    monkeypatch.setattr(module, "RECORD_BYTES", 20)
+def test_a_row_that_is_too_large_is_named_before_it_is_read(path):
     path.write_text('a\n1\n"' + "x" * 30 + '"\n3\n')
-    found = read(DelimitedFile(cell=8), path)
+    found = read(DelimitedFile(Delimited(), 8, record_bytes=20), path)
     assert [(number, error) for number, error, _ in found.rejects] == [(2, "too-large")]
     assert [row["a"] for row in found.rows] == [1, 3]
 
 
 def test_units_may_skip_records(path):
     path.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 101)))
-    [whole] = units_of(cut(DelimitedFile(), path))
+    [whole] = units_of(cut(DelimitedFile(Delimited()), path))
     parts = [Unit(whole.offset, whole.size, skip, 1 + skip, 30) for skip in (30, 0, 60)]
-    found = read(DelimitedFile(), path, units=parts)
+    found = read(DelimitedFile(Delimited()), path, units=parts)
     assert (
         found.numbers
         == [row["n"] for row in found.rows]
@@ -198,22 +198,19 @@ CELLS = [
 def test_types_of_units_join_in_any_order_and_a_misfit_is_found_wherever_they_were_not_enough(
     cells, seed
 ):
-    form, head = Delimited(), Head(0, ("a", "b"))
+    form, columns = Delimited(), ("a", "b")
     units = [f"{cell},\n".encode() for cell in cells]
-    types = [form.types_of(unit, 1, head, Reading()) for unit in units]
+    types = [form.types_of(TextPart(unit, 1, columns), Reading()) for unit in units]
     shuffled = random.Random(seed).sample(types, len(types))
     whole = reduce(Types.join, types).found()
     assert reduce(Types.join, shuffled).found().equals(whole, check_metadata=True)
-    assert (
-        form.types_of(b"".join(units), 1, head, Reading())
-        .found()
-        .equals(whole, check_metadata=True)
-    )
-    form.parse(b"".join(units), 1, head, Reading(), whole, None)
+    part = TextPart(b"".join(units), 1, columns)
+    assert form.types_of(part, Reading()).found().equals(whole, check_metadata=True)
+    form.parse(part, Reading(), whole, None)
     few = reduce(Types.join, types[:2]).found()
     if not few.equals(whole):
         with pytest.raises(Misfit):
-            form.parse(b"".join(units), 1, head, Reading(), few, None)
+            form.parse(part, Reading(), few, None)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +227,7 @@ def test_types_of_units_join_in_any_order_and_a_misfit_is_found_wherever_they_we
 )
 def test_numbers_are_those_that_the_docs_say(cells, type_, values, path):
     path.write_text("a,b\n" + "".join(f"{cell},.\n" for cell in cells))
-    found = read(DelimitedFile(cell=3), path)
+    found = read(DelimitedFile(Delimited(), 3), path)
     assert str(found.table.schema.field("a").type) == type_
     if values is not None:
         assert found.table["a"].to_pylist() == values
@@ -241,18 +238,20 @@ def test_a_type_that_a_person_gives_takes_what_can_be_read_as_it(path):
     schema = pa.schema(
         [("a", pa.int32()), ("b", pa.float64()), ("when", pa.date32()), ("c", pa.string())]
     )
-    found = read(DelimitedFile(), path, schema=schema)
+    found = read(DelimitedFile(Delimited()), path, schema=schema)
     assert [row["a"] for row in found.rows] == [7, 1]
     assert [row["b"] for row in found.rows] == [1.1, 2.5]
     assert [str(row["when"]) for row in found.rows] == ["2026-11-21", "None"]
     with pytest.raises(Misfit, match=r"record 1 \(2026-11-21\)"):
         read(
-            DelimitedFile(), path, schema=pa.schema([*schema][:2] + [pa.field("when", pa.int64())])
+            DelimitedFile(Delimited()),
+            path,
+            schema=pa.schema([*schema][:2] + [pa.field("when", pa.int64())]),
         )
     with pytest.raises(Misfit, match="when"):
-        read(DelimitedFile(), path, schema=pa.schema([*schema][:2]))
+        read(DelimitedFile(Delimited()), path, schema=pa.schema([*schema][:2]))
     assert read(
-        DelimitedFile(), path, schema=pa.schema([*schema][:2], {CHOSEN: b""})
+        DelimitedFile(Delimited()), path, schema=pa.schema([*schema][:2], {CHOSEN: b""})
     ).table.column_names == ["a", "b"]
 
 
@@ -264,6 +263,9 @@ def test_real_files_are_those_of_the_csv_module(corpus, name):
             rows = list(csv.reader(file))
         reading = Reading(columns=tuple(f"c{place}" for place in range(len(rows[0]))))
         found = read(
-            DelimitedFile(cell=1000, piece=100_000), path, reading, schema=strings(*reading.columns)
+            DelimitedFile(Delimited(), 1000, 100_000),
+            path,
+            reading,
+            schema=strings(*reading.columns),
         )
         assert [list(row.values()) for row in found.rows] == rows

@@ -266,6 +266,12 @@ def test_the_encoding_is_found_and_told(encoding, text, before, tmp_path):
 
 
 @needs_detection
+def test_half_a_character_where_the_look_ends_does_not_mislead():
+    data = (CHINESE * 3).encode("gbk")
+    assert [detect(data[:size], whole=False) for size in (500, 501)] == ["gb18030"] * 2
+
+
+@needs_detection
 def test_what_no_encoding_fits_is_a_reject(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(bytes(range(1, 256)) * 20)

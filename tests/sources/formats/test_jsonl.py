@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 
 from shardctl.errors import Rejection
 from shardctl.sources import jsonl
-from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Head, Misfit, Parsed, Reading
+from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Misfit, Parsed, Reading, TextPart
 from shardctl.sources.formats.jsonl import JsonLines
 from shardctl.sources.types import Types
 
 READING = Reading()
-HEAD = Head(0)
 
 
 def types_of(data: bytes) -> Types:
-    return JsonLines().types_of(data, 1, HEAD, READING)
+    return JsonLines().types_of(TextPart(data), READING)
 
 
 def parse(data: bytes, schema: pa.Schema, choose: Choose | None = None) -> Parsed:
-    return JsonLines().parse(data, 1, HEAD, READING, schema, choose)
+    return JsonLines().parse(TextPart(data), READING, schema, choose)
 
 
 def fit(value: Any, type_: pa.DataType) -> Any:

@@ -23,6 +23,7 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     TextFormat,
+    TextPart,
     Unit,
 )
 from shardctl.sources.formats.jsonl import JsonLines
@@ -39,21 +40,15 @@ class Lines(TextFormat):
     def head(self, data: bytes, reading: Reading) -> Head:
         return Head(data.find(b"!") + 1)
 
-    def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
-        return Types.of(self.parse(data, first, head, reading, TEXT, None).batch, "")
+    def types_of(self, part: TextPart, reading: Reading) -> Types:
+        return Types.of(self.parse(part, reading, TEXT, None).batch, "")
 
     def parse(
-        self,
-        data: bytes,
-        first: int,
-        head: Head,
-        reading: Reading,
-        schema: pa.Schema,
-        choose: Choose | None,
+        self, part: TextPart, reading: Reading, schema: pa.Schema, choose: Choose | None
     ) -> Parsed:
-        ends = line_ends(data).tolist()
+        data, ends = part.data, line_ends(part.data).tolist()
         found = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        numbers = first + np.arange(len(found))
+        numbers = part.first + np.arange(len(found))
         return Parsed(numbers, pa.record_batch({"line": pa.array(found, pa.binary())}), [])
 
 

@@ -153,6 +153,11 @@ def test_a_value_that_is_not_as_the_columns_say_is_the_reject_of_its_sample(
     assert "its x" in found.rejects[0][2]
 
 
+def test_numbers_that_no_integer_holds_stay_exact(tmp_path):
+    found = read_one("str_int", None, str(10**30).encode(), b"7", path=tmp_path / "a.mds")
+    assert found.rows == [{"x": str(10**30)}, {"x": "7"}]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

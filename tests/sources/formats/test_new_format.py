@@ -37,11 +37,11 @@ class Pairs(TextFormat):
     def head(self, data, reading):
         return Head(len(MAGIC) if data.startswith(MAGIC) else 0)
 
-    def types_of(self, data, first, head, reading):
-        return Types.of_values([record for _, record in records_in(data, first)], reading.label)
+    def types_of(self, part, reading):
+        return Types.of_values([record for _, record in records_in(part.data, part.first)], reading.label)
 
-    def parse(self, data, first, head, reading, schema, choose):
-        records = records_in(data, first)
+    def parse(self, part, reading, schema, choose):
+        records = records_in(part.data, part.first)
         numbers = np.array([number for number, _ in records], np.int64)
         if choose is not None:
             wanted = choose(numbers)

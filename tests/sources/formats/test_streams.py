@@ -122,6 +122,9 @@ def test_members_are_read_one_after_the_other_to_the_end(ending, tmp_path, infla
 def test_zstd_frames_of_all_kinds_are_read(tmp_path):
     skipped = b"\x51\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"extra"
     large = zstandard.ZstdCompressor(level=19).compress(TEXT)
+    wide = zstd_of_unknown_size(TEXT)
+    wide = wide[:5] + bytes([31 - 10 << 3]) + wide[6:]  # with a window of 2 GiB
+    assert zstandard.get_frame_parameters(wide).window_size == 1 << 31
     data = (
         skipped
         + zstd(TEXT)
@@ -129,10 +132,11 @@ def test_zstd_frames_of_all_kinds_are_read(tmp_path):
         + zstd_of_unknown_size(TEXT)
         + zstd_of_unknown_size(b"")
         + large
+        + wide
         + skipped
     )
-    assert read_all(data, "zst", tmp_path) == (3 * TEXT, "whole")
-    assert read_all(data[:-1], "zst", tmp_path) == (3 * TEXT, "truncated")
+    assert read_all(data, "zst", tmp_path) == (4 * TEXT, "whole")
+    assert read_all(data[:-1], "zst", tmp_path) == (4 * TEXT, "truncated")
 
 
 def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path):

@@ -6,7 +6,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.sources.formats.base import Head, Parsed, Reading, TextFormat
+from shardctl.sources.formats.base import Parsed, Reading, TextFormat, TextPart
 from shardctl.sources.formats.text import Lines, Paragraphs
 
 SCHEMA = pa.schema([("text", pa.string())])
@@ -14,7 +14,7 @@ SCHEMA = pa.schema([("text", pa.string())])
 
 def parse(form: TextFormat, data: bytes, first: int = 1, **more: object) -> Parsed:
     parsed = form.parse(
-        data, first, Head(0), Reading(), more.get("schema", SCHEMA), more.get("choose")
+        TextPart(data, first), Reading(), more.get("schema", SCHEMA), more.get("choose")
     )  # type: ignore[arg-type]
     parsed.batch.validate(full=True)
     assert len(parsed.numbers) == len(parsed.batch)
@@ -111,4 +111,4 @@ def test_a_byte_order_mark_is_no_text():
 
 def test_the_type_of_text_is_a_string_for_any_records():
     for data in (b"", b"\n", b"\xff\n", b"12\n"):
-        assert Lines().types_of(data, 1, Head(0), Reading()).schema() == SCHEMA
+        assert Lines().types_of(TextPart(data), Reading()).schema() == SCHEMA

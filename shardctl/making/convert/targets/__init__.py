@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
-
-import numpy as np
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
@@ -28,7 +27,7 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB
 from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable
 
 Chosen = Flags
 """Which shards of a job are meant: (shards,)."""
@@ -205,9 +204,8 @@ class Target:
 
 def kept_shards(job: DatasetJob) -> list[tuple[int, int]]:
     """Return the shards of a job that are kept of the dataset before, each with its number there."""
-    return [
-        (shard, int(job.kept[shard])) for shard in np.flatnonzero(job.kept != NOT_KEPT).tolist()
-    ]
+    kept = enumerate(job.kept.tolist())
+    return [(shard, number) for shard, number in kept if number != NOT_KEPT]
 
 
 def refuse_lost_files(root: Path, manifest: Manifest) -> None:
@@ -217,33 +215,20 @@ def refuse_lost_files(root: Path, manifest: Manifest) -> None:
     update.arrows may be lost: nothing but an update needs it, and that says so. Raises StorageError
     if the folder cannot be listed.
     """
-    there = _sizes(root)
+    there: dict[str, int] = {}
+    with naming_the_path(root), os.scandir(root) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                if entry.is_file():
+                    there[entry.name] = entry.stat().st_size
     lost = [name for name, facts in manifest.files.items() if there.get(name) != facts.bytes]
     if SHARDS not in lost:
         table = ShardTable(LocalFolder(root))
-        lost += [
-            name
-            for name, size in zip(table.names, table.sizes.tolist(), strict=True)
-            if there.get(name) != size
-        ]
+        sizes = zip(table.names, table.sizes.tolist(), strict=True)
+        lost += [name for name, size in sizes if there.get(name) != size]
     if lost:
-        shown, which = printable(str(root)), printable(lost[0])
-        what = f"{which} is" if len(lost) == 1 else f"{len(lost):,} files are"
-        example = "" if len(lost) == 1 else f", for instance {which}"
+        shown, count = printable(str(root)), counted(len(lost), "file")
         raise DatasetError(
-            f"{shown}: {what} missing or damaged{example}; run `shardctl repair {shown}`"
+            f"{shown}: {count} missing or damaged, for instance {printable(lost[0])}; run "
+            f"`shardctl repair {shown}`"
         )
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of each ordinary file of a folder, and of each that a link leads
-    to."""
-    sizes = {}
-    with naming_the_path(folder), os.scandir(folder) as entries:
-        for entry in entries:
-            try:
-                if entry.is_file():
-                    sizes[entry.name] = entry.stat().st_size
-            except OSError:  # deleted meanwhile
-                continue
-    return sizes

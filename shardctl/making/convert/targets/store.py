@@ -135,6 +135,14 @@ class StoreTarget(Target):
         if self._has_tables:
             self.fetch_dataset()
 
+    @property
+    def _there(self) -> Manifest | None:
+        return Manifest.load(self.folder) if self.folder.path(MANIFEST).exists() else None
+
+    @property
+    def _base_there(self) -> str:
+        return "" if (there := self._there) is None else there.base
+
     def look_at_jobs(self) -> None:
         """Bring which jobs were begun, and how far they are."""
         self._jobs.clear()
@@ -181,10 +189,8 @@ class StoreTarget(Target):
                 if version is None:
                     (self.folder.root / MANIFEST).unlink()
                 else:
-                    write_atomically(
-                        self.folder.root / MANIFEST,
-                        self._store.get(MANIFEST, version=version).to_pybytes(),
-                    )
+                    found_now = self._store.get(MANIFEST, version=version).to_pybytes()
+                    write_atomically(self.folder.root / MANIFEST, found_now)
                 self._version = version
                 return True
 
@@ -274,14 +280,9 @@ class StoreTarget(Target):
     def _tidy(self) -> None:
         """Complete what killed processes have begun: a dataset has taken its place, or a job is
         half deleted."""
-        self._store.delete(
-            [
-                f"{STAGING}/{name}"
-                for name in sorted(self._loose)
-                if f"{STAGING}/{name}" != LEASE_KEY
-            ]
-        )
-        base = self._base_there()
+        loose = [f"{STAGING}/{name}" for name in sorted(self._loose)]
+        self._store.delete([key for key in loose if key != LEASE_KEY])
+        base = self._base_there
         for job in (self.folder.root / STAGING / name for name in sorted(self._jobs)):
             if not JobFolder(job).is_begun():
                 self._delete_state(job)
@@ -297,9 +298,8 @@ class StoreTarget(Target):
     @contextmanager
     def part_lease(self, job: Path, part: str) -> Iterator[Lease]:
         """Hold the lease of a part."""
-        with store_lease.hold_if_free(
-            self._store, f"{state_folder(job)}{PARTS}/{file_of_part(part)}.json", self._parts
-        ) as held:
+        key = f"{state_folder(job)}{PARTS}/{file_of_part(part)}.json"
+        with store_lease.hold_if_free(self._store, key, self._parts) as held:
             yield held
 
     def parts_being_built(self) -> dict[str, str]:
@@ -327,15 +327,11 @@ class StoreTarget(Target):
 
     def _leases_of_parts(self) -> dict[str, str]:
         """Return the keys of the leases of parts, and their versions."""
-        found = {}
-        for job in self._store.children(STAGING)[0]:
-            found.update(
-                {
-                    each.name: each.version
-                    for each in self._store.children(f"{STAGING}/{job}/{PARTS}")[1]
-                }
-            )
-        return found
+        return {
+            each.name: each.version
+            for job in self._store.children(STAGING)[0]
+            for each in self._store.children(f"{STAGING}/{job}/{PARTS}")[1]
+        }
 
     def prepared(self, job: DatasetJob) -> DatasetJob:
         """Return the job with the folder on the store that its shards are put into: one of its own,
@@ -355,13 +351,10 @@ class StoreTarget(Target):
 
     def begun(self, job: DatasetJob) -> None:
         """Put the files of the job on the store, job.json last."""
-        files = [
-            path for path in sorted(job.folder.rglob("*")) if path.is_file() and path.name != JOB
-        ]
-        for path in [*files, job.folder / JOB]:
-            self._store.put(
-                f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path
-            )
+        for path in sorted(job.folder.rglob("*"), key=lambda path: (path.name == JOB, path)):
+            if path.is_file():
+                name = path.relative_to(job.folder).as_posix()
+                self._store.put(state_folder(job.folder) + name, path)
 
     def entrust(self, job: DatasetJob, held: WriteLease) -> None:
         """Bring the tables of a job that was begun elsewhere, and write down whose lease counts.
@@ -402,9 +395,8 @@ class StoreTarget(Target):
         """Bring the files of the folder of markers that have only been noted."""
 
         def fetch(path: Path) -> None:
-            write_atomically(
-                path, self._store.get(f"{done_folder(job.folder)}{path.name}").to_pybytes()
-            )
+            found = self._store.get(f"{done_folder(job.folder)}{path.name}")
+            write_atomically(path, found.to_pybytes())
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(fetch, [path for path in paths if path.stat().st_size == 0]))
@@ -435,7 +427,7 @@ class StoreTarget(Target):
 
         Not every dataset has all of them: who needs one says that it is missing.
         """
-        base, complete = self._base_there(), True
+        base, complete = self._base_there, True
         for name in names:
             try:
                 found = self._store.stat(base + name)
@@ -450,15 +442,11 @@ class StoreTarget(Target):
 
     def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
         """Look at the sizes that a listing of the dataset gives."""
-        base = self._base_there()
-        sizes = (
-            {entry.name: entry.size for page in self._store.pages(base) for entry in page}
-            if shards
-            else {}
-        )
+        base = self._base_there
+        sizes = self._sizes(base) if shards else {}
         for shard in shards:
             entry = before.table[shard]
-            if sizes.get(base + entry.path) != entry.bytes:
+            if sizes.get(entry.path) != entry.bytes:
                 key = printable(f"{self.url}/{base}{entry.path}")
                 raise DatasetError(
                     f"{key}: gone, or of another size than the dataset has; run `shardctl repair` "
@@ -471,13 +459,14 @@ class StoreTarget(Target):
 
     def keep(self, job: DatasetJob, before: PreviousDataset) -> None:
         """Have the store copy the shards."""
-        base = self._base_there()
-        copies = [
-            (base + before.table[number].path, job.base + job.planned_shard(shard).name)
-            for shard, number in kept_shards(job)
-        ]
+        base = self._base_there
+
+        def copy(kept: tuple[int, int]) -> None:
+            path, name = before.table[kept[1]].path, job.planned_shard(kept[0]).name
+            self._store.copy(base + path, job.base + name)
+
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(lambda names: self._store.copy(*names), copies))
+            list(threads.map(copy, kept_shards(job)))
 
     def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Delete the objects."""
@@ -486,7 +475,7 @@ class StoreTarget(Target):
     def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the
         one before that goes."""
-        there = Manifest.load(self.folder) if (self.folder.root / MANIFEST).exists() else None
+        there = self._there
         # What is deleted in the end is decided now, by what the manifests say: no other folder is
         # ours.
         before, old = (there.base, there.replaced) if there is not None else ("", "")
@@ -504,12 +493,10 @@ class StoreTarget(Target):
         self._refuse_missing_shards(new)
         # once more, as late as can be: who has taken over may be taking the shards away
         self._check_lease()
-        create = self._version is None
-        version = (
-            self._store.create(MANIFEST, data)
-            if create
-            else self._store.replace(MANIFEST, data, str(self._version))
-        )
+        if self._version is None:
+            version = self._store.create(MANIFEST, data)
+        else:
+            version = self._store.replace(MANIFEST, data, self._version)
         if version is None:
             raise BusyError(
                 f"{printable(self.url)}: another dataset was put there meanwhile, and stays; run "
@@ -529,23 +516,12 @@ class StoreTarget(Target):
         assert self._held is not None, "only its owner gets here"
         self._held.check()
 
-    def _base_there(self) -> str:
-        return Manifest.load(self.folder).base if (self.folder.root / MANIFEST).exists() else ""
-
     def _refuse_missing_shards(self, new: Path) -> None:
         """Raise StorageError if a shard is not there as it was built; the same command builds it
         again."""
         table, base = ShardTable(LocalFolder(new)), Manifest.load(LocalFolder(new)).base
-        sizes = {
-            entry.name.removeprefix(base): entry.size
-            for page in self._store.pages(base)
-            for entry in page
-        }
-        lost = [
-            number
-            for number, name in enumerate(table.names)
-            if sizes.get(name) != int(table.sizes[number])
-        ]
+        there, named = self._sizes(base), enumerate(table.names)
+        lost = [number for number, name in named if there.get(name) != int(table.sizes[number])]
         if lost:
             self._store.delete([f"{done_folder(new.parent)}{number:07d}.arrow" for number in lost])
             raise StorageError(
@@ -553,6 +529,11 @@ class StoreTarget(Target):
                 "file that was built"
                 f" ({len(lost):,} such shards in all); run the same command again"
             )
+
+    def _sizes(self, base: str) -> dict[str, int]:
+        """Return the sizes of the files in a folder, by their names there."""
+        entries = (entry for page in self._store.pages(base) for entry in page)
+        return {entry.name.removeprefix(base): entry.size for entry in entries}
 
     def _forget_dataset(self, base: str, kept: set[str]) -> None:
         """Delete a dataset that was replaced earlier. What says that it is one goes last: another
@@ -565,17 +546,9 @@ class StoreTarget(Target):
         self._store.delete([state_folder(job) + JOB])
         self._delete_state(job)
 
-    def _is_in_use(self, base: str) -> bool:
-        """Return whether the manifest that is there now names a folder: another process may have
-        completed its job."""
-        try:
-            return f'"{base}"'.encode() in self._store.get(MANIFEST).to_pybytes()
-        except NoSuchKeyError:
-            return False
-
     def _delete_state(self, job: Path) -> None:
         """Delete the state of a job, and nothing that a person has put beside it."""
-        self._delete_below(state_folder(job), lambda name: _OF_JOB.fullmatch(name) is not None)
+        self._delete_below(state_folder(job), lambda name: bool(_OF_JOB.fullmatch(name)))
 
     def _delete_dataset(self, base: str, names: set[str]) -> None:
         """Delete the files of the dataset in a folder, and those with these names, and nothing of a
@@ -607,7 +580,11 @@ class StoreTarget(Target):
             state,
             lambda name: name.startswith(f"{DONE_FOLDER}/") and _OF_JOB.fullmatch(name) is not None,
         )
-        if base is not None and not self._is_in_use(base):
+        current = b""
+        with contextlib.suppress(NoSuchKeyError):
+            # the manifest that is there now: another process may have completed this job
+            current = self._store.get(MANIFEST).to_pybytes()
+        if base is not None and f'"{base}"'.encode() not in current:
             files = self._store.children(f"{state}{NEW_FOLDER}")[1]  # those of the recipe
             self._delete_dataset(base, {entry.name.rpartition("/")[2] for entry in files})
         self._forget_job(job)

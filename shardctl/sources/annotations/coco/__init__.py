@@ -1,18 +1,32 @@
-"""COCO: instances, keypoints and captions, from one file or several that belong together."""
+"""COCO: instances, keypoints and captions, from one file or several that belong together. Those of
+all files are put together by image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.coco.file import CocoFile, joined_categories
-from shardctl.sources.annotations.coco.joining import Joined
+from shardctl.format.roles import Objects, Role
+from shardctl.sources.annotations.base import (
+    AnnotationRule,
+    Annotations,
+    Faults,
+    Source,
+    fault,
+    rows_of,
+)
+from shardctl.sources.annotations.coco.file import (
+    NO_ID,
+    CocoFile,
+    Numbers,
+    Rows,
+    joined_categories,
+)
 from shardctl.sources.annotations.coco.reading import read_file
 from shardctl.sources.annotations.inputs import (
     Inputs,
@@ -22,42 +36,125 @@ from shardctl.sources.annotations.inputs import (
     said_of_absent,
     stem,
 )
-from shardctl.sources.annotations.objects import said_of_others_in
+from shardctl.sources.annotations.objects import (
+    ALWAYS,
+    ANNOTATED,
+    ANNOTATED_TYPE,
+    ITEMS,
+    OBJECTS,
+    OUTSIDE_PIXELS,
+    POINTS,
+    TableWriter,
+    objects_field,
+    objects_type,
+    odd_boxes,
+    said_of_boxes,
+    said_of_others_in,
+)
 from shardctl.sources.files import resolved
 from shardctl.sources.label_table import some
 from shardctl.sources.splits import split_word
 from shardctl.system.locations import name_of, parent_of
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable
+
+IMAGES_AT_ONCE = 4096
+"""Images whose annotations are put together at a time."""
+
+CAPTIONS = "captions"
+IMAGE_ID = "image_id"
 
 
-class Coco(AnnotationFormat):
-    """The JSON files of the COCO datasets and of the many tools that write such."""
+def read(
+    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+) -> Annotations:
+    """Read all files. Objects of the same id and image in several of them are one object."""
+    files = [
+        read_file(source.path, scratch / f"coco-{number}") for number, source in enumerate(sources)
+    ]
+    notices = [notice for file in files for notice in _find_inputs(file, inputs)]
+    if not any((file.rows >= 0).any() for file in files):
+        raise none_among_inputs(files[0].shown, files[0].names)
+    marking = [file for file in files if len(file.objects) or not len(file.captions)]
+    captioning = [file for file in files if len(file.captions)]
+    categories, role, said = joined_categories(marking)
+    notices += said
+    faults: Faults = {}
+    marks = _Merged(marking, [file.objects for file in marking])
+    marks.join("annotation", notices, faults, categories)
+    texts = _Merged(captioning, [file.captions for file in captioning])
+    texts.join("caption", notices, faults)
+    if any(file.crowds for file in marking) and all(
+        file.crowds == len(file.objects) for file in marking
+    ):
+        notices.append(
+            "all annotations have iscrowd 1, as some tools write; they are kept as crowds"
+        )
 
-    name: ClassVar[str] = "coco"
-    takes_several: ClassVar[bool] = True
-
-    def read(
-        self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
-    ) -> Annotations:
-        """Read all files. Objects of the same id and image in several of them are one object."""
-        files = [
-            read_file(source.path, scratch / f"coco-{number}")
-            for number, source in enumerate(sources)
-        ]
-        notices = [notice for file in files for notice in find_inputs(file, inputs)]
-        if not any((file.rows >= 0).any() for file in files):
-            raise none_among_inputs(files[0].shown, files[0].names)
-        marking = [
-            file
-            for file in files
-            if file.objects is not None and (len(file.objects) or file.captions is None)
-        ]
-        captioning = [file for file in files if file.captions is not None]
-        categories, role, said = joined_categories(marking)
-        table = Joined(marking, captioning, categories, role, inputs, rule)
-        notices += [*said, *table.notices]
-        written = table.write(scratch / "coco.arrow", [file.digest for file in files], notices)
-        return replace(written, splits=_splits_of(files))
+    ids, sizes = np.full(len(inputs), NO_ID, np.int64), np.zeros((len(inputs), 2), np.int32)
+    for file in reversed([*marking, *(file for file in captioning if file not in marking)]):
+        there = file.rows >= 0
+        ids[file.rows[there]] = file.images[there]
+        known = there & (file.sizes[:, 0] > 0)
+        sizes[file.rows[known]] = file.sizes[known]
+    listed, (marked, captioned) = np.flatnonzero(ids != NO_ID), np.zeros((2, len(inputs)), bool)
+    for flags, own in ((marked, marking), (captioned, captioning)):
+        for file in own:
+            flags[file.rows[file.rows >= 0]] = True
+    members = [name for name in ITEMS if name in ALWAYS.union(*(f.members for f in marking))]
+    type_ = objects_type(members)
+    fields = [pa.field(IMAGE_ID, pa.int64())]
+    fields += [objects_field(members)] if marking else []
+    fields += [pa.field(CAPTIONS, pa.list_(pa.string()))] if captioning else []
+    private = [pa.field(ANNOTATED, ANNOTATED_TYPE)] if marking else []
+    writer = TableWriter(scratch / "coco.arrow", pa.schema([*fields, *private]))
+    outside = degenerate = 0
+    for start in range(0, len(listed), IMAGES_AT_ONCE):
+        rows = listed[start : start + IMAGES_AT_ONCE]
+        columns = {IMAGE_ID: pa.array(ids[rows])}
+        if marking:
+            offsets, values = marks.of(rows)
+            values["category"] = pa.array(
+                np.searchsorted(categories, values["category"].to_numpy())
+            )
+            values["iscrowd"] = values["iscrowd"].fill_null(False)
+            values["keypoints"] = _centred(values["keypoints"])
+            of_object = np.repeat(rows, np.diff(offsets))
+            boxes = values["bbox"].flatten().to_numpy().reshape(-1, 4)
+            odd = odd_boxes(boxes, sizes[of_object])
+            outside, degenerate = outside + odd[0], degenerate + odd[1]
+            _check_points(values["keypoints"], of_object, role, faults)
+            lists = [pa.ListArray.from_arrays(offsets, values[name]) for name in members]
+            columns[OBJECTS] = pa.StructArray.from_arrays(
+                lists, fields=list(type_), mask=pa.array(~marked[rows])
+            )
+            unknown, count = sizes[rows, 0] == 0, len(rows)
+            parts = [pa.array(sizes[rows, side], mask=unknown) for side in (0, 1)]
+            parts += [pa.array([value] * count) for value in (False, rule.frame, rule.boxes)]
+            columns[ANNOTATED] = pa.StructArray.from_arrays(parts, fields=list(ANNOTATED_TYPE))
+        if captioning:
+            offsets, values = texts.of(rows)
+            columns[CAPTIONS] = pa.ListArray.from_arrays(
+                offsets, values["caption"], mask=pa.array(~captioned[rows])
+            )
+        writer.write(columns[name] for name in writer.schema.names)
+    notices += said_of_boxes(outside, degenerate, rule)
+    if len(listed) < len(inputs):
+        missing = np.flatnonzero(ids == NO_ID)
+        notices.append(
+            f"{len(missing):,} of {counted(len(inputs), 'input')} are not in the COCO files "
+            f"({some(inputs.paths_at(missing[:3]))}): not annotated"
+        )
+    roles: dict[str, Role] = {OBJECTS: role} if marking else {}
+    return Annotations(
+        writer.finish(),
+        rows_of(listed, len(inputs)),
+        tuple(fields),
+        tuple(file.digest for file in files),
+        roles,
+        faults=faults,
+        notices=tuple(notices),
+        splits=_splits_of(files),
+    )
 
 
 def _splits_of(files: Sequence[CocoFile]) -> ToldSplits | None:
@@ -70,7 +167,7 @@ def _splits_of(files: Sequence[CocoFile]) -> ToldSplits | None:
     return ToldSplits(some([file.shown for file in files]), places) if len(places) > 1 else None
 
 
-def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
+def _find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
     """Find the input of each image of a file. Raises InputError for images of one id, and for two
     of one input."""
     ordered = file.images[file.order]
@@ -79,8 +176,7 @@ def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
         one, other = (file.names[int(file.order[again[0] + more])].as_py() for more in (0, 1))
         raise InputError(
             f"{file.shown}: the images {printable(one)} and {printable(other)} have the same id "
-            f"{int(ordered[again[0]])};"
-            " give each image an id of its own"
+            f"{int(ordered[again[0]])}"
         )
     told, first = (file.opened, len(file.names)), (resolved(parent_of(file.opened)), file.names)
     file.rows = inputs.by_path.find(file.names, file.shown, [told], [first])
@@ -88,3 +184,140 @@ def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
         *said_of_others_in(file.shown, file.others),
         *said_of_absent(file.shown, file.names, file.rows),
     ]
+
+
+@dataclass
+class _Merged:
+    """The objects, or the captions, of some files, by input."""
+
+    files: list[CocoFile]
+    parts: list[Rows]
+
+    def join(
+        self,
+        what: str,
+        notices: list[str],
+        faults: Faults,
+        categories: Numbers | None = None,
+    ) -> None:
+        """Find out which annotations are of which input. `categories` are the known ones of
+        objects."""
+        found = []
+        for file, part in zip(self.files, self.parts, strict=True):
+            images = part.column("image")
+            rows, listed = file.inputs_of(images)
+            if not listed.all():
+                lost = some([str(number) for number in np.unique(images[~listed])[:3].tolist()])
+                notices.append(
+                    f"{file.shown}: {counted(int((~listed).sum()), what)} of images that the file "
+                    f"does not list (image_id {lost}); skipped"
+                )
+            wrong, _ = file.inputs_of(np.array(list(file.faults), np.int64))
+            for row, why in zip(wrong.tolist(), file.faults.values(), strict=True):
+                if row >= 0:
+                    faults.setdefault(row, fault(why))
+            found.append(rows)
+        row, ids = _together(found), _together([part.column("id") for part in self.parts])
+        file_of = np.repeat(np.arange(len(found)), list(map(len, found)))
+        if categories is not None:
+            own = _together([part.column("category") for part in self.parts])
+            for place in np.flatnonzero(~np.isin(own, categories) & (row >= 0)).tolist():
+                of_id = f" {ids[place]}" if ids[place] != NO_ID else ""
+                message = (
+                    f"{self.files[file_of[place]].shown}: the annotation{of_id} has the category "
+                    f"{own[place]}, which is not among the categories"
+                )
+                faults.setdefault(int(row[place]), fault(message))
+            row[np.isin(row, list(faults))] = -1
+        main = _first_of_same(row, ids, file_of)
+        if categories is not None and len(found) > 1:  # tools count from 1 in every file
+            boxes = np.concatenate([part.column("bbox") for part in self.parts])
+            same = (own == own[main]) & (np.abs(boxes - boxes[main]) <= OUTSIDE_PIXELS).all(axis=1)
+            main = np.where(same, main, np.arange(len(main)))
+            if others := int((~same).sum()):
+                one = counted(others, "annotation has", "annotations have")
+                notices.append(
+                    f"{one} the id of another one of the same image in an earlier file, but "
+                    "another category or bbox: all are kept"
+                )
+        chosen = np.flatnonzero((main == np.arange(len(row))) & (row >= 0))
+        chosen = chosen[np.argsort(row[chosen], kind="stable")]
+        order = np.full(len(row), -1, np.int64)
+        order[chosen] = np.arange(len(chosen))
+        self._rows, self._sources = row[chosen], []
+        for number, each in enumerate(found):
+            source, mine = np.full(len(chosen), -1, np.int64), file_of == number
+            there = order[main[mine]] >= 0
+            source[order[main[mine]][there]] = np.arange(len(each))[there]
+            self._sources.append(source)
+            own_ids = np.sort(ids[chosen[mine[chosen]]])
+            again = own_ids[1:][(own_ids[1:] == own_ids[:-1]) & (own_ids[1:] != NO_ID)]
+            if categories is not None and len(again):
+                count = counted(len(again), "annotation has", "annotations have")
+                notices.append(
+                    f"{self.files[number].shown}: {count} the id of another (for instance "
+                    f"{again[0]}); all are kept"
+                )
+
+    def of(self, rows: Numbers) -> tuple[pa.Array, dict[str, pa.Array]]:
+        """Return where the annotations of each of some inputs begin and the last ones end, and
+        their columns. Of those that are in several files, what the first ones know counts."""
+        import pyarrow.compute as pc  # 40 ms to import, and most conversions have no COCO files
+
+        starts, ends = (np.searchsorted(self._rows, rows, side) for side in ("left", "right"))
+        chosen = _together([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+        offsets = np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32)
+        columns: dict[str, pa.Array] = {}
+        for part, source in zip(self.parts, self._sources, strict=True):
+            for name, array in part.take(source[chosen]).items():
+                before = columns.setdefault(name, array)
+                known = before.is_valid()
+                if name in ("segmentation", "keypoints"):
+                    known = pc.greater(pc.fill_null(pc.list_value_length(before), 0), 0)
+                    known = pc.or_(known, array.is_null())
+                columns[name] = pc.if_else(known, before, array)
+        return pa.array(offsets), columns
+
+
+def _together(parts: list[Numbers]) -> Numbers:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
+    """Return for each object the first one of the same image and id in an earlier file, else
+    itself."""
+    main = np.arange(len(rows))
+    if not files.any():
+        return main
+    order = np.lexsort((main, files, ids, rows))
+    same = np.zeros(len(rows), bool)
+    one, two = order[:-1], order[1:]
+    same[1:] = (
+        (rows[one] == rows[two]) & (ids[one] == ids[two]) & (rows[two] >= 0) & (ids[two] != NO_ID)
+    )
+    first = order[np.flatnonzero(~same)][np.cumsum(~same) - 1]
+    main[order] = np.where(files[first] != files[order], first, order)
+    return main
+
+
+def _check_points(points: pa.Array, rows: Numbers, role: Objects, faults: Faults) -> None:
+    """Note images with an object that has some keypoints, but not as many as have names."""
+    counts = np.diff(points.offsets.to_numpy())
+    for place in np.flatnonzero(counts).tolist() if role.keypoints else ():
+        if counts[place] != len(role.keypoints or ()):
+            message = (
+                f"an object has {counted(int(counts[place]), 'keypoint')}, and the "
+                f"categories name {len(role.keypoints or ())}"
+            )
+            faults.setdefault(int(rows[place]), fault(message))
+
+
+def _centred(points: pa.Array) -> pa.Array:
+    """Return COCO's keypoints, which are numbers of pixels, in corner coordinates: the middle of a
+    pixel is half of one on."""
+    values = points.values.flatten().to_numpy().reshape(-1, 3).copy()
+    there = values[:, 2] > 0
+    values[there, :2] += 0.5
+    values[~there] = 0
+    moved = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), type=POINTS.value_type)
+    return pa.ListArray.from_arrays(points.offsets, moved)

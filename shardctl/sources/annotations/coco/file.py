@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -50,8 +49,8 @@ class CocoFile:
     sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), np.int32))
     rows: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
     categories: list[dict[str, Any]] = field(default_factory=list)
-    objects: Rows | None = None
-    captions: Rows | None = None
+    objects: Rows = field(init=False)
+    captions: Rows = field(init=False)
     members: set[str] = field(default_factory=set)
     others: Others = field(default_factory=Others)
     faults: dict[int, str] = field(default_factory=dict)
@@ -68,65 +67,48 @@ class CocoFile:
         """The images by their ids."""
         return np.argsort(self.images, kind="stable")
 
-    def places(self, ids: Numbers) -> Numbers:
-        """Return which image each id is, -1 for those that are none."""
-        ordered = self.images[self.order]
-        place = np.searchsorted(ordered, ids)
-        there = place < len(ordered)
-        there[there] = ordered[place[there]] == ids[there]
-        return np.where(
-            there,
-            self.order[np.minimum(place, max(len(ordered) - 1, 0))] if len(ordered) else -1,
-            -1,
-        )
+    def inputs_of(self, images: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """Return the input of each image, by its id, -1 where there is none; and whether the file
+        lists the image."""
+        places = np.append(self.order, -1)[np.searchsorted(self.images, images, sorter=self.order)]
+        listed = np.append(self.images, NO_ID)[places] == images
+        return np.where(listed, np.append(self.rows, -1)[places], -1), listed
 
 
 class Rows:
     """The rows of a mapped scratch file, taken from anywhere, and one of its columns as a whole."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._batches = table.to_batches()
-        self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
         self._schema = table.schema
+        nothing = [pa.nulls(1, f.type) for f in table.schema]
+        self._batches = [*table.to_batches(), pa.record_batch(nothing, schema=table.schema)]
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches[:-1])])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def column(self, name: str) -> Numbers:
-        """Return a column of numbers, null as NO_ID."""
-        parts = [batch.column(name).fill_null(NO_ID).to_numpy() for batch in self._batches]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of numbers, null as NO_ID, or the boxes: (n, 4)."""
+        parts = [batch.column(name) for batch in self._batches[:-1]]
+        if name == "bbox":
+            flat = [part.flatten().to_numpy(zero_copy_only=False) for part in parts]
+            return np.concatenate([np.zeros(0, np.float32), *flat]).reshape(-1, 4)
+        return np.concatenate(
+            [np.zeros(0, np.int64), *(part.fill_null(NO_ID).to_numpy() for part in parts)]
+        )
 
-    def boxes(self) -> npt.NDArray[np.float32]:
-        """Return the boxes of all rows, (n, 4)."""
-        parts = [
-            batch.column("bbox").flatten().to_numpy(zero_copy_only=False).reshape(-1, 4)
-            for batch in self._batches
-        ]
-        return np.concatenate([np.zeros((0, 4), np.float32), *parts])
-
-    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the number of the first row of each batch, and the batch."""
-        yield from zip(self._starts.tolist(), self._batches, strict=False)
-
-    def take(self, rows: Numbers) -> pa.RecordBatch:
-        """Return some rows; one of null for -1. Batch by batch: a take from the whole would first
-        copy it together."""
+    def take(self, rows: Numbers) -> dict[str, pa.Array]:
+        """Return the columns of some rows; of null for -1. Batch by batch: a take from the whole
+        would first copy it together."""
+        rows = np.where(rows < 0, len(self), rows)
         of = np.searchsorted(self._starts, rows, side="right") - 1
-        pieces = [_nulls(self._schema)]
-        order = [np.flatnonzero(rows < 0)[:0]]
-        for number in np.unique(of[rows >= 0]).tolist():
-            here = np.flatnonzero(of == number)
-            pieces.append(self._batches[number].take(pa.array(rows[here] - self._starts[number])))
-            order.append(here)
-        together = pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
-        place = np.zeros(len(rows), np.int64)  # the row of nulls is the first
-        place[np.concatenate(order)] = np.arange(1, together.num_rows)
-        return together.take(pa.array(place))
-
-
-def _nulls(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.nulls(1, f.type) for f in schema], schema=schema)
+        pieces = [
+            self._batches[number].take(pa.array(rows[of == number] - self._starts[number]))
+            for number in np.unique(of).tolist()
+        ]
+        together = pa.Table.from_batches(pieces, self._schema)
+        places = pa.array(np.argsort(np.argsort(of, kind="stable")))
+        return {f.name: together[f.name].combine_chunks().take(places) for f in self._schema}
 
 
 def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str]]:
@@ -147,42 +129,36 @@ def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str
             if before["name"] != category["name"]:
                 raise InputError(
                     f"{file.shown}: the category {category['id']} has two names, "
-                    f"{printable(before['name'])} and {printable(category['name'])}; give the "
-                    "files the same categories, or convert each alone"
+                    f"{printable(before['name'])} and {printable(category['name'])}; keep one"
                 )
             if "keypoints" in category:
                 found[category["id"]] = {**before, **category}
     ids = sorted(found)
-    without = next((file for file in files if file.objects is not None and len(file.objects)), None)
+    without = next((file for file in files if len(file.objects)), None)
     if not ids and without is not None:
         raise InputError(
-            f"{without.shown}: it has annotations of objects, and no categories; add the list of "
-            "their names"
+            f"{without.shown}: it has annotations of objects, and no categories; add the list"
         )
-    times = Counter(found[number]["name"] for number in ids)
-    twice = [name for name, count in times.items() if count > 1]
+    of_name = Counter(found[number]["name"] for number in ids)
     names = [
-        f"{found[n]['name']} (id {n})" if times[found[n]["name"]] > 1 else found[n]["name"]
-        for n in ids
+        name if of_name[name := found[number]["name"]] == 1 else f"{name} (id {number})"
+        for number in ids
     ]
-    said = (
-        [f"several categories are called {some(twice)}; their ids were added to their names"]
-        if twice
-        else []
-    )
+    said = []
+    if twice := [name for name, count in of_name.items() if count > 1]:
+        said.append(
+            f"several categories are called {some(twice)}; their ids were added to their names"
+        )
     above = [found[number].get("supercategory") for number in ids]
-    supercategories = (
-        tuple(name if isinstance(name, str) else "" for name in above) if any(above) else None
-    )
-    points, skeleton, odd = _keypoints_of(
-        [found[number] for number in ids if found[number].get("keypoints")]
-    )
-    if odd:
+    with_points = [found[number] for number in ids if found[number].get("keypoints")]
+    points, skeleton = _keypoints_of(with_points[0]) if with_points else (None, None)
+    if any(category["keypoints"] != with_points[0]["keypoints"] for category in with_points):
+        points = skeleton = None
         said.append("its categories have different keypoints, whose names are left out")
     role = Objects(
         tuple(names) or None,
-        tuple(ids) if names else None,
-        supercategories,
+        tuple(ids) or None,
+        tuple(name if isinstance(name, str) else "" for name in above) if any(above) else None,
         points,
         skeleton,
         mirrored_points(points),
@@ -191,40 +167,35 @@ def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str
 
 
 def _keypoints_of(
-    categories: list[dict[str, Any]],
-) -> tuple[tuple[str, ...] | None, tuple[tuple[int, int], ...] | None, bool]:
-    """Return the names of the keypoints and the lines between them; whether categories differ in
-    that."""
-    if not categories:
-        return None, None, False
-    names = categories[0]["keypoints"]
-    if any(category["keypoints"] != names for category in categories):
-        return None, None, True
+    category: dict[str, Any],
+) -> tuple[tuple[str, ...] | None, tuple[tuple[int, int], ...] | None]:
+    """Return the names of the keypoints and the lines between them."""
+    names, lines = category["keypoints"], category.get("skeleton")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return None, None, False
-    lines = categories[0].get("skeleton")
-    lines = lines if isinstance(lines, list) else []
-    pairs = [
-        (line[0] - 1, line[1] - 1)  # COCO counts from 1
-        for line in lines
-        if isinstance(line, list)
+        return None, None
+    known = range(1, len(names) + 1)  # COCO counts from 1
+    listed = lines if isinstance(lines, list) else []
+    fits = all(
+        isinstance(line, list)
         and len(line) == 2
-        and all(type(n) is int and 0 < n <= len(names) for n in line)
-    ]
-    return tuple(names), tuple(pairs) if pairs and len(pairs) == len(lines) else None, False
+        and all(type(n) is int and n in known for n in line)
+        for line in listed
+    )
+    pairs = tuple((one - 1, other - 1) for one, other in listed) if fits else ()
+    return tuple(names), pairs or None
 
 
 def mirrored_points(names: tuple[str, ...] | None) -> tuple[int, ...] | None:
     """Return which keypoint each becomes in a mirrored image, by `left` and `right` in the names;
     None if none has these, or if one has no partner or says its side in another way."""
-    if names is None:
-        return None
-    swapped = [_SIDE.sub(lambda found: _OTHER_SIDE[found[0]], name) for name in names]
+    swapped = [_SIDE.sub(lambda found: _OTHER_SIDE[found[0]], name) for name in names or ()]
     in_another_way = any(
-        one == other and _SHORT_SIDE.search(one) for one, other in zip(names, swapped, strict=True)
+        one == other and _SHORT_SIDE.search(one)
+        for one, other in zip(names or (), swapped, strict=True)
     )
     if (
-        len(set(names)) < len(names)
+        names is None
+        or len(set(names)) < len(names)
         or swapped == list(names)
         or not set(swapped) <= set(names)
         or in_another_way

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,15 @@ from shardctl.images.codecs import rle
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.coco.file import (
     CAPTION_COLUMNS,
-    MEMBERS,
     NO_ID,
     OBJECT_COLUMNS,
     CocoFile,
-    Numbers,
     Rows,
     is_id,
 )
-from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, JsonParts
+from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, Columns, JsonParts
 from shardctl.sources.annotations.objects import (
+    BOX,
     POINTS,
     POLYGONS,
     RLE,
@@ -36,17 +34,17 @@ from shardctl.sources.annotations.objects import (
 )
 from shardctl.system.text import counted
 
+Record = dict[str, Any]
+"""An element of the file, or what our columns have of one."""
+
 
 def read_file(opened: str, scratch: Path) -> CocoFile:
     """Read a file once, from its beginning to its end. Raises InputError."""
     file = CocoFile(opened)
     objects = TableWriter(scratch.with_suffix(".objects"), OBJECT_COLUMNS)
     captions = TableWriter(scratch.with_suffix(".captions"), CAPTION_COLUMNS)
-    ids: list[Numbers] = []
-    names: list[pa.Array] = []
-    sizes: list[npt.NDArray[np.int32]] = []
-    seen: set[str] = set()
-    parts = JsonParts(opened, {"annotations": PlainObjects(file.others)})
+    ids, sizes, names, seen = [file.images], [file.sizes], list[pa.Array](), set[str]()
+    parts = JsonParts(opened, {"annotations": plain_objects(file.others)})
     for part in parts:
         seen.add(part.name)
         if part.name == "images":
@@ -54,28 +52,20 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
             ids.append(np.array([image["id"] for image in part.elements], np.int64))
             files = [_name_of(image) for image in part.elements]
             names.append(_strings(files, pa.large_string(), file, "file name"))
-            sizes.append(
-                np.array([_size(image) for image in part.elements], np.int32).reshape(-1, 2)
-            )
+            own = np.array([_size(image) for image in part.elements], np.int32)
+            sizes.append(own.reshape(-1, 2))
         elif part.columns is not None:
             _add_columns(file, part.columns.columns, objects)
         elif part.name == "annotations":
             _add_annotations(file, part.first, part.elements, objects, captions)
         elif part.name == "categories":
             file.categories += part.elements
-    missing = [name for name in ("images", "annotations") if name not in seen]
-    if missing:
-        raise InputError(
-            f"{file.shown}: it has no {' and no '.join(missing)}, as a COCO file with annotations "
-            "has"
-        )
-    if ids:
-        file.images, file.sizes = np.concatenate(ids), np.concatenate(sizes)
-        file.names = pa.chunked_array(names, pa.large_string())
-    file.digest = parts.sha256
-    file.objects = Rows(objects.finish())
-    found = Rows(captions.finish())
-    file.captions = found if len(found) else None
+    if missing := [name for name in ("images", "annotations") if name not in seen]:
+        raise InputError(f"{file.shown}: it has no {' and no '.join(missing)}, as a COCO file has")
+    file.images, file.sizes = np.concatenate(ids), np.concatenate(sizes)
+    file.names = pa.chunked_array(names, pa.large_string())
+    file.digest, file.objects = parts.sha256, Rows(objects.finish())
+    file.captions = Rows(captions.finish())
     return file
 
 
@@ -108,7 +98,7 @@ def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
         file.others.update(others_in(image, KNOWN, "image"))
 
 
-def _name_of(image: dict[str, Any]) -> Any:
+def _name_of(image: Record) -> Any:
     """Return the name of an image. LVIS has its address alone, whose last parts are the name in
     COCO."""
     url = image.get("coco_url")
@@ -117,7 +107,7 @@ def _name_of(image: dict[str, Any]) -> Any:
     )
 
 
-def _size(image: dict[str, Any]) -> tuple[int, int]:
+def _size(image: Record) -> tuple[int, int]:
     """Return (width, height); 0, 0 if they are not known. Some tools write 640.0, or "640"."""
     try:
         width, height = (float(image[name]) for name in ("width", "height"))
@@ -130,7 +120,7 @@ def _size(image: dict[str, Any]) -> tuple[int, int]:
 def _add_annotations(
     file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter
 ) -> None:
-    marked: list[dict[str, Any]] = []
+    marked: list[Record] = []
     said: list[tuple[int, int, str]] = []
     for number, element in enumerate(elements, first):
         image: Any = element.get("image_id") if isinstance(element, dict) else None
@@ -139,19 +129,18 @@ def _add_annotations(
                 f"{file.shown}: annotation {number} of annotations has no image_id that is a whole "
                 "number of 64 bits"
             )
-        caption = element.get("caption")
+        caption, own = element.get("caption"), element.get("id")
         is_object = caption is None or (
             element.get("category_id") is not None
             and bool(element.get("bbox") or element.get("segmentation"))
         )
         known, of = (OF_OBJECT, "object") if is_object else (OF_CAPTION, "caption")
-        if type(element.get("id", 0)) is not int:
+        if own is not None and type(own) is not int:
             known = known - {"id"}
         file.others.update(others_in(element, known, of))
         if is_object:
             marked.append(_object(file, number, element))
         if isinstance(caption, str):
-            own = element.get("id")
             said.append((image, NO_ID if own is None else hash(f"{own} {caption}"), caption))
         elif caption is not None:
             file.faults.setdefault(
@@ -160,31 +149,24 @@ def _add_annotations(
     if marked:
         _add_columns(file, _columns(file, marked), objects)
     if said:
-        images, ids, texts = zip(*said, strict=True)
-        captions.write(
-            [
-                pa.array(images, pa.int64()),
-                pa.array(ids, pa.int64()),
-                _strings(list(texts), pa.string(), file, "caption"),
-            ]
-        )
+        *numbers, texts = map(list, zip(*said, strict=True))
+        captions.write([*map(pa.array, numbers), _strings(texts, pa.string(), file, "caption")])
 
 
 def _add_columns(file: CocoFile, columns: list[pa.Array], objects: TableWriter) -> None:
     objects.write(columns)
-    by_name = dict(zip(OBJECT_COLUMNS.names, columns, strict=True))
-    file.crowds += by_name["iscrowd"].true_count
-    for name in MEMBERS:
-        column = by_name[name]
+    for name, column in zip(OBJECT_COLUMNS.names, columns, strict=True):
+        if name == "iscrowd":
+            file.crowds += column.true_count
         if len(column.flatten() if pa.types.is_list(column.type) else column.drop_null()):
             file.members.add(name)
 
 
-def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, Any]:
+def _object(file: CocoFile, number: int, element: Record) -> Record:
     """Return an object with the members of our column. What is wrong with it is noted in the file's
     faults."""
     own = element.get("id")
-    record: dict[str, Any] = {
+    record = {
         "image": element["image_id"],
         "number": number,
         "id": own if type(own) is int else None,
@@ -195,23 +177,16 @@ def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, A
         return _bad(file, record, str(error))
 
 
-def _bad(file: CocoFile, record: dict[str, Any], why: str) -> dict[str, Any]:
-    number, own = record["number"], record["id"]
-    of_id = f" (id {own})" if own is not None else ""
+def _bad(file: CocoFile, record: Record, why: str) -> Record:
+    of_id = f" (id {record['id']})" if record["id"] is not None else ""
     file.faults.setdefault(
-        record["image"], f"{file.shown}: annotation {number} of annotations{of_id} {why}"
+        record["image"], f"{file.shown}: annotation {record['number']} of annotations{of_id} {why}"
     )
-    return {
-        "image": record["image"],
-        "number": number,
-        "category": NO_ID,
-        "bbox": [0.0] * 4,
-        "segmentation": [],
-        "keypoints": [],
-    }
+    nothing = {"category": NO_ID, "bbox": [0.0] * 4, "segmentation": [], "keypoints": []}
+    return {"image": record["image"], **nothing}
 
 
-def _columns(file: CocoFile, marked: list[dict[str, Any]]) -> list[pa.Array]:
+def _columns(file: CocoFile, marked: list[Record]) -> list[pa.Array]:
     """Return objects as columns, those with wrong values as faults of their images."""
     columns = [_array(marked, f) for f in OBJECT_COLUMNS]
     if None in columns:
@@ -229,7 +204,7 @@ _OWN_NAMES = {"image": "image_id", "category": "category_id", "rle": "segmentati
 """What COCO calls members of objects."""
 
 
-def _array(marked: list[dict[str, Any]], f: pa.Field) -> pa.Array | None:
+def _array(marked: list[Record], f: pa.Field) -> pa.Array | None:
     """Return a member of objects as a column; None if values are no numbers, beyond their type, or
     places that are not finite."""
     try:
@@ -244,24 +219,30 @@ def _array(marked: list[dict[str, Any]], f: pa.Field) -> pa.Array | None:
     return array
 
 
-def members_of(element: dict[str, Any]) -> dict[str, Any]:
+def members_of(element: Record) -> Record:
     """Return what an annotation says of an object. Raises ValueError; numbers are looked at together,
     later."""
-    category, bbox, points = (
-        element.get("category_id"),
-        element.get("bbox"),
-        element.get("keypoints"),
+    category, bbox, points, crowd, own, area = map(
+        element.get, ("category_id", "bbox", "keypoints", "iscrowd", "id", "area")
     )
     if type(category) is not int:
         raise ValueError("has no category_id that is a whole number")
     polygons, runs = _shape(element.get("segmentation"))
-    if not bbox and (polygons or runs):
-        bbox = _box_of_runs(runs) if runs else _box_around(polygons)
+    if not bbox and runs:
+        try:
+            bbox = rle.box(runs["counts"], runs["size"][0])
+        except ValueError as error:
+            raise ValueError(f"has an RLE that is {error}") from None
+    if not bbox and polygons:
+        try:
+            x, y = ([n for polygon in polygons for n in polygon[side::2]] for side in (0, 1))
+            bbox = [min(x), min(y), max(x) - min(x), max(y) - min(y)]
+        except TypeError:
+            raise ValueError("has a polygon with something else than numbers") from None
     if not isinstance(bbox, list) or len(bbox) != 4:
         raise ValueError("has no bbox of four numbers")
     if points is not None and (not isinstance(points, list) or len(points) % 3):
         raise ValueError("has keypoints that are no triples of x, y and v")
-    crowd, own, area = element.get("iscrowd"), element.get("id"), element.get("area")
     if crowd not in (None, 0, 1):
         raise ValueError("has an iscrowd that is neither 0 nor 1")
     if area is not None and type(area) not in (int, float):
@@ -270,38 +251,31 @@ def members_of(element: dict[str, Any]) -> dict[str, Any]:
         "id": own if type(own) is int else None,
         "category": category,
         "bbox": bbox,
-        "area": None if type(area) is float and isnan(area) else area,
-        "iscrowd": bool(crowd) if crowd is not None else None,
+        "area": area if area == area else None,  # not NaN
+        "iscrowd": None if crowd is None else bool(crowd),
         "segmentation": polygons,
         "rle": runs,
-        "keypoints": [points[place : place + 3] for place in range(0, len(points), 3)]
-        if points
-        else [],
+        "keypoints": [points[at : at + 3] for at in range(0, len(points), 3)] if points else [],
     }
 
 
-def _shape(given: Any) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Return the polygons and the RLE of an object. Raises ValueError."""
+def _shape(given: Any) -> tuple[list[list[float]], Record | None]:
+    """Return the polygons and the RLE of an object, in its compressed form. Raises ValueError."""
     if not given:
         return [], None
-    if isinstance(given, dict):
-        return [], _runs(given)
-    if not isinstance(given, list):
+    if isinstance(given, list):
+        polygons = [polygon for polygon in given if polygon != []]
+        for polygon in polygons:
+            if not isinstance(polygon, list):
+                raise ValueError("has a polygon that is not a list of numbers")
+            if len(polygon) < 6 or len(polygon) % 2:
+                raise ValueError(
+                    f"has a polygon of {counted(len(polygon), 'number')}; it takes an even number "
+                    "from 6 on"
+                )
+        return polygons, None
+    if not isinstance(given, dict):
         raise ValueError("has a segmentation that is neither polygons nor RLE")
-    polygons = [polygon for polygon in given if polygon != []]
-    for polygon in polygons:
-        if not isinstance(polygon, list):
-            raise ValueError("has a polygon that is not a list of numbers")
-        if len(polygon) < 6 or len(polygon) % 2:
-            raise ValueError(
-                f"has a polygon of {counted(len(polygon), 'number')}; it takes an even number from "
-                "6 on"
-            )
-    return polygons, None
-
-
-def _runs(given: dict[str, Any]) -> dict[str, Any]:
-    """Return an RLE in its compressed form. Raises ValueError."""
     size, counts = given.get("size"), given.get("counts")
     if (
         not isinstance(size, list)
@@ -310,7 +284,7 @@ def _runs(given: dict[str, Any]) -> dict[str, Any]:
     ):
         raise ValueError("has an RLE without a size of two whole numbers")
     if isinstance(counts, str) and counts.isascii():
-        return {"size": size, "counts": counts.encode()}
+        return [], {"size": size, "counts": counts.encode()}
     if not isinstance(counts, list) or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
         raise ValueError("has an RLE whose counts are neither a string nor whole numbers")
     if sum(counts) != size[0] * size[1]:
@@ -318,24 +292,7 @@ def _runs(given: dict[str, Any]) -> dict[str, Any]:
             f"has an RLE of {sum(counts)} pixels, and its size {size[1]}x{size[0]} has "
             f"{size[0] * size[1]}"
         )
-    return {"size": size, "counts": rle.compress(counts)}
-
-
-def _box_of_runs(runs: dict[str, Any]) -> list[float]:
-    """Return the smallest box around the mask of an RLE. Raises ValueError."""
-    try:
-        return rle.box(runs["counts"], runs["size"][0])
-    except ValueError as error:
-        raise ValueError(f"has an RLE that is {error}") from None
-
-
-def _box_around(polygons: list[list[float]]) -> list[float]:
-    try:
-        x = [number for polygon in polygons for number in polygon[::2]]
-        y = [number for polygon in polygons for number in polygon[1::2]]
-        return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
-    except TypeError:
-        raise ValueError("has a polygon with something else than numbers") from None
+    return [], {"size": size, "counts": rle.compress(counts)}
 
 
 _NUMBERS = pa.list_(pa.float64())
@@ -370,36 +327,37 @@ TRIES = 3
 be the same."""
 
 
-class PlainObjects:
-    """Reads stretches of the annotations of one file, as long as that is worth it. Other members
-    are counted in `others`."""
+def plain_objects(others: Others) -> Columns:
+    """Return what reads stretches of the annotations of one file, as long as that is worth it. Other
+    members are counted in `others`.
 
-    def __init__(self, others: Others) -> None:
-        self._odd = 0
-        self._others = others
+    It returns the columns OBJECT_COLUMNS of JSON objects with commas between them, None where it
+    takes a closer look.
+    """
+    odd = 0
 
-    def __call__(self, text: str) -> pa.RecordBatch | None:
-        """Return the columns OBJECT_COLUMNS of JSON objects with commas between them, None where it
-        takes a closer look."""
-        if self._odd >= TRIES:
+    def read(text: str) -> pa.RecordBatch | None:
+        nonlocal odd
+        if odd >= TRIES:
             return None
         try:
             parsed = _parsed(text)
             found = _plain_columns(parsed)
             # other members
-            if text.count('"') != 2 * sum(
-                len(column) - column.null_count for column in parsed.values()
-            ):
+            known = sum(len(column) - column.null_count for column in parsed.values())
+            if text.count('"') != 2 * known:
                 for element in json.loads(f"[{_LISTS.sub('0', text)}]"):
-                    self._others.update(others_in(element, OF_OBJECT))
+                    others.update(others_in(element, OF_OBJECT))
         except (ValueError, RecursionError):
-            self._odd += 1
+            odd += 1
             return None
-        self._odd = -TRIES
+        odd = -TRIES
         return found
 
+    return read
 
-def _expect(fits: bool) -> None:
+
+def _expect(fits: Any) -> None:
     if not fits:
         raise ValueError
 
@@ -421,71 +379,46 @@ def _parsed(text: str) -> dict[str, pa.Array]:
 
 
 def _plain_columns(parsed: dict[str, pa.Array]) -> pa.RecordBatch:
-    count = len(parsed["caption"])
+    count, crowd, area = len(parsed["caption"]), parsed["iscrowd"], parsed["area"]
     _expect(parsed["caption"].null_count == count)
-    crowd, box = parsed["iscrowd"], parsed["bbox"]
-    _expect(bool(np.isin(crowd.drop_null().to_numpy(), (0, 1)).all()))
-    _expect(box.null_count == 0 and bool((np.diff(_offsets(box)) == 4).all()))
+    _expect(np.isin(crowd.drop_null().to_numpy(), (0, 1)).all())
+    for name in ("image_id", "category_id"):
+        _expect(parsed[name].null_count == 0 and (parsed[name].to_numpy() != NO_ID).all())
+    sides, boxes = _in_lists(parsed["bbox"])
+    of_polygons, polygons = _in_lists(parsed["segmentation"])
+    lengths, places = _in_lists(polygons)
+    of_points, points = _in_lists(parsed["keypoints"])
+    _expect((sides == 4).all() and (of_points % 3 == 0).all() and polygons.null_count == 0)
+    _expect(((lengths >= 6) & (lengths % 2 == 0)).all())
+    outlines = pa.ListArray.from_arrays(_offsets(lengths), _float32(places))
+    triples = pa.FixedSizeListArray.from_arrays(_float32(points), type=POINTS.value_type)
     made = {
-        "image": _ids(parsed["image_id"]),
+        "image": parsed["image_id"],
         "id": parsed["id"],
-        "category": _ids(parsed["category_id"]),
-        "bbox": pa.FixedSizeListArray.from_arrays(
-            _float32(box), type=OBJECT_COLUMNS.field("bbox").type
-        ),
-        "area": _area(parsed["area"]),
+        "category": parsed["category_id"],
+        "bbox": pa.FixedSizeListArray.from_arrays(_float32(boxes), type=BOX),
+        "area": pa.array(_float32(area.fill_null(1.0)).to_numpy(), mask=np.asarray(area.is_null())),
         "iscrowd": crowd.cast(pa.bool_()),
-        "segmentation": _polygons(parsed["segmentation"]),
+        "segmentation": pa.ListArray.from_arrays(_offsets(of_polygons), outlines, type=POLYGONS),
         "rle": pa.nulls(count, RLE),
-        "keypoints": _keypoints(parsed["keypoints"]),
+        "keypoints": pa.ListArray.from_arrays(_offsets(of_points // 3), triples, type=POINTS),
     }
     return pa.record_batch([made[name] for name in OBJECT_COLUMNS.names], schema=OBJECT_COLUMNS)
 
 
-def _ids(numbers: pa.Array) -> pa.Array:
-    _expect(numbers.null_count == 0 and bool((numbers.to_numpy() != NO_ID).all()))
-    return numbers
-
-
-def _area(area: pa.Array) -> pa.Array:
-    missing = area.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(_narrow(area.fill_null(1.0).to_numpy()), pa.float32(), mask=missing)
-
-
-def _offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
-    """Return where each list begins and where the last one ends, from 0; a missing list is one of
-    nothing."""
+def _in_lists(lists: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
+    """Return the length of each list, 0 of a missing one, and what is in them."""
     lengths = np.diff(lists.offsets.to_numpy())
-    if lists.null_count:
-        lengths = np.where(lists.is_null().to_numpy(zero_copy_only=False), 0, lengths)
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return np.where(np.asarray(lists.is_null()), 0, lengths), lists.flatten()
 
 
-def _float32(lists: pa.Array) -> pa.Array:
-    """Return the numbers of lists."""
-    values = lists.flatten()
-    _expect(values.null_count == 0)
-    return pa.array(_narrow(values.to_numpy()))
+def _offsets(lengths: npt.NDArray[np.int32]) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
-def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def _float32(numbers: pa.Array) -> pa.Array:
+    _expect(numbers.null_count == 0)
+    values = numbers.to_numpy()
     # -0 is 0, and -0.0 is not
-    _expect(bool((np.abs(values) <= MOST).all()) and not ((values == 0) & np.signbit(values)).any())
-    return values.astype(np.float32)
-
-
-def _polygons(objects: pa.Array) -> pa.Array:
-    polygons = objects.flatten()
-    _expect(polygons.null_count == 0)
-    offsets = _offsets(polygons)
-    lengths = np.diff(offsets)
-    _expect(bool(((lengths >= 6) & (lengths % 2 == 0)).all()))
-    inner = pa.ListArray.from_arrays(pa.array(offsets), _float32(polygons))
-    return pa.ListArray.from_arrays(pa.array(_offsets(objects)), inner, type=POLYGONS)
-
-
-def _keypoints(objects: pa.Array) -> pa.Array:
-    offsets = _offsets(objects)
-    _expect(bool((np.diff(offsets) % 3 == 0).all()))
-    points = pa.FixedSizeListArray.from_arrays(_float32(objects), type=POINTS.value_type)
-    return pa.ListArray.from_arrays(pa.array(offsets // 3), points, type=POINTS)
+    _expect((np.abs(values) <= MOST).all() and not ((values == 0) & np.signbit(values)).any())
+    return pa.array(values.astype(np.float32))
