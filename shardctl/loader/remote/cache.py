@@ -17,31 +17,41 @@ once; the system drops the locks of a process that dies. The byte is set after t
 """
 
 from __future__ import annotations
+
 import errno
 import hashlib
 import json
 import mmap
-import numpy as np
 import os
-import pyarrow as pa
 import re
 import time
 import warnings
 import weakref
-import xxhash
-from collections.abc import (Callable, Iterator)
-from contextlib import (closing, contextmanager, suppress)
-from dataclasses import (asdict, dataclass)
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from shardctl.errors import (DatasetError, StorageError)
-from shardctl.format.arrays import (Bools, Indices)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import DatasetError, StorageError
+from shardctl.format.arrays import Bools, Indices
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
-from shardctl.system.file_locks import (ByteLocks, Use, locked, open_own, unused)
-from shardctl.system.files import (PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically)
+from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
+from shardctl.system.files import (
+    PARTIAL,
+    is_folder,
+    naming_the_path,
+    read_bytes,
+    remove_tree,
+    write_atomically,
+)
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import printable
-from typing import Any
 
 LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
 TABLES_FOLDER, SHARDS_FOLDER = "tables", "shards"
