@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -425,7 +425,9 @@ class Loader:
             tasks = _looking_ahead(tasks, self.stream, ahead)
         with (
             ExitStack() as at_end,
-            Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner) as prefetcher,
+            closing(
+                Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner)
+            ) as prefetcher,
         ):
             at_end.callback(lend_free_memory)
             for each in filter(None, ahead):
