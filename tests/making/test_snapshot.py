@@ -423,7 +423,7 @@ def test_of_a_declared_function_the_version_counts_and_not_the_file(source, tmp_
     [
         ({"version": 2}, "is a string"),
         ({"version": ""}, "is a string"),
-        ({"version": "1", "modules": "a"}, r"modules=\['a'\]"),
+        ({"version": "1", "modules": "a"}, "modules"),
         ({"version": "1", "modules": None}, "takes a list of modules"),
     ],
 )

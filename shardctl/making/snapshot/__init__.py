@@ -3,6 +3,7 @@ docs/snapshot.md."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -207,6 +208,8 @@ class _Snapshot:
         if self.store is not None and self.store.is_replaced():
             self.store.look_at_dataset()
         folder = self.target.folder
+        with contextlib.suppress(DatasetError):  # it may be away while another one takes its place
+            return Manifest.load(folder)
         return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
 
     def settle(self) -> None:

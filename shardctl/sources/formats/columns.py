@@ -537,7 +537,8 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
     """
     try:
         batch.validate(full=True)
-    except pa.ArrowInvalid:
+    except pa.ArrowInvalid as error:
+        of_all = error
         batch.validate()
     else:
         return batch, None, []
@@ -555,6 +556,8 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
                 else ("invalid-value", "write the file again")
             )
             rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
+    if not rejects:  # what the arrays say of all rows together is wrong
+        raise of_all
     return _chosen(batch, valid), valid, rejects
 
 

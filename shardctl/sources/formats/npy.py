@@ -12,6 +12,7 @@ import ast
 import errno
 import math
 import os
+import re
 import struct
 import warnings
 import zipfile
@@ -111,7 +112,8 @@ def _bad_header(what: str, reason: str) -> Rejection:
 def _parsed(text: str) -> tuple[tuple[int, ...], DType, bool]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of old ways to write types
-        header = ast.literal_eval(text.strip())
+        # Python 2 wrote an L behind a long number
+        header = ast.literal_eval(re.sub(r"(?<=\d)L(?=[,)])", "", text.strip()))
         if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
             raise ValueError("it has other keys than descr, fortran_order and shape")
         shape, fortran = header["shape"], header["fortran_order"]

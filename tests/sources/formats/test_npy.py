@@ -143,6 +143,12 @@ def test_names_of_fields_may_be_any_unicode(tmp_path):
     assert types_of(NPY, path).found().names == ["größe日"]
 
 
+def test_lengths_as_python_2_wrote_them_are_read(tmp_path):
+    text = "{'descr': '<i2', 'fortran_order': False, 'shape': (2L,)}"
+    (tmp_path / "a.npy").write_bytes(header(text, b"\1\0\2\0"))
+    assert read(NPY, tmp_path / "a.npy").table["data"].to_pylist() == [1, 2]
+
+
 def test_a_text_that_is_no_unicode_is_a_reject_of_its_row_alone(tmp_path):
     path = save(tmp_path, np.array(["aa", "bb", "cc"]))
     data = path.read_bytes()
