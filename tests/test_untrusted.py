@@ -120,7 +120,7 @@ def test_times_are_in_no_plan(whole, tmp_path, type_):
     ):
         writer.write_table(changed)
     with pytest.raises(
-        ShardctlError, match=r"does not have the columns that `shardctl help format` gives it"
+        ShardctlError, match=r"not the columns that `shardctl help format` gives it"
     ):
         open_checked_table(LocalFolder(tmp_path), "plan.arrow")
 

@@ -117,9 +117,10 @@ def _refuse_other_file(path: Path) -> None:
         return
     if begin == MAGIC:
         return
+    shown = printable(str(path))
     raise DatasetError(
-        f"{printable(str(path))}: not a dataset, and not a shard of one; if it is an input, `shardctl "
-        "convert` makes one of it"
+        f"{shown}: not a dataset, and not a shard of one; `shardctl convert {shown} out` makes one if "
+        "it is an input that shardctl reads"
     )
 
 
