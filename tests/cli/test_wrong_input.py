@@ -150,7 +150,7 @@ WRONG = r"""
 2 | convert in out --max-rejects 0.1 | or a share of them (1%)
 2 | convert in out --samples-per-shard 0 | 0 samples per shard are impossible
 2 | convert in out --keep-generations -1 | -1 generations cannot be kept
-2 | bench ready --batch-size 0 | a batch size of 0 is impossible
+2 | bench ready --batch-size 0 | batch_size must be at least 1
 2 | convert lines.jsonl out --kind jsonl | 'jsonl' is not one of auto, image, text, table
 2 | convert in out --kind images | did you mean image?
 2 | convert lines.jsonl out --record lines | 'lines' is not one of file, line, paragraph; did you mean line?
