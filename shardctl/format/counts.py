@@ -141,7 +141,7 @@ class JpegRecord:
         return {
             **self.counts(),
             "plain": base64.b64encode(packed).decode("ascii"),
-            "xxh3": _checksum(packed),
+            "xxh3": xxhash.xxh3_64_hexdigest(packed),
         }
 
     @classmethod
@@ -153,7 +153,9 @@ class JpegRecord:
         if not are_jpeg_counts(record) or record["images"] > samples:
             raise ValueError("JPEG images are counted")
         packed = base64.b64decode(record["plain"], validate=True)
-        if len(packed) != (samples + 7) // 8 or record.get("xxh3") != _checksum(packed):
+        if len(packed) != (samples + 7) // 8 or record.get("xxh3") != xxhash.xxh3_64_hexdigest(
+            packed
+        ):
             raise ValueError("the bits of plain images are damaged")
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
         if bits[samples:].any():
@@ -195,13 +197,6 @@ def joined(records: Iterable[JpegRecord]) -> JpegRecord:
 def are_jpeg_counts(counts: Any) -> bool:
     """Return whether this has a number for each of COUNTS, none of them larger than that of all
     images."""
-    numbers: list[Any] = (
-        [counts.get(name) for name in COUNTS] if isinstance(counts, dict) else [None]
-    )
-    return all(type(number) is int for number in numbers) and all(
-        0 <= number <= numbers[0] for number in numbers
-    )
-
-
-def _checksum(packed: bytes) -> str:
-    return xxhash.xxh3_64_hexdigest(packed)
+    is_known = isinstance(counts, dict)
+    numbers: list[Any] = [counts.get(name) for name in COUNTS] if is_known else [None]
+    return all(type(each) is int and 0 <= each <= numbers[0] for each in numbers)

@@ -88,11 +88,8 @@ def open_location(
     if not is_url(place):
         path = Path(place)
         _refuse_other_file(path)
-        yield (
-            DatasetLocation(LocalFolder(path.parent), path.name)
-            if is_file(path)
-            else DatasetLocation(LocalFolder(path))
-        )
+        root, shard = (path.parent, path.name) if is_file(path) else (path, "")
+        yield DatasetLocation(LocalFolder(root), shard)
         return
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")
@@ -120,11 +117,11 @@ def _refuse_other_file(path: Path) -> None:
         return
     if begin == MAGIC:
         return
-    makes = (
-        f"`shardctl convert {printable(str(path))} out` makes one if it is an input that "
-        "shardctl reads"
+    shown = printable(str(path))
+    raise DatasetError(
+        f"{shown}: not a dataset, and not a shard of one; `shardctl convert {shown} out` makes one if "
+        "it is an input that shardctl reads"
     )
-    raise DatasetError(f"{printable(str(path))}: not a dataset, and not a shard of one; {makes}")
 
 
 def refuse_part_of_dataset(place: DatasetLocation) -> None:

@@ -419,16 +419,12 @@ def open_files(folder: FolderHere) -> pa.Table:
     table = open_table(folder, FILES)
     known = pa.schema([*FILE_FIELDS, ("label", pa.int64())])
     names = field_names(table.schema)
-    fits = names[: len(FILE_FIELDS)] == [name for name, _ in FILE_FIELDS] and len(
-        set(names)
-    ) == len(names)
-    fits = fits and all(
-        table.schema.field(name).type == known.field(name).type
-        for name in names
-        if name in known.names
-    )
-    if not fits or (
-        "columns" in names and not pa.types.is_struct(table.schema.field("columns").type)
+    types = dict(zip(names, table.schema.types, strict=True))
+    if (
+        names[: len(FILE_FIELDS)] != [name for name, _ in FILE_FIELDS]
+        or len(types) < len(names)
+        or any(known.field(name).type != types[name] for name in names if name in known.names)
+        or not pa.types.is_struct(types.get("columns", pa.struct([])))
     ):
         raise DatasetError(
             f"{folder.shown(FILES)}: does not have the columns that `shardctl help format` gives it"
@@ -443,12 +439,8 @@ def raw_file(files: pa.Table, number: int, shown: str) -> RawFile:
     if not 0 <= number < files.num_rows:
         raise wrong
     try:
-        names = [
-            name
-            for name in ("path", "root", "size", "label", "columns")
-            if name in files.column_names
-        ]
-        part = files.slice(number, 1).select(names)
+        names = ("path", "root", "size", "label", "columns")
+        part = files.slice(number, 1).select([n for n in names if n in files.column_names])
         part.validate(full=True)
         (row,) = part.to_pylist()
         numbers = row["root"], row["size"]

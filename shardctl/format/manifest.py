@@ -229,14 +229,10 @@ class Manifest:
         except FileNotFoundError:
             raise DatasetError(_why_no_manifest(folder)) from None
         except NotADirectoryError:
-            here = folder.local
+            here, instead = folder.local, ""
+            if here is not None and exists(here.parent / MANIFEST):
+                instead = f"; give the folder, {printable(str(here.parent))}"
             what = "a file" if here is not None and is_file(here) else "a pipe or a device"
-            known = here is not None and exists(here.parent / MANIFEST)
-            instead = (
-                f"; give the folder, {printable(str(here.parent))}"
-                if known and here is not None
-                else ""
-            )
             raise DatasetError(
                 f"{folder.shown()}: {what}, not the folder of a dataset{instead}"
             ) from None
@@ -452,31 +448,30 @@ def _digest(record: Json) -> str:
 
 def _why_no_manifest(folder: Folder) -> str:
     shown, here = folder.shown(), folder.local
-    if here is not None and not exists(here):
+    nothing = f"{shown}: not a dataset (it has no {MANIFEST})"
+    if here is None:
+        return nothing
+    if not exists(here):
         refuse_half_url(str(here))
         if exists(here.parent / MANIFEST):
             return f"{shown}: no such dataset or shard; {printable(str(here.parent))} is a dataset"
         return f"{shown}: no such dataset{near_path(here)}"
-    if here is not None and any((here / STAGING).glob(f"*/{REPLACED}")):
+    if any((here / STAGING).glob(f"*/{REPLACED}")):
         return (
             f"{shown}: its files are being replaced; if no shardctl is running, `shardctl "
             "repair` completes it"
         )
-    if here is not None and (here / STAGING).exists():
+    if (here / STAGING).exists():
         return (
             f"{shown}: an unfinished conversion; run the same command or script again: it "
             "completes it, or says why it cannot"
         )
-    instead = ""
-    if here is not None and any(exists(here / name) for name in BESIDE_SHARDS):
+    if any(exists(here / name) for name in BESIDE_SHARDS):
         return (
             f"{shown}: its {MANIFEST} is missing, but the rest of a dataset exists; `shardctl "
             f"repair {shown}` rebuilds it"
         )
-    if here is not None:
-        instead = f"; `shardctl convert {shown} out` makes one"
-        with contextlib.suppress(OSError):
-            inside = sorted(path.parent for path in here.glob(f"*/{MANIFEST}"))
-            if inside:
-                instead = f"; did you mean {printable(str(inside[0]))}?"
-    return f"{shown}: not a dataset (it has no {MANIFEST}){instead}"
+    with contextlib.suppress(OSError):
+        for inside in sorted(path.parent for path in here.glob(f"*/{MANIFEST}")):
+            return f"{nothing}; did you mean {printable(str(inside))}?"
+    return f"{nothing}; `shardctl convert {shown} out` makes one"

@@ -132,19 +132,12 @@ def _escaped(character: str) -> str:
     return f"%{ord(character):02X}"
 
 
-class DistinctNames:
-    """Tells names apart that are repeated within one archive, as those of several variants of a
-    sample are."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
-
-    def of(self, name: str) -> str:
-        """Return a name that was not returned before: the name itself, or with %~1, %~2 behind
-        it."""
-        times = self._seen[name]
-        self._seen[name] += 1
-        return f"{name}{REPEATED}{times}" if times else name
+def distinct_name(name: str, seen: Counter[str]) -> str:
+    """Return a name that was not returned before, as counted in `seen`: the name itself, or with
+    %~1, %~2 behind it. Several variants of a sample have the same within one archive."""
+    times = seen[name]
+    seen[name] += 1
+    return f"{name}{REPEATED}{times}" if times else name
 
 
 def extension_part(name: str) -> str:

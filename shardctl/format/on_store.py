@@ -490,10 +490,9 @@ class Listing:
         place = bisect_left(
             range(len(self._names)), name, key=lambda number: self._names[number].as_py()
         )
-        if (
-            place == len(self._names)
-            or self._names[place].as_py() != name
-            or self._sizes[place].as_py() < 0
-        ):
+        if place == len(self._names):
             return None
-        return Entry(name, self._sizes[place].as_py(), self._versions[place].as_py())
+        found, size, version = (
+            column[place].as_py() for column in (self._names, self._sizes, self._versions)
+        )
+        return Entry(name, size, version) if found == name and size >= 0 else None

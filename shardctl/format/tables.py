@@ -120,18 +120,7 @@ class ShardEntry:
     def of_written(cls, split: str, path: str, facts: ShardFacts) -> ShardEntry:
         """Return the entry of a shard whose samples had no source: it has no units, and each of its
         rows counts as a record."""
-        return cls(
-            split,
-            path,
-            0,
-            facts.rows,
-            0,
-            facts.rows,
-            facts.bytes,
-            facts.raw_bytes,
-            facts.sha256,
-            facts.block_rows,
-        )
+        return cls(split, path, units=0, inputs=facts.rows, rejected=0, **vars(facts))
 
     def row(self) -> Json:
         """Return the row of shards.arrow."""
@@ -282,24 +271,14 @@ class ShardTable:
         return np.from_dlpack(self._table[column].combine_chunks())
 
     def _is_consistent(self) -> bool:
-        numbers = (
-            self.rows,
-            self.inputs,
-            self.units,
-            self._numbers("rejected"),
-            self.sizes,
-            self.raw_sizes,
-        )
-        if any(column.min() < 0 or column.max() > 2**62 for column in numbers):
+        numbers = (self.rows, self.inputs, self.units, self.sizes, self.raw_sizes)
+        for column in (*numbers, self._numbers("rejected")):
+            if column.min() < 0 or column.max() > 2**62:
+                return False
+        if self.block_rows.min(initial=1) <= 0:
             return False
-        if len(self.block_rows) and self.block_rows.min() <= 0:
-            return False
-        filled = self.block_counts > 0
-        begins = (np.cumsum(self.block_counts) - self.block_counts)[filled]
-        in_blocks = np.zeros(len(self), np.int64)
-        if len(begins):
-            in_blocks[filled] = np.add.reduceat(self.block_rows, begins, dtype=np.int64)
-        return np.array_equal(in_blocks, self.rows)
+        ends = np.append(0, np.cumsum(self.block_rows, dtype=np.int64))
+        return np.array_equal(np.diff(ends[np.append(0, np.cumsum(self.block_counts))]), self.rows)
 
     def __len__(self) -> int:
         """Return the number of shards."""
@@ -311,11 +290,10 @@ class ShardTable:
 
     def __iter__(self) -> Iterator[ShardEntry]:
         """Yield the entries in order, a few thousand in memory at a time."""
-        number = 0
-        for batch in self._table.to_batches(max_chunksize=4096):
-            for row in batch.to_pylist():
-                yield self._entry(number, row)
-                number += 1
+        batches = self._table.to_batches(max_chunksize=4096)
+        rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+        for number, row in enumerate(rows):
+            yield self._entry(number, row)
 
     def _entry(self, number: int, row: Json) -> ShardEntry:
         places = {"first": int(self.first[number]), "first_unit": int(self.first_unit[number])}

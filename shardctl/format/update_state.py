@@ -238,6 +238,5 @@ class UpdateState:
         sizes = np.zeros((len(shapes), 2), np.int64)
         # not filter, which imports pyarrow.compute
         starts = shapes.values.offsets.to_numpy()[of_shards[:-1][alike]]
-        values = shapes.values.values.to_numpy()
-        sizes[alike] = np.stack([values[starts], values[starts + 1]], axis=1)
+        sizes[alike] = shapes.values.values.to_numpy()[starts[:, None] + np.arange(2)]
         return sizes

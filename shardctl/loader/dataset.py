@@ -101,23 +101,23 @@ class Dataset:
     read when they are used."""
 
     def __init__(self, selection: Selection) -> None:
-        self._selection = selection
+        self._selection, self._shards = selection, selection.shards
         self._samples = self._gatherer(columns=None)
 
     @property
     def root(self) -> Path:
         """The folder of the dataset; of one on a store, the local folder with its tables."""
-        return self._selection.shards.root
+        return self._shards.root
 
     @property
     def location(self) -> str:
         """The folder of the dataset, or its URL."""
-        return self._selection.shards.location
+        return self._shards.location
 
     @property
     def split(self) -> str | None:
         """The split that was opened, None for all splits."""
-        return self._selection.shards.split
+        return self._shards.split
 
     def in_split(self, split: str) -> Dataset:
         """Return the samples of one split of a dataset that was opened whole.
@@ -129,7 +129,7 @@ class Dataset:
             raise UsageError(
                 "in_split takes a whole dataset; choose the split first, then its samples"
             )
-        return Dataset(Selection(self._selection.shards.in_split(split)))
+        return Dataset(Selection(self._shards.in_split(split)))
 
     @property
     def generation(self) -> Generation:
@@ -155,7 +155,7 @@ class Dataset:
         """
         if isinstance(index, slice):
             places = np.arange(*index.indices(len(self)), dtype=np.int64)
-            return Dataset(Selection(self._selection.shards, self._selection.samples(places)))
+            return Dataset(Selection(self._shards, self._selection.samples(places)))
         if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
             raise TypeError(f"the index of a sample must be a whole number; it is {index}")
         try:
@@ -172,7 +172,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield every sample as a dict. A missing value is None."""
-        with self._selection.shards.in_turn(self._selection.chosen):
+        with self._shards.in_turn(self._selection.chosen):
             for first in range(0, len(self), ITERATE_ROWS):
                 batch = self.take(range(first, min(first + ITERATE_ROWS, len(self))))
                 for row in range(len(batch["key"])):
@@ -181,13 +181,11 @@ class Dataset:
     def __repr__(self) -> str:
         """Return the number of samples, the split, the classes and the columns, for display."""
         of_split = f" of split {self.split}" if self.split else ""
-        of_all = (
-            "" if self._selection.chosen is None else f", chosen from {len(self._selection.shards)}"
-        )
+        of_all = "" if self._selection.chosen is None else f", chosen from {len(self._shards)}"
         classes = self.manifest.roles.classes
         named = f"; {counted(len(classes), 'class', 'classes')}" if classes is not None else ""
         columns = ", ".join(name for name, _ in self.manifest.schema)
-        where = self._selection.shards.shown
+        where = self._shards.shown
         return (
             f"<shardctl.Dataset {where!r}: "
             f"{counted(len(self), 'sample')}{of_split}{of_all}{named}; columns {columns}>"
@@ -203,8 +201,8 @@ class Dataset:
         splits = [each for each in manifest.splits if self.split in (None, each.name)]
         of_split = f" of split {self.split}" if self.split else ""
         stored = format_bytes(sum(each.bytes for each in splits))
-        size = stored if chosen is None else f"chosen from {len(self._selection.shards):,}"
-        line = f"{self._selection.shards.shown}: {counted(len(self), 'sample')}{of_split}, {size}"
+        size = stored if chosen is None else f"chosen from {len(self._shards):,}"
+        line = f"{self._shards.shown}: {counted(len(self), 'sample')}{of_split}, {size}"
         samples: list[Sample] = []
         try:
             samples = list(self.limit(SHOWN))
@@ -249,9 +247,9 @@ class Dataset:
         return gatherer.gather(self._selection.samples(wanted))[0]
 
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
-        shards = self._selection.shards
         chosen = None if columns is None else names("columns", columns)
-        return BatchReader(shards, columns_of(shards, chosen), Transforms(decode=decode))
+        read = columns_of(self._shards, chosen)
+        return BatchReader(self._shards, read, Transforms(decode=decode))
 
     def filter(self, predicate: str | pc.Expression) -> Dataset:
         """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or
@@ -267,26 +265,22 @@ class Dataset:
         # with pyarrow.compute 30 ms, which most loaders never need
         from shardctl.loader.filtering import matching
 
-        return Dataset(Selection(self._selection.shards, matching(self._selection, predicate)))
+        return Dataset(Selection(self._shards, matching(self._selection, predicate)))
 
     def limit(self, samples: int) -> Dataset:
         """Return the first `samples` samples. Raises UsageError for a negative number."""
         whole_number("limit", samples, 0)
-        return Dataset(
-            Selection(
-                self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))
-            )
-        )
+        return self[:samples]
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow types of the fields."""
-        return self._selection.shards.layout.columns
+        return self._shards.layout.columns
 
     @property
     def roles(self) -> Roles:
         """The roles of the fields: images, masks, labels, text or tokens, with the known facts."""
-        return self._selection.shards.layout.roles
+        return self._shards.layout.roles
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -295,21 +289,19 @@ class Dataset:
         If there are several fields of labels, these are the classes of `label`; None without a
         field `label`.
         """
-        return self._selection.shards.layout.classes
+        return self._shards.layout.classes
 
     @property
     def class_names(self) -> dict[str, tuple[str, ...]]:
         """The names of classes by field: of labels, and of the categories of objects. Fields
         without names are left out."""
-        objects = {
-            name: role.names for name, role in self.roles.objects.items() if role.names is not None
-        }
-        return {**self.roles.names, **objects}
+        named: dict[str, Any] = {**self.roles.labels, **self.roles.objects}
+        return {name: role.names for name, role in named.items() if role.names is not None}
 
     @property
     def manifest(self) -> Manifest:
         """What manifest.json says."""
-        return self._selection.shards.manifest
+        return self._shards.manifest
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -320,7 +312,7 @@ class Dataset:
         missing.
         """
         return stored_tokenizer(
-            LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles
+            LocalFolder(self._shards.fetch_files(self.manifest.given_files)), self.roles
         )
 
     @named_arguments("loader")
@@ -386,20 +378,16 @@ class Dataset:
         if mode is None and truth("shuffle", shuffle):
             mode = "global" if alone else "window"
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
-        chosen = (
-            names("columns", columns)
-            if columns is not None
-            else columns_of_blocks(self.schema.names, self.roles)
-        )
+        chosen = columns_of_blocks(self.schema.names, self.roles)
+        if columns is not None:
+            chosen = names("columns", columns)
         if isinstance(variant, str) and make is not VariantStream:
             raise UsageError(
                 f'variant {variant!r} is not known; use "epoch" or the number of a variant'
             )
         if not isinstance(variant, str | None):
             selection = of_variant(selection, whole_number("variant", variant))
-        stream = make(
-            selection=selection, columns=chosen, order=order, transforms=transforms, reading=reading
-        )
+        stream = make(selection, chosen, order, transforms, reading)
         begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
         # now, and not after days of training
         refuse_unmoved(selection.shards, stream.columns, transforms, begin)
@@ -417,7 +405,7 @@ class Dataset:
     def _check_labels(self, label: str) -> None:
         """Raise UsageError if the manifest says that labels are missing: now, and not after hours
         of training."""
-        counts, shards = self.manifest.class_counts, self._selection.shards
+        counts, shards = self.manifest.class_counts, self._shards
         if counts is None or self._selection.chosen is not None:
             return
         splits = [facts.name for facts in self.manifest.splits if self.split in (None, facts.name)]
@@ -483,8 +471,17 @@ def refuse_unmoved(
     (n,), those in one block, the values are looked at. Columns in `unmoved` of the transforms are
     left out; UsageError if there are none of these names, or their roles say that they move.
     """
-    _check_unmoved(shards, transforms)
-    if transforms.moving is None or not len(samples):
+    roles, schema, moving = shards.layout.roles.by_name, shards.layout.columns, transforms.moving
+    for name in transforms.unmoved:
+        if name not in schema.names:
+            raise UsageError(f"unmoved: {lacks('column', name, schema.names)}")
+        role = roles.get(name)
+        if moving is not None and isinstance(role, Image | Objects):
+            raise UsageError(
+                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the images; "
+                f"leave it out of unmoved=, or read it with another loader, without {moving}"
+            )
+    if moving is None or not len(samples):
         return
     # 20 ms
     from shardctl.sources.boxes import (
@@ -495,48 +492,26 @@ def refuse_unmoved(
         why_wrong,
     )
 
-    roles, read = shards.layout.roles.by_name, [column.name for column in columns]
-    moved = {
-        "key",
-        "variant",
-        *transforms.unmoved,
-        *(n for n, role in roles.items() if isinstance(role, Image | Objects)),
-    }
-    beside = [f for f in shards.layout.columns if f.name not in moved]
+    read, stay = [column.name for column in columns], {"key", "variant", *transforms.unmoved}
+    beside = [
+        f
+        for f in schema
+        if f.name not in stay and not isinstance(roles.get(f.name), Image | Objects)
+    ]
+    names = [f.name for f in beside if f.name in read]
     to_see = [
-        f.name
-        for f in beside
-        if f.name in read and f.name not in roles and has_values_to_see(f.type)
+        name for name in names if name not in roles and has_values_to_see(schema.field(name).type)
     ]
     wrong, unknown = beside_images(beside, roles, _first_kinds(shards, to_see, samples))
-    names = [f.name for f in beside if f.name in read]
     if places := [place for place in wrong if column_of(place, names) is not None]:
-        stay = list(dict.fromkeys(column_of(place, names) for place in places))
-        kept = ", ".join(repr(name) for name in read if name not in stay)
+        left = list(dict.fromkeys(column_of(place, names) for place in places))
+        kept = ", ".join(repr(name) for name in read if name not in left)
         raise UsageError(
-            f"{why_wrong(transforms.moving, places)}. Leave out {transforms.moving}; or get these "
-            "columns as they are with"
-            f" unmoved={stay}; or leave them out: columns=[{kept}]"
+            f"{why_wrong(moving, places)}. Leave out {moving}; or get these columns as they are with"
+            f" unmoved={left}; or leave them out: columns=[{kept}]"
         )
     if unknown := [name for name in unknown if name in names]:
-        warnings.warn(
-            said_of_unknown(transforms.moving, unknown, "unmoved=[…]"), UserWarning, caller_level()
-        )
-
-
-def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
-    """Raise UsageError if `unmoved` names what is no column, or what moves with the image because
-    of its role."""
-    roles, names, moving = shards.layout.roles, shards.layout.columns.names, transforms.moving
-    for name in transforms.unmoved:
-        if name not in names:
-            raise UsageError(f"unmoved: {lacks('column', name, names)}")
-        role = roles.get(name)
-        if moving is not None and isinstance(role, Image | Objects):
-            raise UsageError(
-                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the images; "
-                f"leave it out of unmoved=, or read it with another loader, without {moving}"
-            )
+        warnings.warn(said_of_unknown(moving, unknown, "unmoved=[…]"), UserWarning, caller_level())
 
 
 def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Shown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,6 @@ from shardctl.loader.stream import Selection
 _PLACE = "__place__"
 """The column that holds the result."""
 
-_PLACE_FIELDS = {"index": pa.int64(), "split": pa.string()}
-"""What a condition can ask of any sample. A column of the same name takes precedence."""
-
 
 def matching(selection: Selection, predicate: str | pc.Expression) -> Indices:
     """Return the numbers of the samples that match a condition (Dataset.filter), (n,). Raises
@@ -33,10 +31,11 @@ def matching(selection: Selection, predicate: str | pc.Expression) -> Indices:
     derived: list[str] = []
     said = quoted(str(predicate))
     if isinstance(predicate, str):
-        askable = _askable(
-            pa.schema([layout.columns.field(name) for name in columns]), layout.roles
-        )
-        where = parse_condition(predicate, askable, layout.roles.names, "filter")
+        # a column of the same name takes precedence
+        askable = {"index": pa.int64(), "split": pa.string(), **askable_headers(layout.roles)}
+        askable |= {name: layout.columns.field(name).type for name in columns}
+        schema = pa.schema(list(askable.items()))
+        where = parse_condition(predicate, schema, layout.roles.names, "filter")
         columns = [name for name in columns if name in where.columns]
         derived = [name for name in where.columns if name not in columns]
         predicate = where.expression
@@ -56,18 +55,6 @@ def matching(selection: Selection, predicate: str | pc.Expression) -> Indices:
         ) from error
 
 
-def _askable(columns: pa.Schema, roles: Roles) -> pa.Schema:
-    """Return the names that a condition may use: these columns, the place of a sample, and the
-    fields of image headers."""
-    known = {**_PLACE_FIELDS, **askable_headers(roles)}
-    return pa.schema(
-        [
-            *columns,
-            *(pa.field(name, type_) for name, type_ in known.items() if name not in columns.names),
-        ]
-    )
-
-
 def _matching(
     selection: Selection, predicate: pc.Expression, columns: list[str], derived: list[str]
 ) -> Iterator[int]:
@@ -76,30 +63,23 @@ def _matching(
     read = columns_of(shards, [*columns, *dict.fromkeys(images.values())] or ["key"])
     by_name = {column.name: column for column in read}
     samples = BatchReader(shards, read)
-    starts = selection.starts()
-    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+    for begin, end in pairwise(selection.starts().tolist()):
         places = selection.samples(np.arange(begin, end))
-        table = samples.table(places)
-        if images:
-            headers = {
-                name: headers_of(by_name[name], table.column(name).combine_chunks())
-                for name in set(images.values())
-            }
-            of_images = {
-                name: headers[of] if name == of else headers[of].field(name)
-                for name, of in images.items()
-            }
-            table = pa.table({**{name: table.column(name) for name in columns}, **of_images})
+        stored = samples.table(places)
+        found = {name: stored.column(name) for name in columns}
+        headers = {
+            of: headers_of(by_name[of], stored.column(of).combine_chunks())
+            for of in set(images.values())
+        }
+        for name, of in images.items():
+            found[name] = headers[of] if name == of else headers[of].field(name)
         if "index" in derived:
-            table = table.append_column("index", pa.array(np.arange(begin, end)))
+            found["index"] = pa.array(np.arange(begin, end))
         if "split" in derived:  # these samples are in one block, so in one split
             split = shards.split_of(int(places[0]))
-            table = table.append_column("split", pa.array([split] * len(places), pa.string()))
-        yield from (
-            kept_rows(table.append_column(_PLACE, pa.array(places)), predicate)
-            .column(_PLACE)
-            .to_pylist()
-        )
+            found["split"] = pa.array([split] * len(places), pa.string())
+        found[_PLACE] = pa.array(places)
+        yield from kept_rows(pa.table(found), predicate).column(_PLACE).to_pylist()
 
 
 def _images_for(derived: list[str], roles: Roles) -> dict[str, str]:

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -245,11 +245,9 @@ class Loader:
         """Return the sizes, the order and the fields, for display."""
         rank, world_size = self.options.rank_and_size()
         order = self.stream.identity()
-        shuffle = (
-            f"shuffle {order['shuffle']!r}, seed {order['seed']}"
-            if order.get("shuffle")
-            else "no shuffle"
-        )
+        shuffle = "no shuffle"
+        if order.get("shuffle"):
+            shuffle = f"shuffle {order['shuffle']!r}, seed {order['seed']}"
         if "mixture" in order:
             shuffle = f"a mixture of {order['mixture']} datasets, seed {order['seed']}"
         return (
@@ -355,11 +353,10 @@ class Loader:
         another dataset or order.
         """
         try:
-            epoch, samples = (
-                whole_number("epoch", state["epoch"]),
-                whole_number("samples", state["samples"]),
+            epoch, samples, skipped = (
+                whole_number(name, {"skipped": 0, **state}[name])
+                for name in ("epoch", "samples", "skipped")
             )
-            skipped = whole_number("skipped", state.get("skipped", 0))
             mine, other = self._identity(), dict(state["order"])
         except (KeyError, TypeError, ValueError, UsageError):
             raise UsageError(
@@ -416,10 +413,9 @@ class Loader:
         """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
         self._say_what_is_odd()
         self.start()
-        depth = (
-            max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
-        )
-        run = self._run
+        run, depth = self._run, self.options.prefetch
+        if depth is not None:
+            depth = max(1, depth // self._task_batches)
         begin = run.begin()
         first: tuple[int, Indices] | None = None
         # Where processes make the batches, this one can only fetch blocks to where they find them.
@@ -429,7 +425,9 @@ class Loader:
             tasks = _looking_ahead(tasks, self.stream, ahead)
         with (
             ExitStack() as at_end,
-            Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner) as prefetcher,
+            closing(
+                Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner)
+            ) as prefetcher,
         ):
             at_end.callback(lend_free_memory)
             for each in filter(None, ahead):
@@ -439,9 +437,8 @@ class Loader:
                 for batch, size, lost, end in batches:
                     skipped = len(lost) + (run.at.skipped if epoch == run.at.epoch else 0)
                     if len(lost):
-                        first = (
-                            first if first is not None and first[0] == epoch else (epoch, lost[:1])
-                        )
+                        if first is None or first[0] != epoch:
+                            first = epoch, lost[:1]
                         self._check_skipped(skipped, *first)
                     run.next = _Position(epoch + 1)
                     run.at = run.next if self._is_over(end) else _Position(epoch, end, skipped)
@@ -502,9 +499,8 @@ class Loader:
 
     def _is_over(self, consumed: int) -> bool:
         """Return whether an epoch with `consumed` samples consumed has no batch left."""
-        return len(self.stream) - consumed < (
-            self.options.global_batch if self.options.drops else 1
-        )
+        least = self.options.global_batch if self.options.drops else 1
+        return len(self.stream) - consumed < least
 
     def _tasks(self, begin: _Position) -> Iterator[_Task]:
         """Yield the tasks, epoch after epoch. The first tasks are small, so that the first batch
@@ -527,13 +523,11 @@ class Loader:
             epoch, consumed = epoch + 1, 0
 
     def _order(self, epoch: int) -> EpochOrder:
-        order = self.stream.epoch(epoch)
-        for column, batches in self.options.bucket.items():
-            lengths = partial(self.stream.lengths, column)
-            key = (self.options.seed, epoch)
-            order = BucketedOrder(
-                order, len(self.stream), lengths, self.options.global_batch, batches, key
-            )
+        stream, given = self.stream, self.options
+        order = stream.epoch(epoch)
+        for column, batches in given.bucket.items():
+            lengths, key = partial(stream.lengths, column), (given.seed, epoch)
+            order = BucketedOrder(order, len(stream), lengths, given.global_batch, batches, key)
         return order
 
     def _identity(self) -> dict[str, Any]:

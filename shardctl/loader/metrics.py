@@ -249,16 +249,6 @@ BY_WORD: Mapping[str, Callable[[str], Sink]] = {
 """Sinks that are named by a word before a colon."""
 
 
-def open_sink(target: str | Path) -> Sink:
-    """Open FILE.jsonl, FILE.prom, http:PORT or tensorboard:FOLDER. Raises UsageError, InstallError,
-    StorageError."""
-    check_target(target)
-    word, _, rest = str(target).partition(":")
-    if word in BY_WORD and rest:
-        return BY_WORD[word](rest)
-    return BY_ENDING[Path(target).suffix.lower()](Path(target))
-
-
 @contextmanager
 def _telling_failures() -> Iterator[None]:
     """Print what a sink raises: it must not end what it is to watch, nor what has ended well."""
@@ -296,10 +286,16 @@ def check_target(target: Any) -> None:
 
 @contextmanager
 def sinks_at(targets: Sequence[str | Path]) -> Iterator[list[Sink]]:
-    """Open several sinks, and close them in the end."""
+    """Open FILE.jsonl, FILE.prom, http:PORT or tensorboard:FOLDER each, and close them in the end.
+    Raises UsageError, InstallError, StorageError."""
     with ExitStack() as stack:
         sinks = []
         for target in targets:
-            sinks.append(open_sink(target))
+            check_target(target)
+            word, _, rest = str(target).partition(":")
+            if word in BY_WORD and rest:
+                sinks.append(BY_WORD[word](rest))
+            else:
+                sinks.append(BY_ENDING[Path(target).suffix.lower()](Path(target)))
             stack.callback(_telling_failures()(sinks[-1].close))
         yield sinks

@@ -19,12 +19,12 @@ from shardctl.system.text import counted, printable
 def check_mixture(sizes: Sequence[int], weights: Sequence[float], samples: int | None) -> None:
     """Raise UsageError if datasets of these sizes cannot be mixed by these weights into epochs of
     `samples` samples."""
-    if not sizes:
-        raise UsageError("mix() needs at least one dataset")
-    if len(sizes) != len(weights):
-        raise UsageError(f"{len(sizes)} datasets and {len(weights)} weights do not go together")
-    if not (all(weight > 0 for weight in weights) and math.isfinite(sum(weights))):
-        raise UsageError(f"weights must be above 0, and their sum finite; they are {list(weights)}")
+    positive = all(weight > 0 for weight in weights) and math.isfinite(sum(weights))
+    if not sizes or len(sizes) != len(weights) or not positive:
+        raise UsageError(
+            f"mix() takes datasets and a weight above 0 for each; it has {len(sizes)} datasets, and "
+            f"the weights {list(weights)}"
+        )
     if not all(sizes):
         raise UsageError("a dataset without samples cannot be mixed in")
     if samples is not None:

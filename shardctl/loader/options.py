@@ -59,9 +59,7 @@ class LoaderOptions:
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers."""
-        if whole_number("batch_size", self.batch_size) < 1:
-            raise UsageError(f"a batch size of {self.batch_size} is impossible; give at least 1")
-        for name in ("prefetch", "repeat", "processes", "world_size"):
+        for name in ("batch_size", "prefetch", "repeat", "processes", "world_size"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
         rank, world_size = self.rank_and_size()

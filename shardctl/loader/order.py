@@ -156,7 +156,7 @@ class Lanes:
         size = int(starts[-1])
         blocks = len(starts) - 1
         order = _scattered(np.zeros(blocks, np.int64), key_of(seed, _LANES))
-        ends = np.cumsum((starts[1:] - starts[:-1])[order])
+        ends = np.cumsum(np.diff(starts)[order])
         self.bounds: Indices = np.concatenate(
             [[0], np.cumsum((size - np.arange(lanes) + lanes - 1) // lanes)]
         )
@@ -166,11 +166,8 @@ class Lanes:
         block = np.searchsorted(ends, cuts[:-1], side="right")
         self.sizes: Indices = np.diff(cuts)
         """Samples of every piece, lane after lane."""
-        self.first: Indices = (
-            starts[order[block]]
-            + cuts[:-1]
-            - (ends[block] - (starts[1:] - starts[:-1])[order[block]])
-        )
+        # as far from the end of its block as the piece's begin is
+        self.first: Indices = starts[order[block] + 1] + cuts[:-1] - ends[block]
         """The first sample of every piece."""
         self.lane: Indices = np.searchsorted(self.bounds, cuts[:-1], side="right") - 1
 
@@ -278,10 +275,5 @@ class BucketedOrder(EpochOrder):
         """
         if count % world_size == 0:
             return np.arange(first + rank, first + count, world_size, dtype=np.int64)
-        every = np.concatenate(
-            [
-                np.arange(first + turn, first + count, world_size, dtype=np.int64)
-                for turn in range(world_size)
-            ]
-        )
-        return np.sort(every[neighbours(0, count, rank, world_size)])
+        turns = [np.arange(first + turn, first + count, world_size) for turn in range(world_size)]
+        return np.sort(np.concatenate(turns)[neighbours(0, count, rank, world_size)])

@@ -54,8 +54,7 @@ class Prefetcher(Generic[Task, Result]):
     the tasks.
 
     At most `depth` results are made ahead; None means SPARE more than there are threads in use. A
-    tuner decides how many of the threads are in use. Used as a context manager; leaving it ends the
-    threads.
+    tuner decides how many of the threads are in use. `close` ends the threads.
     """
 
     def __init__(
@@ -90,12 +89,6 @@ class Prefetcher(Generic[Task, Result]):
         _ALIVE.add(self)
         for thread in self._threads:
             thread.start()
-
-    def __enter__(self) -> Prefetcher[Task, Result]:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Result]:
         while True:
@@ -196,11 +189,8 @@ class Tuner:
         span, made = now - self._since, waits.made - self._before.made
         if span < _TUNE_SECONDS or made < 2 * self.threads:
             return self.threads
-        rate, waited, idle = (
-            made / span,
-            (waits.get - self._before.get) / span,
-            waits.put - self._before.put,
-        )
+        rate, waited = made / span, (waits.get - self._before.get) / span
+        idle = waits.put - self._before.put
         if self._tried is not None:
             if rate < self._tried * _GAIN:
                 self.threads -= 1

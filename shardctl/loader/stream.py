@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -94,14 +94,8 @@ class DatasetStream:
         reading: GatherOptions,
     ) -> None:
         """`columns` None means all of them."""
-        self._made_of: dict[str, Any] = {
-            "selection": selection,
-            "columns": columns,
-            "order": order,
-            "transforms": transforms,
-            "reading": reading,
-        }
-        self._selection, self._transforms, self._reading = selection, transforms, reading
+        self._made_of: tuple[Any, ...] = (selection, columns, order, transforms, reading)
+        self._selection, self._transforms = selection, transforms
         self._ordering = Ordering(selection.starts(), order)
         reading = replace(reading, blocks=max(reading.blocks, 4 * self._ordering.open_blocks))
         read = columns_of(selection.shards, columns)
@@ -112,18 +106,20 @@ class DatasetStream:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the same stream when it is unpickled."""
-        return partial(type(self), **self._made_of), ()
+        return type(self), self._made_of
 
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in
         the place of n."""
-        changed = replace(self._transforms, relabel=labels)
-        return type(self)(**{**self._made_of, "transforms": changed})
+        selection, columns, order, transforms, reading = self._made_of
+        relabelled = replace(transforms, relabel=labels)
+        return type(self)(selection, columns, order, relabelled, reading)
 
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample: it raises DatasetError."""
-        changed = replace(self._reading, on_error="raise")
-        return type(self)(**{**self._made_of, "reading": changed})
+        selection, columns, order, transforms, reading = self._made_of
+        strict = replace(reading, on_error="raise")
+        return type(self)(selection, columns, order, transforms, strict)
 
     @property
     def columns(self) -> list[Column]:
@@ -195,11 +191,8 @@ class DatasetStream:
             shape = transforms.picture_shape(column) or (256, 256, *column.picture_channels)
             return int(np.prod(shape)) * transforms.dtype_of(column.name, np.uint8).itemsize
         if column.kind == "fixed" and column.dtype is not None:
-            return (
-                column.width
-                // column.dtype.itemsize
-                * transforms.dtype_of(column.name, column.dtype).itemsize
-            )
+            dtype = transforms.dtype_of(column.name, column.dtype)
+            return column.width // column.dtype.itemsize * dtype.itemsize
         if column.objects is not None:
             return OBJECTS_BYTES
         if column.name == "key" or column.name in shards.layout.roles.labels:
@@ -223,8 +216,8 @@ class VariantStream(DatasetStream):
     """The epochs of a dataset with variants. Epoch e has of each input its variant number e mod K,
     where it has K of them."""
 
-    def __init__(self, selection: Selection, **how: Any) -> None:
-        super().__init__(selection, **how)
+    def __init__(self, selection: Selection, *how: Any) -> None:
+        super().__init__(selection, *how)
         self._rows, self._first, self._count = _inputs(selection)
         self._lock = threading.Lock()
         self._epochs: dict[int, Selection] = {}

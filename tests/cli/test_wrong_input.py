@@ -1,21 +1,18 @@
 """Wrong input gets one sentence, the right exit code, and changes nothing."""
 
 from __future__ import annotations
-
 import os
+import pyarrow as pa
+import pytest
+import shardctl
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shardctl.errors import (DatasetError, InputError, UsageError)
 from typing import Any
-
-import pyarrow as pa
-import pytest
-
-import shardctl
-from shardctl.errors import DatasetError, InputError, UsageError
 
 IN, OUT = "in", "out"
 
@@ -150,7 +147,7 @@ WRONG = r"""
 2 | convert in out --max-rejects 0.1 | or a share of them (1%)
 2 | convert in out --samples-per-shard 0 | 0 samples per shard are impossible
 2 | convert in out --keep-generations -1 | -1 generations cannot be kept
-2 | bench ready --batch-size 0 | a batch size of 0 is impossible
+2 | bench ready --batch-size 0 | batch_size must be at least 1
 2 | convert lines.jsonl out --kind jsonl | 'jsonl' is not one of auto, image, text, table
 2 | convert in out --kind images | did you mean image?
 2 | convert lines.jsonl out --record lines | 'lines' is not one of file, line, paragraph; did you mean line?
@@ -251,7 +248,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.open(READY).loader(batch_size=0),
         UsageError,
-        "a batch size of 0 is impossible; give at least 1",
+        "batch_size must be at least 1",
     ),
     (
         lambda: shardctl.open(READY).loader(batch_size="8"),

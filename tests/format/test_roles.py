@@ -171,7 +171,7 @@ def test_options_are_checked_for_each_image(several):
     ds = shardctl.open(several)
     for options, said in (
         ({"crop": 16}, "a crop to 16x16 is larger than those of thumb, 8x6"),
-        ({"normalize": {"mask": ([1, 2, 3], [1, 1, 1])}}, "mask takes one .* of 1 channels"),
+        ({"normalize": {"mask": ([1, 2, 3], [1, 1, 1])}}, "mask takes .* of 1 channels"),
     ):
         with pytest.raises(UsageError, match=said):
             ds.loader(4, **options)

@@ -219,7 +219,7 @@ def test_a_damaged_shard_is_named_and_not_read(dataset):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch size of 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"batch_size": 1, "rank": 2, "world_size": 2}, "rank must be 0 to 1"),
         ({"batch_size": 1, "threads": 0}, "threads"),
         ({"batch_size": 1, "columns": ["colour"]}, "no column 'colour'; it has key, image, label"),

@@ -224,7 +224,7 @@ def test_what_cannot_be_derived_is_refused(blocks, source, tmp_path):
     pieces = shardctl.open(convert(source, tmp_path / "out", method="none"))
     for opened, columns, derive, said in (
         (ds, None, "mask", "'mask' is not known; there are labels"),
-        (ds, ["key"], "labels", "none of them is of tokens"),
+        (ds, ["key"], "labels", "there are 0 among key"),
         (pieces, None, "labels", "give pad="),
     ):
         with pytest.raises(UsageError, match=said):

@@ -13,6 +13,7 @@ import struct
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -543,7 +544,7 @@ def test_a_loader_that_is_collected_in_a_thread_of_another_does_not_wait_for_it(
     abandoned = Prefetcher(wait, iter(range(3)), 1, None, None)
     begun.wait(60)
     try:
-        with Prefetcher(collect, iter(range(1)), 1, None, None) as other:
+        with closing(Prefetcher(collect, iter(range(1)), 1, None, None)) as other:
             assert list(other) == [False]
     finally:
         held.set()

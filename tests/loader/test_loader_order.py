@@ -774,9 +774,9 @@ def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_pa
     ("weights", "samples", "message"),
     [
         ([1, float("nan")], None, "a weight must be a finite number; it is nan"),
-        ([1, 0], None, "weights must be above 0"),
-        ([1e308, 1e308], None, "and their sum finite"),
-        ([1], None, "2 datasets and 1 weights do not go together"),
+        ([1, 0], None, "a weight above 0 for each"),
+        ([1e308, 1e308], None, "a weight above 0 for each"),
+        ([1], None, "it has 2 datasets, and the weights"),
         ([1, 1], 0, "samples must be at least 1"),
         ([1, 1], 2.5, "samples must be a whole number; it is 2.5"),
     ],
@@ -793,7 +793,7 @@ def test_what_is_no_list_of_datasets_is_not_mixed(numbers):
         (([str(numbers)], [1]), "takes a list of datasets"),
         ((ds, ds), "datasets takes a list"),
         (([ds[0]], [1]), "one of them is a dict"),
-        (([], []), "needs at least one dataset"),
+        (([], []), "it has 0 datasets"),
         (([ds, ds.limit(0)], [1, 1]), "a dataset without samples"),
     ):
         with pytest.raises(UsageError, match=message):

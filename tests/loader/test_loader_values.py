@@ -471,10 +471,10 @@ def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpeg
         ({"pad": {"tokens": 0}}, "pad is for columns that are read: no column 'tokens'; it has"),
         ({"dtype": {"key": "int8"}}, "key holds no numbers"),
         ({"dtype": {"label": "text"}}, "dtype 'text'"),
-        ({"normalize": {"image": ([0], [0])}}, "standard deviation of 0"),
-        ({"normalize": {"image": ([1, 2], 1)}}, r"one for each of 3 channels, not \[1.0, 2.0\]"),
+        ({"normalize": {"image": ([0], [0])}}, "std not 0"),
+        ({"normalize": {"image": ([1, 2], 1)}}, r"one for each of 3 channels"),
         ({"normalize": {"image": 5}}, r"takes \(mean, std\)"),
-        ({"normalize": {"image": (float("nan"), 1)}}, "finite numbers"),
+        ({"normalize": {"image": (float("nan"), 1)}}, "finite number"),
         (
             {"normalize": {"image": (0, 1)}, "dtype": {"image": "uint8"}},
             "dtype uint8 of image would cut off the fractions",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.names import DistinctNames, extension_part, member_key
+from shardctl.format.names import distinct_name, extension_part, member_key
 from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
     COMPRESSED,
@@ -92,7 +93,7 @@ class WebDataset(Export):
     def write(self, work: Work) -> PartResult:
         """Write one archive; none if no sample was chosen of the shard."""
         name = f"{work.name}.tar{COMPRESSED[self.compression]}"
-        samples, seen = 0, DistinctNames()
+        samples, seen = 0, Counter[str]()
         plain = [
             Field(each.name, each.written, "value" if each.form == "json" else each.form)
             for each in work.fields
@@ -100,7 +101,7 @@ class WebDataset(Export):
         with _archive(work.folder / name) as archive:
             for batch in work.batches(plain):
                 for own, files in _samples(work.source, batch, plain):
-                    key = seen.of(member_key(own))
+                    key = distinct_name(member_key(own), seen)
                     for extension, data in files:
                         archive.add(f"{key}.{extension}", data)
                 samples += batch.num_rows

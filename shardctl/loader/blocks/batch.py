@@ -217,16 +217,22 @@ class BatchReader:
         if column.dtype is None and not column.is_boolean:
             return {name: python_values(values)}
         if column.is_ragged:
-            return self._lists(column, Lists.of(values), wanted, memory)
+            lists = Lists.of(values)
+            if fill is not None:
+                self._need_fill(column, np.flatnonzero(lists.lacking), wanted, also_floats=True)
+                self._need_fill(column, np.flatnonzero(lists.incomplete), wanted)
+            return _ragged(column, lists, self._transforms, memory)
         numbers, missing = numbers_of(values, column)
-        if missing is not None and fill is None:
-            return {name: with_none(numbers, missing)}
+        lacking: Bools = np.empty(0, bool)
         if missing is not None:
-            self._need_fill(
-                column, np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1)), wanted
-            )
-        if column.is_boolean or not column.shape:
-            found = numbers if column.is_boolean else self._numbers(column, numbers, wanted)
+            if fill is None:
+                return {name: with_none(numbers, missing)}
+            lacking = np.any(missing.reshape(len(missing), -1), axis=1)
+            self._need_fill(column, np.flatnonzero(lacking), wanted)
+        if column.is_boolean:
+            found = numbers
+        elif not column.shape:
+            found = self._numbers(column, numbers, wanted)
         else:
             rows = np.arange(len(numbers), dtype=np.int64)
             data = pa.py_buffer(numbers)
@@ -236,10 +242,9 @@ class BatchReader:
             found = self._fixed(column, lying, wanted, memory)
         if missing is not None and fill is not None:
             found = np.array(found)
-            whole = found.shape == missing.shape  # a picture that was cut is filled as a whole
-            found[missing if whole else missing.reshape(len(missing), -1).any(axis=1)] = fill.get(
-                name, np.nan
-            )
+            # a picture that was cut is filled as a whole
+            places = missing if found.shape == missing.shape else lacking
+            found[places] = fill.get(name, np.nan)
         return {name: found}
 
     def _encoded(
@@ -266,12 +271,6 @@ class BatchReader:
             read = self._pictures.read(column, located, wanted, memory, lost, fill or 0)
         return {column.name: read}
 
-    def _lists(self, column: Column, lists: Lists, wanted: Samples, memory: BatchMemory) -> Batch:
-        if self._transforms.fill is not None:
-            self._need_fill(column, np.flatnonzero(lists.lacking), wanted, also_floats=True)
-            self._need_fill(column, np.flatnonzero(lists.incomplete), wanted)
-        return _ragged(column, lists, self._transforms, memory)
-
     def _need_fill(
         self, column: Column, places: Indices, wanted: Samples, also_floats: bool = False
     ) -> None:
@@ -293,23 +292,18 @@ class BatchReader:
         if not self._transforms.changes(column):
             return values
         if column.name in self._transforms.relabel:
-            values = self._relabelled(column, values, wanted)
+            table: Array = np.array(self._transforms.relabel[column.name], np.int64)
+            wrong = np.flatnonzero((values < 0) | (values >= len(table)))
+            if len(wrong):
+                raise DatasetError(
+                    f"{wanted.name_of(int(wrong[0]))}: {column.name} {values[wrong[0]]} is not one "
+                    f"of the {len(table)} classes"
+                )
+            values = table[values]
         converter = Converter(self._transforms, column, values.dtype)
         result = np.empty(values.shape, converter.dtype)
         converter.write(values, result)
         return result
-
-    def _relabelled(self, column: Column, labels: Array, wanted: Samples) -> Array:
-        """Return the new labels of these."""
-        table: Array = np.array(self._transforms.relabel[column.name], np.int64)
-        wrong = np.flatnonzero((labels < 0) | (labels >= len(table)))
-        if len(wrong):
-            place = int(wrong[0])
-            raise DatasetError(
-                f"{wanted.name_of(place)}: {column.name} {labels[place]} is not one "
-                f"of the {len(table)} classes"
-            )
-        return table[labels]
 
     def _fixed(
         self, column: Column, located: Located, wanted: Samples, memory: BatchMemory
@@ -318,12 +312,10 @@ class BatchReader:
         possible."""
         assert column.dtype is not None
         if not self._transforms.changes(column):
+            found = None
             # A view may lose its file after it was handed out, which cannot be skipped then.
-            found = (
-                adjoining(located, column.width)
-                if memory.views and not self._options.skips
-                else None
-            )
+            if memory.views and not self._options.skips:
+                found = adjoining(located, column.width)
             if found is None and memory.views and column.width < LEAST_ALONE:
                 # Arrow's own memory: what is small needs no other copy
                 found = gather_fixed(located, column.width)
@@ -401,10 +393,10 @@ def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchM
         except Misfit as misfit:
             raise misfit.of(int(lists.owners(np.array([misfit.place]))[0])) from None
     if transforms.fill is None:
-        return {name: lists.with_numbers(numbers).arrays_or_none()}
+        return {name: replace(lists, numbers=numbers).arrays_or_none()}
     if lists.missing is not None:
         numbers[lists.missing] = transforms.fill.get(name, np.nan)
-    converted = lists.with_numbers(numbers)
+    converted = replace(lists, numbers=numbers)
     if name not in transforms.pad:
         return {name: converted.arrays()}
     padded = converted.padded(

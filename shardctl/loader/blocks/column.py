@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -168,14 +168,9 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
-@dataclass(frozen=True)
-class Flat:
-    """One column of one block: its bytes, and for a "variable" one where its values begin and the
-    last ends, (rows + 1,)."""
-
-    rows: int
-    data: pa.Buffer
-    offsets: Array | None
+Flat = tuple[pa.Buffer, Array | None]
+"""One column of one block: its bytes, and for a "variable" one where its values begin and the last
+ends, (rows + 1,)."""
 
 
 def flatten(array: pa.Array, column: Column) -> Flat | None:
@@ -203,7 +198,7 @@ def flatten(array: pa.Array, column: Column) -> Flat | None:
         data = inner.buffers()[-1]
         if data is None or data.size < len(array) * column.width:
             raise ValueError(f"column {column.name} has too few bytes")
-        return Flat(len(array), data, None)
+        return data, None
     buffers = values.buffers()
     offsets, data = buffers[1], buffers[-1]
     if column.dtype is not None and values.values.null_count:
@@ -211,11 +206,8 @@ def flatten(array: pa.Array, column: Column) -> Flat | None:
     dtype = column.offset_dtype
     if offsets is None or offsets.size < (len(array) + 1) * dtype.itemsize:
         raise ValueError(f"column {column.name} has too few offsets")
-    return Flat(
-        len(array),
-        data if data is not None else pa.py_buffer(b""),
-        np.frombuffer(offsets, dtype, len(array) + 1),
-    )
+    data = data if data is not None else pa.py_buffer(b"")
+    return data, np.frombuffer(offsets, dtype, len(array) + 1)
 
 
 class Block:
@@ -314,10 +306,6 @@ class Lists:
     def owners(self, places: Indices) -> Indices:
         """Return the sample that each of these numbers is of."""
         return _owners(self.lengths, places)
-
-    def with_numbers(self, numbers: Array) -> Lists:
-        """Return the same lists of other numbers."""
-        return replace(self, numbers=numbers)
 
     @cached_property
     def _edges(self) -> list[list[int]]:

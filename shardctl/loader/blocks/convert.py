@@ -124,7 +124,7 @@ class Converter:
                 if self._affine is None:
                     np.copyto(out[channel], plane, casting="unsafe")
                 else:
-                    self._affine.write_plane(plane, out[channel], channel)
+                    self._affine.write(plane, out[channel], channel)
         elif self._affine is not None:
             self._affine.write(values, out)
         else:
@@ -168,30 +168,21 @@ class _Affine:
         )
         self._may_overflow = wanted != self._work and not most <= range_of(wanted)[1]
 
-    def write(self, values: Array, out: Array) -> None:
+    def write(self, values: Array, out: Array, channel: int | None = None) -> None:
+        """Write values, with their channels last, or those of one channel of an image."""
         work = out if out.dtype == self._work else np.empty(out.shape, self._work)
-        _copy(values, work)
-        # A row of an image at a time: numpy is ten times as slow where it takes up a few channels
-        # at a time.
-        in_rows = self._scale.size > 1 and work.ndim > 1
-        rows = work.reshape(*work.shape[:-2], work.shape[-2] * work.shape[-1]) if in_rows else work
-        scale, shift = self._repeated(rows.shape[-1])
-        self._apply(rows, scale, shift, rows)
-        self._narrow(work, out)
-
-    def write_plane(self, values: Array, out: Array, channel: int) -> None:
-        """Write one channel of an image."""
-        work = out if out.dtype == self._work else np.empty(out.shape, self._work)
-        one = channel if self._scale.size > 1 else 0
-        self._apply(values, self._scale.reshape(-1)[one], self._shift.reshape(-1)[one], work)
-        self._narrow(work, out)
-
-    def _apply(self, values: Array, scale: Any, shift: Any, work: Array) -> None:
-        np.multiply(values, scale, out=work)
-        np.add(work, shift, out=work)
-
-    def _narrow(self, work: Array, out: Array) -> None:
-        """Convert the computed values to the requested type. Raises Misfit."""
+        if channel is None:
+            _copy(values, work)
+            # A row of an image at a time: numpy is ten times as slow where it takes up a few
+            # channels at a time.
+            in_rows = self._scale.size > 1 and work.ndim > 1
+            made = work.reshape(*work.shape[:-2], -1) if in_rows else work
+            values, (scale, shift) = made, self._repeated(made.shape[-1])
+        else:
+            made, one = work, channel if self._scale.size > 1 else 0
+            scale, shift = self._scale.reshape(-1)[one], self._shift.reshape(-1)[one]
+        np.multiply(values, scale, out=made)
+        np.add(made, shift, out=made)
         if self._may_overflow:
             _check_fit(work, range_of(out.dtype), out.dtype)
         if work is not out:

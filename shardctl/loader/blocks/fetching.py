@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -65,7 +64,9 @@ class Ahead:
         new = [block for block in blocks if self.state[block] == _UNKNOWN]
         self.state[new] = _EXPECTED
         if new:
-            self._fetcher.queue_up(self, new)
+            with self._fetcher.lock:
+                self.queue.extend(new)
+                self._fetcher.call_threads(len(new))
 
     @property
     def is_short(self) -> bool:
@@ -96,7 +97,7 @@ class Fetcher(Generic[Result]):
     def renew(self) -> None:
         """Begin with nothing under way: in a forked child, the threads that fetched blocks are not
         there."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._coming: dict[int, _Coming] = {}
         self._urgent: deque[int] = deque()
         self._aheads: list[Ahead] = []
@@ -105,19 +106,13 @@ class Fetcher(Generic[Result]):
     def ahead(self, keeps: bool = True) -> Ahead:
         """Return a list, to be filled, of blocks that will be needed."""
         made = Ahead(self, self._blocks, keeps)
-        with self._lock:
+        with self.lock:
             self._aheads.append(made)
         return made
 
-    def queue_up(self, ahead: Ahead, blocks: list[int]) -> None:
-        """Take blocks to be fetched when there is room."""
-        with self._lock:
-            ahead.queue.extend(blocks)
-            self._call_threads(len(blocks))
-
     def give_up(self, ahead: Ahead) -> None:
         """Forget the blocks of a list."""
-        with self._lock:
+        with self.lock:
             ahead.queue.clear()
             if ahead in self._aheads:
                 self._aheads.remove(ahead)
@@ -129,18 +124,18 @@ class Fetcher(Generic[Result]):
     def wanted(self, blocks: list[int]) -> Iterator[None]:
         """Bring these blocks now, all at the same time; what was not taken when the block ends is
         forgotten."""
-        with self._lock:
+        with self.lock:
             # needed now, whatever room there is
             held = {block: self._coming.setdefault(block, _Coming()) for block in blocks}
             for block, coming in held.items():
                 coming.holders += 1
                 if not coming.begun:
                     self._urgent.append(block)
-            self._call_threads(len(blocks) - 1)  # the caller fetches one itself
+            self.call_threads(len(blocks) - 1)  # the caller fetches one itself
         try:
             yield
         finally:
-            with self._lock:
+            with self.lock:
                 for block, coming in held.items():
                     self._release(block, coming)
 
@@ -151,14 +146,14 @@ class Fetcher(Generic[Result]):
     def skip(self, block: int) -> None:
         """Note that a block was used, perhaps without this: it is not expected any more."""
         for ahead in self._aheads:
-            with self._lock:
+            with self.lock:
                 if ahead.state[block] == _EXPECTED:
                     ahead.state[block] = _DONE
 
     def take(self, block: int) -> Result:
         """Return what `fetch` returned for a block, or fetch it now. Raises what `fetch` raised."""
         coming = self._awaited(block)
-        with self._lock:
+        with self.lock:
             self._forget(block, coming)
             self.skip(block)
         return coming.result()  # type: ignore[no-any-return]  # of `fetch`
@@ -166,13 +161,13 @@ class Fetcher(Generic[Result]):
     def look(self, block: int) -> Result:
         """As `take`, and leave it to be taken if somebody holds it."""
         coming = self._awaited(block)
-        with self._lock:
+        with self.lock:
             if not coming.holders:
                 self._forget(block, coming)
         return coming.result()  # type: ignore[no-any-return]  # of `fetch`
 
     def _awaited(self, block: int) -> _Coming:
-        with self._lock:
+        with self.lock:
             coming = self._coming.setdefault(block, _Coming())
             mine, coming.begun = not coming.begun, True
         if mine:
@@ -198,9 +193,9 @@ class Fetcher(Generic[Result]):
                 ahead.held.pop(block, None)
             if coming.cost:
                 self._held_bytes -= coming.cost
-                self._call_threads(1)
+                self.call_threads(1)
 
-    def _call_threads(self, count: int) -> None:
+    def call_threads(self, count: int) -> None:
         """Start threads for new work, where not too many are there. Needs the lock."""
         for _ in range(min(count, AT_ONCE - self._threads)):
             self._threads += 1
@@ -209,13 +204,13 @@ class Fetcher(Generic[Result]):
     def _serve(self) -> None:
         """Bring blocks, as a thread, until there is nothing to do."""
         while True:
-            with self._lock:
+            with self.lock:
                 found = self._next()
                 if found is None:
                     self._threads -= 1
                     return
             self._run(*found)
-            with self._lock:
+            with self.lock:
                 if found[1].holders <= 0:  # given up meanwhile, or taken
                     self._forget(*found)
             del found
@@ -249,15 +244,6 @@ class Fetcher(Generic[Result]):
         return None
 
 
-@dataclass
-class Counts:
-    """What has been done since the dataset was opened. Blocks count at their first use, and again
-    when they are read anew."""
-
-    requests: int = 0
-    network_bytes: int = 0
-    network_blocks: int = 0
-    cached_blocks: int = 0
-
-
-NAMES = tuple(each.name for each in fields(Counts))
+NAMES = ("requests", "network_bytes", "network_blocks", "cached_blocks")
+"""What is counted since a dataset was opened. Blocks count at their first use, and again when they
+are read anew."""

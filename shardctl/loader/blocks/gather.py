@@ -166,22 +166,15 @@ def _copy_at_once(located: Located, width: int, out: Bytes) -> None:
 def _windows(located: Located) -> Bytes:
     """Copy _WINDOW bytes from each start on, even beyond the value, (n, _WINDOW); zeros past the
     buffer's end."""
-    sizes = [buffer.size for buffer in located.buffers]
-    if not len(located) or int(located.start.max()) + _WINDOW <= min(sizes):
-        return _fixed(located, _WINDOW)
-    inside = located.start <= (np.array(sizes, np.int64) - _WINDOW)[located.which]
+    sizes = np.array([buffer.size for buffer in located.buffers], np.int64)
+    inside = located.start + _WINDOW <= sizes[located.which]
     if inside.all():
         return _fixed(located, _WINDOW)
     result = np.zeros((len(located), _WINDOW), np.uint8)
-    whole = np.flatnonzero(inside)
-    if len(whole):
-        result[whole] = _fixed(located.at(whole), _WINDOW)
+    result[inside] = _fixed(located.at(np.flatnonzero(inside)), _WINDOW)
     for place in np.flatnonzero(~inside).tolist():
-        start, data = (
-            int(located.start[place]),
-            np.frombuffer(located.buffers[located.which[place]], np.uint8),
-        )
-        rest = data[start : start + _WINDOW]
+        start, buffer = int(located.start[place]), located.buffers[located.which[place]]
+        rest = np.frombuffer(buffer, np.uint8)[start : start + _WINDOW]
         result[place, : len(rest)] = rest
     return result
 

@@ -204,10 +204,11 @@ class InPlace:
                 raise opened.file.unreadable(number, error) from error
             self.elsewhere[column.name][block] = True
             if flat is not None:
-                data = flat.data.address - base if flat.data.size else 0
-                offsets = flat.offsets.ctypes.data - base if flat.offsets is not None else 0
-                if 0 <= data <= end - flat.data.size and 0 <= offsets < end:
-                    self._places[column.name][block] = (data, flat.data.size, offsets)
+                buffer, begins = flat
+                data = buffer.address - base if buffer.size else 0
+                offsets = begins.ctypes.data - base if begins is not None else 0
+                if 0 <= data <= end - buffer.size and 0 <= offsets < end:
+                    self._places[column.name][block] = (data, buffer.size, offsets)
                     self.elsewhere[column.name][block] = False
         self._known[block] = True
 
@@ -271,15 +272,18 @@ class InMemory:
             if flat is None:
                 return None
             flats.append(flat)
-        wanted, buffers = self._wanted, [flat.data for flat in flats]
+        wanted, buffers = self._wanted, [data for data, _ in flats]
         if column.kind == "fixed":
             if not column.shape:
                 assert column.dtype is not None
-                numbers = [np.frombuffer(each.data, column.dtype, each.rows) for each in flats]
+                numbers = [
+                    np.frombuffer(data, column.dtype, block.batch.num_rows)
+                    for data, block in zip(buffers, self._blocks, strict=True)
+                ]
                 return self._from_each(numbers, column.dtype)
             lengths = np.full(len(wanted), column.width)
             return Located(buffers, self._inverse, wanted.rows * column.width, lengths)
-        offsets = [flat.offsets for flat in flats if flat.offsets is not None]
+        offsets = [begins for _, begins in flats if begins is not None]
         begins, ends = (
             self._from_each(each, column.offset_dtype).astype(np.int64) * column.width
             for each in (offsets, [each[1:] for each in offsets])

@@ -25,42 +25,6 @@ from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 
-
-class DecodedImageCache:
-    """Keeps decoded images until `limit` bytes are full. Threads may share it.
-
-    A full cache keeps what it has. An epoch reads every sample once, so the image that was used
-    last is needed last, and a newer image is not worth more.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._left = limit
-        self._kept: dict[tuple[str, int], Bytes] = {}
-        self._lock = threading.Lock()
-        self.hits = self.misses = 0
-
-    def get(self, field: str, sample: int) -> Bytes | None:
-        """Return the decoded image of a field of a sample, None if it is not kept."""
-        if not self._limit:
-            return None
-        found = self._kept.get((field, sample))
-        if found is None:
-            self.misses += 1
-        else:
-            self.hits += 1
-        return found
-
-    def keep(self, field: str, sample: int, pixels: Bytes) -> None:
-        """Keep a copy of a decoded image if there is room."""
-        if self._left < pixels.nbytes:
-            return
-        with self._lock:
-            if self._left >= pixels.nbytes and (field, sample) not in self._kept:
-                self._kept[field, sample] = np.array(pixels)
-                self._left -= pixels.nbytes
-
-
 _DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
 """Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and
 WebP."""
@@ -93,19 +57,24 @@ def limit_of(column: Column, data: Bytes, most: int) -> int:
 class PictureReader:
     """Decodes the images and masks of batches. Threads may share it.
 
-    At most `cache_bytes` of decoded images are kept.
+    At most `cache_bytes` of decoded images are kept. When they are full, what is there stays: an
+    epoch reads every sample once, so the image that was used last is needed last, and a newer image
+    is not worth more.
     """
 
     def __init__(self, shards: Shards, transforms: Transforms, cache_bytes: int) -> None:
         self._shards, self._transforms = shards, transforms
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         self._most = most_pixels(shards.manifest.recipe)
-        self._cache, self._keeps_decoded = DecodedImageCache(cache_bytes), cache_bytes > 0
+        self._keeps_decoded, self._left = cache_bytes > 0, cache_bytes
+        self._kept: dict[tuple[str, int], Bytes] = {}
+        self._lock = threading.Lock()
+        self._hits = self._misses = 0
         self._local = threading.local()
 
     def counts(self) -> dict[str, int]:
         """Return the hits and misses of the cache of decoded images."""
-        return {"image_hits": self._cache.hits, "image_misses": self._cache.misses}
+        return {"image_hits": self._hits, "image_misses": self._misses}
 
     def read(
         self,
@@ -238,7 +207,10 @@ class PictureReader:
         numbers = wanted.numbers[places].tolist()
         rows = zip(places.tolist(), located.at(places).rows(), numbers, strict=True)
         for place, data, number in rows:
-            pixels = self._cache.get(column.name, number)
+            pixels = self._kept.get((column.name, number))
+            if self._keeps_decoded:
+                self._hits += pixels is not None
+                self._misses += pixels is None
             if pixels is None:
                 try:
                     own = out[place] if out is not None else None
@@ -254,7 +226,11 @@ class PictureReader:
                         name = type(error).__name__
                         why = f"it does not decode: {name}: {error}; {VERIFY_ADVICE}"
                     raise _faulty(column, wanted, place, why) from error
-                self._cache.keep(column.name, number, pixels)
+                if self._left >= pixels.nbytes:
+                    with self._lock:
+                        if self._left >= pixels.nbytes and (column.name, number) not in self._kept:
+                            self._kept[column.name, number] = np.array(pixels)
+                            self._left -= pixels.nbytes
             yield place, pixels
 
     def _decode(

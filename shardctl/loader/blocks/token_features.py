@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Array, DType, Indices, Shape
-from shardctl.format.roles import Tokens
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of
@@ -134,13 +133,17 @@ class Deriver:
             if name not in DERIVED:
                 raise UsageError(unknown("derive:", name, DERIVED))
         roles, schema = shards.layout.roles, shards.layout.columns
-        self._tokens = _tokens_column(columns, roles.tokens)
-        taken = next(
-            (column.name for column in columns if column.name in (*derive, MAX_SEQLEN)), None
-        )
-        if taken is not None:
+        tokens = [column for column in columns if column.name in roles.tokens]
+        if len(tokens) != 1:
             raise UsageError(
-                f"derive: the dataset has a column {taken} already; leave it out with columns="
+                f"derive needs one column of tokens (ds.roles.tokens); there are {len(tokens)} among "
+                f"{', '.join(column.name for column in columns)}"
+            )
+        self._tokens = tokens[0]
+        read = {column.name for column in columns}
+        for name in read & {*derive, MAX_SEQLEN}:
+            raise UsageError(
+                f"derive: the dataset has a column {name} already; leave it out with columns="
             )
         if self._tokens.is_ragged and self._tokens.name not in pad:
             raise UsageError(
@@ -149,10 +152,8 @@ class Deriver:
             )
         packed = roles.tokens[self._tokens.name].packed
         self._lengths = self._beside(DOCUMENT_LENGTHS) if packed else None
-        self._mask = (
-            self._beside(LOSS_MASK) if LABELS in derive and LOSS_MASK in schema.names else None
-        )
-        read = {column.name for column in columns}
+        masked = LABELS in derive and LOSS_MASK in schema.names
+        self._mask = self._beside(LOSS_MASK) if masked else None
         self.hidden = [
             column
             for column in (self._lengths, self._mask)
@@ -244,19 +245,6 @@ class Deriver:
             else:
                 made[name] = Spec(of_tokens.kind, of_tokens.shape, _DTYPES[name], fills[name])
         return made
-
-
-def _tokens_column(columns: Sequence[Column], roles: Mapping[str, Tokens]) -> Column:
-    """Return the column of tokens. Raises UsageError if there is none, or more than one."""
-    found = [column for column in columns if column.name in roles]
-    if len(found) != 1:
-        read = ", ".join(column.name for column in columns)
-        what = "none of them is of tokens" if not found else "more than one of them is of tokens"
-        raise UsageError(
-            f"derive needs one column of tokens (ds.roles.tokens); the columns are {read}, and "
-            f"{what}"
-        )
-    return found[0]
 
 
 def _lists(column: Column, sources: BlockSources) -> Lists:

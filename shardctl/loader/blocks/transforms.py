@@ -232,26 +232,20 @@ def zeros(schema: pa.Schema) -> dict[str, float]:
 
 
 def _check_normalization(name: str, normalization: Normalization, column: Column) -> None:
-    try:
-        mean, std = (np.asarray(part, np.float64) for part in normalization)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"normalize: {name} takes (mean, std), numbers or one for each channel; it is "
-            f"{normalization!r}"
-        ) from None
     channels = column.shape[-1] if column.shape else 1
     if column.picture is not None:
         channels = math.prod(column.picture_channels)
-    for part in (mean, std):
-        if part.ndim > 1 or part.size not in (1, channels):
-            raise UsageError(
-                f"normalize: {name} takes one number or one for each of {channels} channels, not "
-                f"{part.tolist()}"
-            )
-        if not np.isfinite(part).all():
-            raise UsageError(f"normalize: {name} takes finite numbers, not {part.tolist()}")
-    if not (std != 0).all():
-        raise UsageError(f"normalize: {name} has a standard deviation of 0")
+    try:
+        mean, std = (np.asarray(part, np.float64) for part in normalization)
+        fits = all(part.ndim < 2 and part.size in (1, channels) for part in (mean, std))
+        fits = fits and bool(np.isfinite([*mean.flat, *std.flat]).all() and std.all())
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise UsageError(
+            f"normalize: {name} takes (mean, std), each one finite number or one for each of "
+            f"{channels} channels, std not 0; it is {normalization!r}"
+        )
     if (
         column.picture is not None
         and column.pixel_dtype == np.uint8

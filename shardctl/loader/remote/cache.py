@@ -216,18 +216,18 @@ class Cache:
     def _make_room(self, size: int, keep: Path) -> bool:
         """Return whether there is room, after datasets were removed that nobody uses. To be called
         with the lock."""
-        for folder in sorted(self.folders(), key=opened_at):
-            if self._disk_has_room(size) and self._is_within_limit(size):
+        for folder in [*sorted(self.folders(), key=opened_at), None]:
+            disk, used = os.statvfs(self.folder), sum(map(used_of, self.folders()))
+            is_full = (disk.f_bavail - KEPT_FREE * disk.f_blocks) * disk.f_frsize < size
+            is_over = self.limit is not None and self.page + used + size > self.limit
+            if not (is_full or is_over):
                 return True
-            if folder != keep:
+            if folder not in (None, keep):
                 _remove_unused(folder)
-        if not self._disk_has_room(size):
+        self._refused = time.monotonic()
+        if is_full:
             self.note_full()
-            return False
-        if not self._is_within_limit(size):
-            self._refused = time.monotonic()
-            return False
-        return True
+        return False
 
     def give_back(self, folder: Path, size: int) -> None:
         """Count bytes no more that were reserved, and not used."""
@@ -245,15 +245,6 @@ class Cache:
                 CacheWarning,
                 stacklevel=2,
             )
-
-    def _disk_has_room(self, size: int) -> bool:
-        facts = os.statvfs(self.folder)
-        return facts.f_bavail * facts.f_frsize - size >= KEPT_FREE * facts.f_blocks * facts.f_frsize
-
-    def _is_within_limit(self, size: int) -> bool:
-        return (
-            self.limit is None or self.page + sum(map(used_of, self.folders())) + size <= self.limit
-        )
 
     def folders(self) -> list[Path]:
         """Return the folders of all datasets, also of those that are unfinished."""

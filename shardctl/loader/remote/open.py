@@ -112,13 +112,10 @@ def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     InstallError, UsageError."""
     forget_clients()  # a program that opens it again may have other credentials now
     folder = StoreFolder(url.rstrip("/"))
-    for left in reversed(range(_TRIES)):
-        try:
+    for _ in range(_TRIES - 1):
+        with suppress(ObjectChangedError):
             return _opened(folder, cache)
-        except ObjectChangedError:
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+    return _opened(folder, cache)
 
 
 def open_again(about: About, cache: Cache | None, tables: Path) -> RemoteDataset:
@@ -334,7 +331,7 @@ class RemoteShards(Shards):
     def counts(self) -> dict[str, int]:
         """Return how many requests, bytes and blocks came over the network, and how many blocks
         from the cache."""
-        return dict(vars(self.dataset.counts))
+        return dict(self.dataset.counts)
 
     def fetch_files(self, names: Sequence[str]) -> Path:
         """Bring files of the dataset. Raises DatasetError, StoreError."""

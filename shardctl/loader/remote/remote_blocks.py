@@ -37,7 +37,7 @@ from shardctl.format.stretches import (
     read_tail,
 )
 from shardctl.format.tables import ShardTable
-from shardctl.loader.blocks.fetching import Ahead, Counts, Fetcher
+from shardctl.loader.blocks.fetching import NAMES, Ahead, Fetcher
 from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
@@ -101,7 +101,7 @@ class RemoteDataset:
         """Raises DatasetError for tables that are not whole, StorageError."""
         self.about, self.base, self.tables, self.cached = about, base, tables, cached
         self.url = about.url
-        self.counts = Counts()
+        self.counts = dict.fromkeys(NAMES, 0)
         self.table = table = ShardTable(LocalFolder(tables))
         self.first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
         blocks = int(self.first_block[-1])
@@ -176,7 +176,7 @@ class RemoteDataset:
             self._fetcher.skip(block)
         shard, number = self._place_of(block)
         if data is None and self._checked[block]:
-            self.counts.cached_blocks += 1
+            self.counts["cached_blocks"] += 1
             return self.shard(shard).reader(fields, mapped=True).fetch(number)
         batch, metadata = self._whole(block, data)
         if fields is not None:
@@ -219,7 +219,7 @@ class RemoteDataset:
         check_intact(batch, metadata, f"{opened.shown}, block {number}")
         if data is None:
             with self._lock:
-                self.counts.cached_blocks += not (self._checked[block] or self._fetched[block])
+                self.counts["cached_blocks"] += not (self._checked[block] or self._fetched[block])
                 self._checked[block] = True
         return batch, metadata
 
@@ -248,7 +248,7 @@ class RemoteDataset:
         def get() -> pa.Buffer:
             data = self._get(shard, start, length)
             with self._lock:
-                self.counts.network_blocks += 1
+                self.counts["network_blocks"] += 1
                 self._fetched[block] = True
             return data
 
@@ -272,8 +272,8 @@ class RemoteDataset:
                 f"{shown}: replaced in the store while it was read; open the dataset again"
             ) from None
         with self._lock:
-            self.counts.requests += 1
-            self.counts.network_bytes += data.size
+            self.counts["requests"] += 1
+            self.counts["network_bytes"] += data.size
         return data
 
     def _look(self, shard: int) -> str:
@@ -283,7 +283,7 @@ class RemoteDataset:
         if found is None or found.size != size:  # perhaps a proxy's answer
             found = client_of(self.url).stat(self._key_of(shard))
         with self._lock:
-            self.counts.requests += 1
+            self.counts["requests"] += 1
         if found is None:
             raise DatasetError(f"{shown}: no such shard")
         if found.size != size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardctl.format.names import DistinctNames, extension_part, key_of_member, member_key
+from shardctl.format.names import distinct_name, extension_part, key_of_member, member_key
 from shardctl.format.python_values import check_type, from_json, to_json
 
 WIDE = st.integers(-(2**63), 2**63 - 1)
@@ -149,8 +150,13 @@ def test_any_key_is_a_safe_path_and_comes_back(key):
 
 
 def test_repeated_names_get_a_number_and_columns_are_parts_of_extensions():
-    names = DistinctNames()
-    assert [names.of(name) for name in ("a", "b", "a", "a")] == ["a", "b", "a%~1", "a%~2"]
+    names = Counter[str]()
+    assert [distinct_name(name, names) for name in ("a", "b", "a", "a")] == [
+        "a",
+        "b",
+        "a%~1",
+        "a%~2",
+    ]
     assert [extension_part(name) for name in ("box_2", "Box", "a.b/c", "ü")] == [
         "box_2",
         "%42ox",
