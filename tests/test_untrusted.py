@@ -2,25 +2,29 @@
 readers."""
 
 from __future__ import annotations
+
 import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-import shutil
-from collections.abc import (Callable, Iterator)
 from conftest import examples
 from forged_datasets import signed
-from hypothesis import (given, strategies as st)
-from pathlib import Path
+from hypothesis import given
+from hypothesis import strategies as st
 from places import file_at
-from shardctl.errors import (DatasetError, ShardctlError)
+
+import shardctl
+from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
-from shardctl.format.tables import (ShardTable, open_checked_table, read_checksums, read_rejects)
+from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
 from shardctl.system.folders import LocalFolder
-from typing import Any
 
 SHARD = "train-00000.arrow"
 

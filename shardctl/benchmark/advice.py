@@ -2,40 +2,49 @@
 fast enough is advised."""
 
 from __future__ import annotations
+
 import statistics
 import sys
-from collections.abc import (Callable, Iterator, Sequence)
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import (dataclass, replace)
+from dataclasses import dataclass, replace
 from pathlib import Path
-from shardctl.benchmark.advice_options import (AdviceOptions, PROOF_SECONDS, advise_options)
-from shardctl.benchmark.measure.consumers import (check_patience, feed_paced)
+from typing import Any
+
+from shardctl.benchmark.advice_options import PROOF_SECONDS, AdviceOptions, advise_options
+from shardctl.benchmark.measure.consumers import check_patience, feed_paced
 from shardctl.benchmark.measure.result import ENOUGH
-from shardctl.benchmark.measure.subjects import (open_loader, samples_per_s)
+from shardctl.benchmark.measure.subjects import open_loader, samples_per_s
 from shardctl.benchmark.measure.throughput import Throughput
-from shardctl.benchmark.network import (Amount, Network, OverNetwork, over_network)
+from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today
 from shardctl.benchmark.presets import find_preset
-from shardctl.benchmark.text_blocks import (BlockAdvice, block_advice, decode_mb_per_s)
-from shardctl.errors import (InputError, InstallError, NOTHING_WRITTEN, TooManyRejectsError, UsageError, explaining_interrupts)
+from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
+from shardctl.errors import (
+    NOTHING_WRITTEN,
+    InputError,
+    InstallError,
+    TooManyRejectsError,
+    UsageError,
+    explaining_interrupts,
+)
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
-from shardctl.making.convert import (ConvertResult, convert)
+from shardctl.making.convert import ConvertResult, convert
 from shardctl.making.paths import check_sources
-from shardctl.making.sampling import (settled, take_inputs)
+from shardctl.making.sampling import settled, take_inputs
 from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes
-from shardctl.system.options import (declared_in, taken_arguments)
-from shardctl.system.progress import (Phase, progress_of)
+from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.progress import Phase, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.overriding import recipe_with_options
 from shardctl.transforms.table import samples_per_record
-from typing import Any
 
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
 RAW_COMPRESSIONS = ("none", "lz4", "zstd")

@@ -1,23 +1,26 @@
 """`shardctl recipe`: check, show and describe recipe files."""
 
 from __future__ import annotations
-import click
+
 import json
 from dataclasses import asdict
 from pathlib import Path
-from shardctl.cli.command import (Group, option)
-from shardctl.cli.output import (Output, output_options, print_json, print_table, warn)
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardctl.cli.command import Group, option
+from shardctl.cli.output import Output, output_options, print_json, print_table, warn
 from shardctl.errors import UsageError
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
-from shardctl.system.text import (counted, printable)
-from shardctl.transforms.recipe_files.ready import (MARK, ready_recipes, ready_text)
-from typing import (Any, TYPE_CHECKING)
+from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
-    from shardctl.transforms.recipe_files.reading import (Check, StepSummary)
+    from shardctl.transforms.recipe_files.reading import Check
 
 PROBLEMS_FOUND = 1
 

@@ -1,33 +1,36 @@
 """A few inputs from all over some sources, to try things on."""
 
 from __future__ import annotations
+
 import math
-import numpy as np
-import pyarrow as pa
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from shardctl.errors import (InputError, Rejection, TooManyRejectsError)
-from shardctl.making.convert import (ConvertResult, convert)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.making.convert import ConvertResult, convert
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
-from shardctl.making.plan.listing import (LabelRule, Listing)
-from shardctl.making.shards.engines.local import (Engine, local_engine)
-from shardctl.making.shards.scan import (ByteRange, Found, PrePlanTask, read_some)
-from shardctl.sources.files import (SourceRoot, fetch_all, local_copy, resolved)
-from shardctl.sources.formats import (Numbers, Reading)
+from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.shards.engines.local import Engine, local_engine
+from shardctl.making.shards.scan import ByteRange, Found, PrePlanTask, read_some
+from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
+from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
-from shardctl.system.files import (copy_file, naming_the_path)
-from shardctl.system.locations import (is_stored, name_of)
+from shardctl.system.files import copy_file, naming_the_path
+from shardctl.system.locations import is_stored, name_of
 from shardctl.system.permutation import evenly_spaced
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
-from typing import Any
 
 PLACE = "__place__"
 """The field of records that says where they come from: their key in a dataset that is made of

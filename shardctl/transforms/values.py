@@ -2,16 +2,19 @@
 refused."""
 
 from __future__ import annotations
+
 import datetime
 import decimal
 import math
-import numpy as np
-import pyarrow as pa
-from collections.abc import (Callable, Iterable, Sequence)
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
-from shardctl.format.arrays import (dtype_of, is_list)
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.format.arrays import dtype_of, is_list
 
 PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 """Types that Arrow takes as they are."""

@@ -1,18 +1,21 @@
 """Wrong input gets one sentence, the right exit code, and changes nothing."""
 
 from __future__ import annotations
+
 import os
-import pyarrow as pa
-import pytest
-import shardctl
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from shardctl.errors import (DatasetError, InputError, UsageError)
 from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
 
 IN, OUT = "in", "out"
 

@@ -1,19 +1,30 @@
 """`inspect` shows tokens as text, the documents in a block, and the blocks that have a document."""
 
 from __future__ import annotations
+
 import json
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
-import shardctl
 from handmade import write_dataset
-from pathlib import Path
+from token_samples import (
+    EOS,
+    PACKED,
+    VOCABULARY,
+    block_of,
+    packed_blocks,
+    write_packed,
+    write_ragged,
+)
+
+import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.roles import Tokens
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.system.folders import LocalFolder
-from token_samples import (EOS, PACKED, VOCABULARY, block_of, packed_blocks, write_packed, write_ragged)
-from typing import Any
 
 DOCUMENTS = {
     "a.txt": "alpha",
@@ -291,8 +302,4 @@ def test_a_document_that_is_in_no_block_is_told_why(tmp_path, cli):
     assert (ran.code, "was rejected when the dataset was made" in ran.err) == (3, True), ran.err
     assert "filter_length: kept 2 of 3" in cli("inspect", tmp_path / "out").out
     ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#9")
-<<<<<<< ours
-    assert (ran.code, "no key" in ran.err) == (3, True), ran.err
-=======
     assert (ran.code, "no key 'in.jsonl#9'" in ran.err) == (3, True), ran.err
->>>>>>> theirs

@@ -2,23 +2,39 @@
 and in PyTorch."""
 
 from __future__ import annotations
+
 import io
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-from PIL import Image as Pictures
 from conftest import examples
 from handmade import write_dataset
-from hypothesis import (example, given, strategies as st)
-from objects_in_images import (CATEGORIES, FIELDS, FLOATS, NOISE, OBJECTS, ROLE, SAMPLES, png, struct, thing, write)
-from shardctl.errors import (DatasetError, UsageError)
-from shardctl.format.layout import (ENCODED_IMAGE, image_tensor)
-from shardctl.format.roles import (Mask, Objects)
+from hypothesis import example, given
+from hypothesis import strategies as st
+from objects_in_images import (
+    CATEGORIES,
+    FIELDS,
+    FLOATS,
+    NOISE,
+    OBJECTS,
+    ROLE,
+    SAMPLES,
+    png,
+    struct,
+    thing,
+    write,
+)
+from PIL import Image as Pictures
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, image_tensor
+from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.rle import object_masks
-from shardctl.images.object_geometry import (Motion, moved_objects)
-from typing import Any
+from shardctl.images.object_geometry import Motion, moved_objects
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])

@@ -2,38 +2,43 @@
 work is divided."""
 
 from __future__ import annotations
+
 import errno
 import json
+import random
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import random
-import re
-import shardctl
-import shutil
 import xxhash
-from collections.abc import Iterable
 from conftest import examples
 from dataset_facts import sums
-from hypothesis import (given, strategies as st)
-from pathlib import Path
-from shardctl.errors import (DatasetError, DiskFullError, Rejection, UsageError, WorkerError)
+from hypothesis import given
+from hypothesis import strategies as st
+from stopping import stopped_at
+
+import shardctl
+from shardctl.errors import DatasetError, DiskFullError, Rejection, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
-from shardctl.making.convert import (Listener, discover)
-from shardctl.making.shards import (hashes as text_hashes, task)
+from shardctl.making.convert import Listener, discover
+from shardctl.making.shards import hashes as text_hashes
+from shardctl.making.shards import task
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.base import Records
-from shardctl.transforms.duplicates import (exact, near)
+from shardctl.transforms.duplicates import exact, near
 from shardctl.transforms.duplicates.exact import SCHEMA
-from shardctl.transforms.duplicates.pieces import (pieces_of, without_pieces)
+from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import TRANSFORMS
-from shardctl.transforms.text.base import (Fault, TextFilter, TextTransform)
+from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 from shardctl.transforms.text.deduplicate import Deduplicate
-from stopping import stopped_at
-from typing import Any
 
 # --- pieces ---
 

@@ -2,36 +2,55 @@
 whether that is fast enough."""
 
 from __future__ import annotations
+
 import contextlib
 import dataclasses
 import itertools
 import math
-import numpy as np
 import time
-import xxhash
-from collections.abc import (Callable, Iterator)
-from concurrent.futures import (Future, ThreadPoolExecutor)
-from dataclasses import (dataclass, replace)
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
 from shardctl.benchmark.measure.consumers import find_consumer
-from shardctl.benchmark.measure.machine import (drop, environment)
-from shardctl.benchmark.measure.result import (AgainstResult, BaselineResult, BenchResult, ConsumerResult, NetworkResult, SweepPoint, best_of)
-from shardctl.benchmark.measure.subjects import (IN_ORDER, OwnDataset, open_loader, opened, samples_per_s, tokens_per_sample)
-from shardctl.benchmark.measure.throughput import (Measured, Throughput, measure, summarize)
+from shardctl.benchmark.measure.machine import drop, environment
+from shardctl.benchmark.measure.result import (
+    AgainstResult,
+    BaselineResult,
+    BenchResult,
+    ConsumerResult,
+    NetworkResult,
+    SweepPoint,
+    best_of,
+)
+from shardctl.benchmark.measure.subjects import (
+    IN_ORDER,
+    OwnDataset,
+    open_loader,
+    opened,
+    samples_per_s,
+    tokens_per_sample,
+)
+from shardctl.benchmark.measure.throughput import Measured, Throughput, measure, summarize
 from shardctl.benchmark.options import BenchOptions
-from shardctl.errors import (InputError, Rejection, UsageError, explaining_interrupts)
+from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
-from shardctl.format.tables import (ShardTable, is_written)
+from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.order import MODES
-from shardctl.making.shards.inputs import (check_digest, digest_of, read_whole)
-from shardctl.making.shards.job import (Job, PlannedUnit, RecordReading, RetryHints, Root)
-from shardctl.making.shards.records import (RecordChoice, read_unit, sample_of)
+from shardctl.making.shards.inputs import check_digest, digest_of, read_whole
+from shardctl.making.shards.job import Job, PlannedUnit, RecordReading, RetryHints, Root
+from shardctl.making.shards.records import RecordChoice, read_unit, sample_of
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
@@ -39,16 +58,15 @@ from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
-from shardctl.system.options import (declared_in, taken_arguments)
+from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.system.progress import (Phase, Progress, progress_of)
+from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import refuse_unnamed_functions
-from typing import Any
 
 __all__ = [
     "AgainstResult",

@@ -2,24 +2,33 @@
 facts, with no files."""
 
 from __future__ import annotations
+
 import contextlib
 import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
 import numpy as np
 import pyarrow as pa
-from collections.abc import (Collection, Mapping, Sequence)
-from dataclasses import (dataclass, field)
-from shardctl.errors import (DatasetError, InputError)
+
+from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (CHECKSUMS, FILES, PLANNED)
-from shardctl.format.tables import (is_written, open_checked_table)
+from shardctl.format.names import CHECKSUMS, FILES, PLANNED
+from shardctl.format.tables import is_written, open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.making.convert.previous import rows_before
-from shardctl.making.plan.fingerprint import (VERSIONS, difference, differing_parts, fingerprint, version_changes)
+from shardctl.making.plan.fingerprint import (
+    VERSIONS,
+    difference,
+    differing_parts,
+    fingerprint,
+    version_changes,
+)
 from shardctl.making.plan.listing import Listing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.table import user_functions
-from typing import (Any, Literal, NamedTuple)
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""

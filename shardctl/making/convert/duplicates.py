@@ -2,37 +2,64 @@
 workers do not matter."""
 
 from __future__ import annotations
+
 import errno
-import numpy as np
 import tempfile
-from collections.abc import (Callable, Iterator, Sequence)
-from dataclasses import (dataclass, replace)
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
 from shardctl.errors import SourceGoneError
 from shardctl.format.names import FILES
 from shardctl.making.commit.staging import begin
-from shardctl.making.convert.discover import (Discovery, group)
+from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
-from shardctl.making.plan.labels import (Labelling, write_files)
-from shardctl.making.plan.listing import (Flags, Hashes, Listing, Numbers)
-from shardctl.making.plan.plan import (Planner, Units)
+from shardctl.making.plan.labels import Labelling, write_files
+from shardctl.making.plan.listing import Flags, Hashes, Listing, Numbers
+from shardctl.making.plan.plan import Planner, Units
 from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.hashes import (HASHES, SIGNED, SILENT, TextHashTask, hash_image)
-from shardctl.making.shards.inputs import (OTHERS, ReadRequest)
-from shardctl.making.shards.job import (Job, Root)
-from shardctl.making.shards.scan import (Found, PrePlanTask)
-from shardctl.system.files import (naming_the_path, remove_tree)
+from shardctl.making.shards.hashes import HASHES, SIGNED, SILENT, TextHashTask, hash_image
+from shardctl.making.shards.inputs import OTHERS, ReadRequest
+from shardctl.making.shards.job import Job, Root
+from shardctl.making.shards.scan import Found, PrePlanTask
+from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.permutation import LazySequence
-from shardctl.system.text import (counted, format_bytes, printable)
-from shardctl.transforms.duplicates.exact import (CHUNK_BYTES, DROPPED, HASHED, PIECE_BITS, Rows, Runs, add_dropped, add_hashes, repeated, write_table)
-from shardctl.transforms.duplicates.near import (BANDED, Components, Sketches, add_bands, connect, dropped_by)
-from shardctl.transforms.duplicates.pictures import (Places, Repeats, distances, first_of_equal, first_of_similar)
+from shardctl.system.text import counted, format_bytes, printable
+from shardctl.transforms.duplicates.exact import (
+    CHUNK_BYTES,
+    DROPPED,
+    HASHED,
+    PIECE_BITS,
+    Rows,
+    Runs,
+    add_dropped,
+    add_hashes,
+    repeated,
+    write_table,
+)
+from shardctl.transforms.duplicates.near import (
+    BANDED,
+    Components,
+    Sketches,
+    add_bands,
+    connect,
+    dropped_by,
+)
+from shardctl.transforms.duplicates.pictures import (
+    Places,
+    Repeats,
+    distances,
+    first_of_equal,
+    first_of_similar,
+)
 from shardctl.transforms.duplicates.pieces import DOCUMENT
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.text.deduplicate import (Deduplicate, NEAR)
-from typing import BinaryIO
+from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
 IMAGE_FILES, IMAGE_BYTES = 64, 32 << 20
 """The most files that one task looks at, and about how many bytes."""

@@ -7,48 +7,73 @@ neighbouring files.
 """
 
 from __future__ import annotations
+
 import hashlib
 import json
-import numpy as np
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import (asdict, dataclass, fields, replace)
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from shardctl.errors import (BusyError, CONTINUES, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UnfinishedError, UsageError, explaining_interrupts)
+from typing import Any
+
+import numpy as np
+
+from shardctl.errors import (
+    CONTINUES,
+    BusyError,
+    DatasetError,
+    InputError,
+    PerhapsBusyError,
+    TypesDifferError,
+    UnfinishedError,
+    UsageError,
+    explaining_interrupts,
+)
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (CHECKSUMS, MANIFEST, STAGING)
-from shardctl.format.tables import (count_reasons, read_rejects)
+from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
+from shardctl.format.tables import count_reasons, read_rejects
 from shardctl.making.commit import publish
-from shardctl.making.commit.staging import (clear_partial_files_of, finished_shards, marked_shards)
-from shardctl.making.convert.conversion import (Conversion, Inputs)
+from shardctl.making.commit.staging import clear_partial_files_of, finished_shards, marked_shards
+from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.result import (ConvertResult, PartDone, has_own_labels, result_of)
-from shardctl.making.convert.run import (PlannedJob, announce, begin_job, build, telling_what_is_done, with_inputs)
-from shardctl.making.convert.table_writer import (changes_of, leave_out_others, manifest_facts, write_dataset)
-from shardctl.making.convert.targets import (Target, WriteLease, open_target)
-from shardctl.making.options import (Options, Part, check_if_running, reject_limit)
+from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
+from shardctl.making.convert.run import (
+    PlannedJob,
+    announce,
+    begin_job,
+    build,
+    telling_what_is_done,
+    with_inputs,
+)
+from shardctl.making.convert.table_writer import (
+    changes_of,
+    leave_out_others,
+    manifest_facts,
+    write_dataset,
+)
+from shardctl.making.convert.targets import Target, WriteLease, open_target
+from shardctl.making.options import Options, Part, check_if_running, reject_limit
 from shardctl.making.paths import check_sources
-from shardctl.making.plan.fingerprint import (difference, fingerprint, parts_without_sources)
+from shardctl.making.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.making.plan.listing import Numbers
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import (DatasetJob, NEW_FOLDER, Root)
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Root
 from shardctl.sources.files import in_use
-from shardctl.system.file_lease import (LOOK_SECONDS, Waiting)
-from shardctl.system.files import (exists, write_atomically)
+from shardctl.system.file_lease import LOOK_SECONDS, Waiting
+from shardctl.system.files import exists, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url
-from shardctl.system.progress import (Phase, Progress, Report, progress_of)
-from shardctl.system.text import (counted, printable)
+from shardctl.system.progress import Phase, Progress, Report, progress_of
+from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.table import (refuse_unnamed_functions, user_functions)
-from typing import Any
+from shardctl.transforms.table import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""

@@ -1,6 +1,7 @@
 """A damaged or lost manifest: rebuilt from the tables."""
 
 from __future__ import annotations
+
 import contextlib
 import datetime
 import json
@@ -9,22 +10,43 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
 from shardctl.errors import DatasetError
 from shardctl.format.counts import are_step_counts
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import (Generation, Manifest, are_class_counts, are_object_counts, are_versions, folder_of, generations_of, is_absolute_place, kept_generations)
-from shardctl.format.names import (CHECKSUMS, MANIFEST, SHARDS, STAGING, TABLES, UPDATE, are_file_names, is_shard_name, shard_name)
+from shardctl.format.manifest import (
+    Generation,
+    Manifest,
+    are_class_counts,
+    are_object_counts,
+    are_versions,
+    folder_of,
+    generations_of,
+    is_absolute_place,
+    kept_generations,
+)
+from shardctl.format.names import (
+    CHECKSUMS,
+    MANIFEST,
+    SHARDS,
+    STAGING,
+    TABLES,
+    UPDATE,
+    are_file_names,
+    is_shard_name,
+    shard_name,
+)
 from shardctl.format.stretches import MAGIC
-from shardctl.format.tables import (Reject, ShardTable, read_checksums, read_rejects)
-from shardctl.making.plan.fingerprint import (WRITTEN_PART, fingerprint)
+from shardctl.format.tables import Reject, ShardTable, read_checksums, read_rejects
+from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.repair.outcomes import LOST
 from shardctl.making.write.writer import splits_of
 from shardctl.system.files import FileFacts
-from shardctl.system.folders import (Folder, FolderHere, LocalFolder, hash_file, is_regular_file)
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
 from shardctl.transforms.table import samples_per_record
 from shardctl.version import __version__
-from typing import Any
 
 LOST_PART = ""
 """The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset

@@ -1,44 +1,88 @@
 """One repair of a dataset, from the first look at its files to the last table."""
 
 from __future__ import annotations
+
 import dataclasses
-import pyarrow as pa
-import pyarrow.compute as pc
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from shardctl.errors import (DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError)
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table)
-from shardctl.format.tables import (BRING_BACK, Making, ShardEntry, is_written, open_checked_table, open_table, pruned_reject, read_rejects)
-from shardctl.format.update_state import (NOTHING_PRUNED, Pruned, UpdateState)
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
+from shardctl.format.tables import (
+    BRING_BACK,
+    Making,
+    ShardEntry,
+    is_written,
+    open_checked_table,
+    open_table,
+    pruned_reject,
+    read_rejects,
+)
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
 from shardctl.inspection.content.overview import count_labels
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit import publish
 from shardctl.making.commit.generations import link_or_copy
-from shardctl.making.convert.rejects import (hide_pruned, lines_by_key)
-from shardctl.making.convert.table_writer import (join_markers, write_final_files, write_manifest)
+from shardctl.making.convert.rejects import hide_pruned, lines_by_key
+from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files
-from shardctl.making.repair.manifest import (expected_hashes, hash_files, named_sources, refuse_folders, refuse_other_manifest, refuse_shard, remake_manifest, shard_names, with_sizes)
-from shardctl.making.repair.outcomes import (Listener, Lost, Outcomes, RepairResult, Unrepaired, lost_samples, shard_facts)
-from shardctl.making.repair.repair_job import (Made, duplicates_again, find_layout, fresh_job, known_lines, list_again, recorded_job)
-from shardctl.making.shards.engines.local import (Engine, local_engine)
-from shardctl.making.shards.job import (DatasetJob, Job, NEW_FOLDER)
-from shardctl.making.shards.marker import (WorkDone, read_finished, read_marker)
-from shardctl.making.write.writer import (now, write_tables)
+from shardctl.making.repair.manifest import (
+    expected_hashes,
+    hash_files,
+    named_sources,
+    refuse_folders,
+    refuse_other_manifest,
+    refuse_shard,
+    remake_manifest,
+    shard_names,
+    with_sizes,
+)
+from shardctl.making.repair.outcomes import (
+    Listener,
+    Lost,
+    Outcomes,
+    RepairResult,
+    Unrepaired,
+    lost_samples,
+    shard_facts,
+)
+from shardctl.making.repair.repair_job import (
+    Made,
+    duplicates_again,
+    find_layout,
+    fresh_job,
+    known_lines,
+    list_again,
+    recorded_job,
+)
+from shardctl.making.shards.engines.local import Engine, local_engine
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.making.shards.marker import WorkDone, read_finished, read_marker
+from shardctl.making.write.writer import now, write_tables
 from shardctl.system import file_lease
-from shardctl.system.files import (FileFacts, naming_the_path, sha256_of, sync_folder, write_atomically)
-from shardctl.system.folders import (FolderHere, LocalFolder)
+from shardctl.system.files import (
+    FileFacts,
+    naming_the_path,
+    sha256_of,
+    sync_folder,
+    write_atomically,
+)
+from shardctl.system.folders import FolderHere, LocalFolder
 from shardctl.system.processes.pool import Limits
-from shardctl.system.text import (counted, printable)
+from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import refuse_unnamed_functions
-from typing import Any
 
 ANEW = "convert again with --overwrite"
 

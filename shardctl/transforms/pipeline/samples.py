@@ -2,31 +2,42 @@
 values of a shard's columns."""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from PIL.Image import Image
-from collections import deque
-from collections.abc import (Callable, Iterator, Mapping, Sequence)
-from dataclasses import (dataclass, field, replace)
-from itertools import (chain, takewhile)
+
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Sample
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import (ImageEncoding, Opened, Pixels)
-from shardctl.images.codecs.jpeg import (JpegFacts, jpeg_facts)
+from shardctl.images.codecs.image import ImageEncoding, Opened, Pixels
+from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
-from shardctl.transforms.base import (Rng, judge)
+from shardctl.transforms.base import Rng, judge
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.pipeline.deferred_objects import (Annotated, DeferredObjects, Marked)
-from shardctl.transforms.pipeline.functions import (Applied, Called, Functions, Given, MadeSample, Shape, unshared)
+from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked
+from shardctl.transforms.pipeline.functions import (
+    Applied,
+    Called,
+    Functions,
+    Given,
+    MadeSample,
+    Shape,
+    unshared,
+)
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.values import (UnfitValue, array_of, describe, for_column, row_size)
-from types import MappingProxyType
-from typing import Any
+from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, row_size
 
 
 @dataclass
