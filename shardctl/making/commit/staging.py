@@ -15,9 +15,8 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.names import REPLACED
 from shardctl.making.plan.fingerprint import difference
 from shardctl.making.plan.listing import Flags
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job, Root
 from shardctl.making.shards.marker import ShardMarker, read_finished
-from shardctl.making.shards.planned import Root
 from shardctl.system.file_lease import LEASE
 from shardctl.system.files import is_file, is_folder, naming_the_path
 from shardctl.system.folders import LocalFolder

@@ -143,7 +143,7 @@ def _decide(
     for name in (made, f"{made}{UPDATING}") if with_jobs else ():
         folder = conversion.staging.path(name)
         if (job := unfinished(folder, inputs.bases, conversion.recipe)) is not None:
-            begun[name] = job.lineage.updates
+            begun[name] = job.updates
     moved = options.moved_from if there is not None else ()
     new = NewDataset(
         shown=conversion.folder.text,
@@ -273,7 +273,7 @@ def begin_job(
         held.check()
         conversion.target.discard(folder)
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
-        return PlannedJob(job, inputs, "resumed", before, job.lineage.warnings)
+        return PlannedJob(job, inputs, "resumed", before, job.warnings)
     return _begin(conversion, plan(conversion, inputs, before, folder, all_types), held)
 
 
@@ -293,10 +293,10 @@ def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> Pla
     if before is not None:
         hide_pruned(folder / FILES, before.state.pruned)
         warnings += write_known(job, before, of_old)
-    job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
+    job = replace(job, warnings=tuple(dict.fromkeys(warnings)))
     begin(job)
     conversion.target.begun(job)
-    return replace(planned, job=job, warnings=job.lineage.warnings, tables=None)
+    return replace(planned, job=job, warnings=job.warnings, tables=None)
 
 
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
@@ -432,7 +432,7 @@ def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Itera
             )
         elif isinstance(error, DiskFullError) and not job.url:
             samples = (1 - sum(done) / max(1, job.records)) * job.inputs
-            need = samples * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK
+            need = samples * job.samples_per_record * job.sample_bytes * SPARE_DISK
             more = f"; about {format_bytes(need)} more are needed"
         raise type(error)(f"{said}{more}. {state}") from error
 
@@ -460,6 +460,21 @@ class PlannedJob:
     matching: Matching | None = None
 
 
+def material_of(conversion: Conversion, inputs: Inputs) -> Material:
+    """Return what a plan is made from."""
+    return Material(
+        inputs.listing.fresh(),
+        conversion.recipe,
+        conversion.rules,
+        conversion.options,
+        inputs.bases,
+        conversion.engine,
+        inputs.scratch,
+        conversion.listener,
+        inputs.parts,
+    )
+
+
 def plan(
     conversion: Conversion,
     inputs: Inputs,
@@ -475,24 +490,11 @@ def plan(
     """
     status = "updated" if conversion.is_there else "created"
 
-    def fresh() -> Material:
-        return Material(
-            inputs.listing.fresh(),
-            conversion.recipe,
-            conversion.rules,
-            conversion.options,
-            inputs.bases,
-            conversion.engine,
-            inputs.scratch,
-            conversion.listener,
-            inputs.parts,
-        )
-
     why = "new records have other types" if all_types else ""
     if before is not None and not all_types:
         from shardctl.making.convert.update_plan import UpdatePlan, plan_update
 
-        material = fresh()
+        material = material_of(conversion, inputs)
         found = plan_update(material, before)
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
@@ -509,7 +511,7 @@ def plan(
         )
 
     def attempt(all_types: bool) -> ConversionPlan:
-        return plan_conversion(fresh(), all_types)
+        return plan_conversion(material_of(conversion, inputs), all_types)
 
     new = attempt(True) if all_types else with_types(attempt, RUN_AGAIN)
     if conversion.options.max_rejects is None:
@@ -522,8 +524,7 @@ def plan(
     write_files(files, new.listing, new.labelling)
     matching, old = match_files(before, new.listing, files), len(before.table)
     changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
-    lineage = replace(job.lineage, changes=asdict(changes), updates=before.digest)
-    job = replace(job, lineage=lineage)
+    job = replace(job, changes=asdict(changes), updates=before.digest)
     warnings = tuple(moved_records(job, matching))
     return PlannedJob(job, inputs, status, before, warnings, (new.write, None), matching)
 
@@ -594,10 +595,10 @@ def estimate(
 
     So many bytes are `free` there; None: no limit.
     """
-    classes, costs = job.layout.classes, job.costs
-    built = 1 - job.lineage.kept_records / max(1, job.records)
-    rows = round(job.inputs * costs.samples_per_record)
-    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
+    classes = job.layout.classes
+    built = 1 - job.kept_records / max(1, job.records)
+    rows = round(job.inputs * job.samples_per_record)
+    samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
     if job.recipe.batch_transforms:
         rows = round(samples)
     return Estimate(
@@ -611,11 +612,11 @@ def estimate(
         classes=len(classes) if classes is not None else None,
         labelled_by=_origin_of_labels(job, listing),
         annotated=annotated_columns(listing.annotations),
-        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
+        bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free,
-        seconds=built * job.inputs * costs.record_seconds / at_once,
-        probed=costs.probed,
-        probe_rejects=costs.probe_rejects,
+        seconds=built * job.inputs * job.record_seconds / at_once,
+        probed=job.probed,
+        probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
         notices=tuple(listing.notices),
         warnings=tuple(listing.warnings),

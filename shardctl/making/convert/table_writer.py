@@ -121,7 +121,7 @@ def write_dataset(
         planned = {split.name: split.shards for split in job.splits}
         closing = replace(closing, settings={**closing.settings, PLANNED: planned})
     pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
-    given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
+    given = {"file_states": job.files, "beside": job.beside, "pruned": pruned}
 
     first_frames = 0
 
@@ -155,7 +155,7 @@ def leave_out_others(job: DatasetJob, target: Target) -> None:
 
 def changes_of(job: DatasetJob) -> Changes | None:
     """Return what a job changes in the dataset that is there; None if there is none."""
-    return None if job.lineage.changes is None else Changes(**job.lineage.changes)
+    return None if job.changes is None else Changes(**job.changes)
 
 
 def _manifest(
@@ -168,8 +168,8 @@ def _manifest(
         schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
         recipe=job.recipe.to_json(),
         settings=closing.settings,
-        fingerprint=fingerprint(job.lineage.parts),
-        fingerprint_parts=job.lineage.parts,
+        fingerprint=fingerprint(job.parts),
+        fingerprint_parts=job.parts,
         sources=closing.sources,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         shardctl_version=__version__,
@@ -474,7 +474,7 @@ def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -
     bytes.
     """
     settings = {**settings, "labels": Path(str(settings["labels"])).name}
-    parts = dict(job.lineage.parts)
+    parts = dict(job.parts)
     for name in ("inputs", "settings", VERSIONS):
         parts.pop(name, None)
     layout, recipe = job.layout.to_json(), job.recipe.to_json()

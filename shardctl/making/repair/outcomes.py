@@ -17,9 +17,8 @@ from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.making.convert.previous import done_of
-from shardctl.making.shards.job import Job
+from shardctl.making.shards.job import Job, PlannedShard, PlannedUnit
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
-from shardctl.making.shards.planned import PlannedShard, PlannedUnit
 from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
 from shardctl.system.progress import Phase, Progress

@@ -36,8 +36,7 @@ from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, job_table
 from shardctl.making.plan.splits import SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading
-from shardctl.making.shards.planned import PlannedUnit, Root
+from shardctl.making.shards.job import DatasetJob, Job, KnownLine, PlannedUnit, RecordReading, Root
 from shardctl.making.shards.rows import of_several
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
@@ -90,7 +89,7 @@ class Made:
             **vars(reading),
             shuffle=manifest.settings["shuffle"],
             recorded=recorded,
-            lineage=Lineage(manifest.fingerprint_parts),
+            parts=manifest.fingerprint_parts,
         )
 
 

@@ -41,7 +41,7 @@ from shardctl.making.commit import staging
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.targets import Chosen, Target, WriteLease, kept_shards
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
-from shardctl.making.shards.upload import (
+from shardctl.making.shards.marker import (
     done_folder,
     fetch_file,
     state_folder,
