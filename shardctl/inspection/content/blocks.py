@@ -295,7 +295,8 @@ def some_blocks(
         begin, end = shards_of(folder, split)
         counts = table.block_counts[begin:end]
     ends = np.cumsum(counts)
-    chosen = evenly_spaced(int(counts.sum()), count)
+    total = int(counts.sum())
+    chosen = list(range(total)) if total <= count else evenly_spaced(total, count)
     shards = np.searchsorted(ends, chosen, side="right").tolist()
     for number, blocks in groupby(zip(shards, chosen, strict=True), itemgetter(0)):
         entry = None if lone else table[begin + number]
