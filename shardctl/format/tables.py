@@ -543,3 +543,8 @@ def reason_lines(reasons: Mapping[str, int], examples: Iterable[Reject]) -> list
         f"{printable(example.message)}"
         for (reason, count), example in zip(reasons.items(), examples, strict=True)
     ]
+
+
+def of_several(records: int) -> str:
+    """Return what is added to the message of a reject that stands for several records."""
+    return f" (and {records - 1} records after it)" if records > 1 else ""

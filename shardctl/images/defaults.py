@@ -1,5 +1,5 @@
-"""Names of image files, and limits where a recipe gives no others. Nothing is imported: the command
-line shows them."""
+"""Names of image files, limits where a recipe gives no others, and the words that a person may say
+of annotations. Nothing is imported: the command line shows them."""
 
 from __future__ import annotations
 
@@ -30,3 +30,12 @@ OTHER_SUFFIXES = frozenset(
     ).split(",")
 )
 """File names of images that are not read: they become rejects, so that none is missing silently."""
+
+BOXES = ("keep", "clip", "drop")
+"""What is done about boxes that reach outside of their image."""
+
+FRAMES = ("auto", "stored", "upright")
+"""Of which image annotations are: as it is stored, or as EXIF turns it."""
+
+TASKS = ("detect", "segment", "pose", "obb")
+"""What the lines of YOLO files are."""

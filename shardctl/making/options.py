@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import UsageError
+from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.loader.options import METRICS
 from shardctl.making.shards import engines
-from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.system.options import (
     AutoOrNumber,
     ByteSize,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, sinks_at, tell
 from shardctl.making.plan.plan import SplitPlan
 from shardctl.making.shards.marker import WorkDone
 from shardctl.system.progress import Phase, Progress
@@ -214,6 +213,8 @@ def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Liste
     if not targets:
         yield listener
         return
+    from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, sinks_at, tell  # for --metrics
+
     pace, due, steps, has_begun = Pace(), time.monotonic(), 0, False
 
     def write() -> None:

@@ -30,7 +30,6 @@ from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Listing, Numbers
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
-from shardctl.making.shards.previous_samples import REUSED, REUSED_SCHEMA
 from shardctl.sources.label_table import hash_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
@@ -365,6 +364,8 @@ def write_reused(
         made &= before.state.cut_off[shard_before] == 0
     rows, of_old = rows[made], of_old[made]
     if len(rows):
+        from shardctl.making.shards.previous_samples import REUSED, REUSED_SCHEMA  # few updates
+
         samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
         shard_before = before.units("shard")[of_old]
         # runs of units that follow each other in both plans

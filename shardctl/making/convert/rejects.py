@@ -32,6 +32,7 @@ from shardctl.format.tables import (
     ShardTable,
     count_reasons,
     failures,
+    of_several,
     open_table,
     read_rejects,
     taken,
@@ -44,7 +45,6 @@ from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing, Numbers
 from shardctl.making.plan.plan import NOT_KEPT, job_table
 from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine
-from shardctl.making.shards.rows import of_several
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format

@@ -26,7 +26,6 @@ from shardctl.errors import (
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.format.roles import Image
-from shardctl.inspection.verify.verification import checks_ahead
 from shardctl.making.commit import generations, publish
 from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
 from shardctl.making.convert.conversion import Conversion, Inputs, discover
@@ -119,7 +118,7 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
             planned = begin_job(conversion, inputs, held, all_types)
             if isinstance(planned, ConvertResult):
                 return planned
-            with checks_ahead(planned.before is not None and not conversion.folder.url) as checks:
+            with _checks_ahead(conversion, planned) as checks:
                 made = _execute(conversion, planned, held)
                 return _commit(conversion, planned, held, made, checks)
 
@@ -128,6 +127,17 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
         finally:
             # before the lease is released: workers of two must not write side by side
             conversion.engine.close()
+
+
+def _checks_ahead(
+    conversion: Conversion, planned: PlannedJob
+) -> contextlib.AbstractContextManager[Pool | None]:
+    """Have the process started that checks the result of an update of a folder."""
+    if planned.before is None or conversion.folder.url:
+        return contextlib.nullcontext()
+    from shardctl.inspection.verify.verification import checks_ahead  # 20 ms
+
+    return checks_ahead(True)
 
 
 def _decide(

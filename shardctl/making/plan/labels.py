@@ -16,7 +16,6 @@ import xxhash
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
-from shardctl.format.dataset_location import open_location
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
@@ -365,6 +364,8 @@ def read_classes(place: str) -> tuple[str, ...]:
     """
     shown = f"--classes {printable(place)}"
     if is_folder(place):
+        from shardctl.format.dataset_location import open_location  # three modules
+
         with open_location(place) as opened:
             names = classes_of(Manifest.load(opened.whole).roles)
     else:

@@ -23,6 +23,7 @@ from shardctl.format.tables import (
     REPAIR_ADVICE,
     Reject,
     ShardTable,
+    of_several,
     open_checked_table,
 )
 from shardctl.making.commit.generations import link_or_copy
@@ -37,7 +38,6 @@ from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Spli
 from shardctl.making.plan.splits import SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import DatasetJob, Job, KnownLine, PlannedUnit, RecordReading, Root
-from shardctl.making.shards.rows import of_several
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS

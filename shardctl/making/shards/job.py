@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.making.plan.plan import NOT_KEPT, SplitPlan
 from shardctl.making.plan.splits import Draw
-from shardctl.making.shards.previous_samples import REUSED, PreviousSamples
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
@@ -48,6 +47,9 @@ from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.locations import is_stored
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
+
+if TYPE_CHECKING:
+    from shardctl.making.shards.previous_samples import PreviousSamples
 
 UNKNOWN_DEVICE = -1
 """The device of a root that is looked at later: it may be another one then."""
@@ -518,6 +520,8 @@ class Job:
     @cached_property
     def previous(self) -> PreviousSamples | None:
         """What is taken from the dataset that the job brings up to date; None for nothing."""
+        from shardctl.making.shards.previous_samples import REUSED, PreviousSamples  # an update
+
         path = self.folder / REUSED
         of_dataset = self.folder.parent.parent  # the job is in its staging folder
         return PreviousSamples(path, of_dataset) if path.exists() else None

@@ -17,7 +17,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.format.counts import JpegRecord
 from shardctl.format.shard import ShardWriter, shard_schema
 from shardctl.format.shard_copy import objects_of
-from shardctl.format.tables import PRUNED, Reject
+from shardctl.format.tables import PRUNED, Reject, of_several
 from shardctl.images.codecs.image import Opened, open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
@@ -393,8 +393,3 @@ class ShardBuild:
 def _shape_of(data: pa.BinaryScalar) -> Shape:
     width, height = open_image(data.as_py(), max_pixels=sys.maxsize, keep_truncated=True).size
     return height, width, 3
-
-
-def of_several(records: int) -> str:
-    """Return what is added to the message of a reject that stands for several records."""
-    return f" (and {records - 1} records after it)" if records > 1 else ""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
-from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
+from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Rows, ToldSplits
 from shardctl.system.options import Word
 

@@ -38,6 +38,12 @@ from shardctl.system.locations import (
 from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import composed, counted, printable
 
+NAMES = ("classes.txt", "obj.names")
+"""Files that have the names of the classes, one in a line from 0 on."""
+
+YAML = (".yaml", ".yml")
+"""Endings of files that describe a dataset of YOLO."""
+
 AT_ONCE = 65536
 """Names that are Python objects at a time."""
 

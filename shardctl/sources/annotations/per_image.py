@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.base import Faults, fault
-from shardctl.sources.annotations.inputs import FOLDERS, Inputs, reading, stem
+from shardctl.sources.annotations.inputs import FOLDERS, NAMES, Inputs, reading, stem
 from shardctl.sources.annotations.objects import Marked, ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.label_table import some
@@ -60,10 +60,6 @@ def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]
         for file in walk([SourceRoot(folder)], lambda _: None)
         if file.suffix in suffixes and file.fault is None
     ]
-
-
-NAMES = ("classes.txt", "obj.names")
-"""Files that have the names of the classes, one in a line from 0 on."""
 
 
 def names_of_classes(

@@ -23,9 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.annotations.inputs import stem
-from shardctl.sources.annotations.per_image import NAMES
-from shardctl.sources.annotations.yolo import YAML
+from shardctl.sources.annotations.inputs import NAMES, YAML, stem
 from shardctl.sources.files import SourceRoot, begin_of, local_copy, stretch_of
 from shardctl.sources.label_table import Hashes, hash_names
 from shardctl.sources.splits import named_as_splits

@@ -15,12 +15,20 @@ import numpy as np
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.format.roles import Objects
-from shardctl.sources.annotation_words import TASKS
+from shardctl.images.defaults import TASKS
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, Place, ToldSplits, reading, stem
+from shardctl.sources.annotations.inputs import (
+    AT_ONCE,
+    NAMES,
+    YAML,
+    Inputs,
+    Place,
+    ToldSplits,
+    reading,
+    stem,
+)
 from shardctl.sources.annotations.objects import BEYOND, Marked, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
-    NAMES,
     Beside,
     Digest,
     match_files,
@@ -43,7 +51,6 @@ SPLITS = ("train", "val", "test", "minival")
 KEYS = ("path", "names", "nc", "task", "download")
 """What a data.yaml has beside the folders of its splits."""
 
-YAML = (".yaml", ".yml")
 
 MOST_VALUES = 1_000_000
 """Values that a data.yaml may have."""
